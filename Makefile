@@ -1,0 +1,33 @@
+# make run    from text to a trained and evaluated model
+# make test   lint is not in here: see `make check`
+# Both set up .venv themselves; a second call installs nothing.
+PYTHON ?= python3
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test check clean
+
+run: $(INSTALLED)
+	dvc repro
+	niels-gpt summary
+
+test: $(INSTALLED)
+	python -m pytest -n auto
+
+check: $(INSTALLED)
+	ruff format --check .
+	ruff check .
+	mypy
+
+# The constraints make this the same set of packages everywhere (and keep torch from growing a CUDA toolkit).
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("niels_gpt needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Everything that was generated, but not DVC's cache: `dvc repro` then restores instead of computing.
+clean:
+	rm -rf cache models checkpoints logs metrics/samples.md
