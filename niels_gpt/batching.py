@@ -1,0 +1,92 @@
+"""Batches from a mix of sources: each row draws its source, then its place, independently of all others.
+
+The order of the draws is fixed (one multinomial for the batch, then one randint a row), so a seed always means the
+same batch. Only the copying of windows is done for all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from niels_gpt.windows import TokenStream
+
+Sources = Mapping[str, bytes | TokenStream]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where the rows of a batch come from: row i is window `windows[i]` of source `names[choices[i]]`."""
+
+    names: tuple[str, ...]
+    choices: np.ndarray
+    windows: np.ndarray
+
+    def counts(self) -> dict[str, int]:
+        """Rows drawn from each source."""
+        return dict(zip(self.names, np.bincount(self.choices, minlength=len(self.names)).tolist(), strict=True))
+
+
+def get_batch(
+    sources: Sources,
+    *,
+    p: Mapping[str, float],
+    B: int,
+    T: int = 256,
+    device: str,
+    generator: torch.Generator | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, y), each (B, T) int64 on `device`, with y one token ahead of x.
+
+    p: probability of each source; its keys are those of `sources` and it sums to 1.
+    """
+    draw = draw_rows(sources, p=p, B=B, T=T, generator=generator)
+    return split_targets(gather_rows(sources, draw, T=T), device=device)
+
+
+def draw_rows(
+    sources: Sources,
+    *,
+    p: Mapping[str, float],
+    B: int,
+    T: int,
+    generator: torch.Generator | None = None,
+) -> Draw:
+    """Draw B rows, sources taken in sorted order."""
+    if set(p) != set(sources):
+        without_p, without_source = sorted(set(sources) - set(p)), sorted(set(p) - set(sources))
+        raise ValueError(f"p and sources differ: without a probability {without_p}, without a source {without_source}")
+    if abs(sum(p.values()) - 1.0) > 1e-6 or min(p.values()) < 0:
+        raise ValueError(f"probabilities must be >= 0 and sum to 1, got {dict(p)} with sum {sum(p.values())}")
+    names = tuple(sorted(sources))
+    counts = [TokenStream.of(sources[name]).windows(T) for name in names]
+    if min(counts) < 1:
+        short = {name: len(sources[name]) for name, count in zip(names, counts, strict=True) if count < 1}
+        raise ValueError(f"too short for a window of T+1 = {T + 1} tokens: {short}")
+    probabilities = torch.tensor([p[name] for name in names], dtype=torch.float64)
+    choices = torch.multinomial(probabilities, B, replacement=True, generator=generator).numpy()
+    windows = np.empty(B, dtype=np.int64)
+    place = torch.empty(1, dtype=torch.int64)
+    for row, choice in enumerate(choices.tolist()):
+        torch.randint(0, counts[choice], (1,), generator=generator, out=place)
+        windows[row] = place.item()
+    return Draw(names=names, choices=choices, windows=windows)
+
+
+def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:
+    """The drawn windows: (B, T+1) int64 on the CPU."""
+    out = np.empty((len(draw.windows), T + 1), dtype=np.int64)
+    for i, name in enumerate(draw.names):
+        rows = draw.choices == i
+        if rows.any():
+            out[rows] = TokenStream.of(sources[name]).gather(draw.windows[rows], T)
+    return torch.from_numpy(out)
+
+
+def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T+1) -> x without the last token, y without the first."""
+    rows = rows.to(device)
+    return rows[:, :-1], rows[:, 1:]

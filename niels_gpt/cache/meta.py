@@ -1,0 +1,30 @@
+"""Provenance of a cache: what it was made of and how. Never used to decide whether it is fresh."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.atomic import write_json
+
+
+def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
+    """No times, no absolute paths in `meta`: equal inputs must give equal bytes."""
+    write_json(path, meta)
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): build the cache again") from error
+    if not isinstance(meta, dict):
+        raise ValueError(f"{path} holds no JSON object: build the cache again")
+    return meta
+
+
+def sha256_file(path: str | Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()

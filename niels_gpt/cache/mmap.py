@@ -1,0 +1,17 @@
+"""Token files, opened without being read: the pages a batch touches are all that is ever in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.formats import TOKEN_DTYPE
+
+
+def open_tokens(path: str | Path) -> np.ndarray:
+    """A read-only memory map of uint16 ids."""
+    size = Path(path).stat().st_size
+    if size == 0 or size % TOKEN_DTYPE.itemsize:
+        raise ValueError(f"{path} is no token file: {size} bytes, where a whole number of 2-byte ids is expected")
+    return np.memmap(path, dtype=TOKEN_DTYPE, mode="r")

@@ -1,0 +1,49 @@
+"""Chats as ids: for each message its role's id, the content's ids, and the end-of-turn id.
+
+The one renderer: what SFT trains on, what generation prompts with, and what a reply is cut out of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from niels_gpt.tokenizer import Tokenizer
+
+
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+_ROLE_TOKENS = {"system": "sys", "user": "usr", "assistant": "asst"}
+
+
+def format_chat(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
+    """The whole chat."""
+    special = tok.special_token_ids()
+    ids: list[int] = []
+    for message in messages:
+        if message["role"] not in _ROLE_TOKENS:
+            raise ValueError(f"role must be one of {sorted(_ROLE_TOKENS)}, got {message['role']!r}")
+        ids += [special[_ROLE_TOKENS[message["role"]]], *tok.encode(message["content"]), special["eot"]]
+    return ids
+
+
+def format_prompt(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
+    """The chat, and the assistant's id for the model to answer after."""
+    return [*format_chat(tok, messages), tok.special_token_ids()["asst"]]
+
+
+def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The ids after the last assistant id, up to the end of that turn (or to the next role, or the end)."""
+    special = tok.special_token_ids()
+    starts = [i for i, token in enumerate(ids) if token == special["asst"]]
+    if not starts:
+        return []
+    reply: list[int] = []
+    for token in ids[starts[-1] + 1 :]:
+        if token in special.values():
+            break
+        reply.append(token)
+    return reply

@@ -1,0 +1,38 @@
+"""Dialogues in the transcript form, in one text file. A document is a dialogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from niels_gpt.data.types import PretrainSample
+from niels_gpt.split import split_rows
+
+DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
+
+
+def load_primer_text(path: str) -> str:
+    """The file's text exactly as stored."""
+    try:
+        return Path(path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
+
+
+def split_primer_dialogues(
+    text: str, *, val_frac: float = 0.1, seed: int, delimiter: str = DIALOGUE_DELIM
+) -> tuple[str, str]:
+    """(train, val) texts by dialogue, without a delimiter at either end."""
+    dialogues = _dialogues(text, delimiter)
+    train, val = split_rows(len(dialogues), val_frac=val_frac, seed=seed)
+    return delimiter.join(dialogues[i] for i in train), delimiter.join(dialogues[i] for i in val)
+
+
+def iter_primer(path: str, *, delimiter: str = DIALOGUE_DELIM) -> Iterator[PretrainSample]:
+    """Every dialogue as a sample."""
+    for i, dialogue in enumerate(_dialogues(load_primer_text(path), delimiter)):
+        yield PretrainSample(text=dialogue, source="primer", meta={"dialogue": i})
+
+
+def _dialogues(text: str, delimiter: str) -> list[str]:
+    return [block.strip() for block in text.split(delimiter) if block.strip()]

@@ -1,0 +1,71 @@
+"""WikiText, from the hub or from a folder in the hub's own layout. A row is a line; a document is an article."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from niels_gpt.data.types import PretrainSample
+
+CONFIG = "wikitext-103-raw-v1"
+_HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> the hub's
+# " = Title = " opens an article; " = = Section = = " does not.
+_TITLE = re.compile(r"^ = ([^=].*?) = \s*$")
+
+
+def load_dataset(*args: Any, **kwargs: Any) -> Any:
+    """`datasets.load_dataset`, imported when it is called: training needs none of it."""
+    from datasets import load_dataset as hub_load_dataset
+
+    return hub_load_dataset(*args, **kwargs)
+
+
+def load_wikitext(*, path: str | None = None, config: str = CONFIG) -> dict[str, list[str]]:
+    """{"train", "val", "test"} -> lines, without the whitespace-only ones. `path` names a folder or another hub id."""
+    dataset = _open(path, config)
+    return {ours: [text for text in dataset[hub]["text"] if text.strip()] for ours, hub in _HUB_SPLITS.items()}
+
+
+def iter_wikitext(
+    *,
+    config: str = CONFIG,
+    split: str = "train",
+    take: int | None = None,
+    path: str | None = None,
+    **load_options: Any,
+) -> Iterator[PretrainSample]:
+    """Lines of one split as samples, whitespace-only ones left out. `load_options` go to `load_dataset`."""
+    rows = _open(path, config, split=_HUB_SPLITS.get(split, split), **load_options)
+    samples = (
+        PretrainSample(text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
+        for i, row in enumerate(rows)
+        if row["text"].strip()
+    )
+    yield from islice(samples, take)
+
+
+def iter_articles(lines: Iterable[PretrainSample]) -> Iterator[PretrainSample]:
+    """Join lines to articles, cut before each title line. meta holds the title; lines before the first have none."""
+    title: str | None = None
+    parts: list[str] = []
+    for line in lines:
+        match = _TITLE.match(line.text)
+        if match and parts:
+            yield PretrainSample(text="".join(parts), source=line.source, meta={"title": title})
+            parts = []
+        if match:
+            title = match[1]
+        parts.append(line.text if line.text.endswith("\n") else line.text + "\n")
+    if parts:
+        yield PretrainSample(text="".join(parts), source="wikitext", meta={"title": title})
+
+
+def _open(path: str | None, config: str, **options: Any) -> Any:
+    if path is not None:
+        return load_dataset(path, config, **options)
+    try:
+        return load_dataset("wikitext", config, **options)
+    except ValueError:  # today's clients refuse ids without a namespace
+        return load_dataset("Salesforce/wikitext", config, **options)

@@ -1,0 +1,27 @@
+"""Linear warm-up, then a cosine from base_lr to min_lr."""
+
+from __future__ import annotations
+
+import math
+
+
+def lr_at_step(
+    step: int,
+    total_steps: int,
+    *,
+    base_lr: float = 3e-4,
+    warmup_steps: int = 200,
+    min_lr: float = 3e-5,
+) -> float:
+    """Learning rate of `step` in [0, total_steps-1].
+
+    0 at step 0, base_lr at step == warmup_steps, min_lr at the last step. A warm-up longer than the run never ends;
+    no combination divides by zero. Steps past the end stay at min_lr.
+    """
+    if step < warmup_steps:
+        return base_lr * step / warmup_steps
+    decay_steps = (total_steps - 1) - warmup_steps
+    if decay_steps <= 0:
+        return base_lr if step <= warmup_steps else min_lr
+    progress = min(1.0, (step - warmup_steps) / decay_steps)
+    return min_lr + 0.5 * (base_lr - min_lr) * (1.0 + math.cos(math.pi * progress))

@@ -1,0 +1,39 @@
+"""Rotary positions: each adjacent pair (2i, 2i+1) of q and k is turned by an angle that grows with position."""
+
+from __future__ import annotations
+
+import torch
+
+
+def rope_cache(
+    T: int,
+    D: int,
+    *,
+    theta: float = 10000.0,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sin, cos), each (1, 1, T, D//2), for positions 0..T-1.
+
+    Angles are computed in float32 whatever `dtype` is: position 1000 has no exact bf16 neighbour, its sine does.
+    """
+    assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
+    inv_freq = theta ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)  # (D/2,)
+    angles = torch.arange(T, device=device, dtype=torch.float32)[:, None] * inv_freq  # (T, D/2)
+    dtype = dtype or torch.float32
+    return angles.sin()[None, None].to(dtype), angles.cos()[None, None].to(dtype)
+
+
+def apply_rope(
+    q: torch.Tensor, k: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate q and k (B, H, T, D) by the first T positions of the cache. Shapes and dtypes are preserved."""
+    T, D = q.shape[-2:]
+    assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
+    sin, cos = sin[:, :, :T], cos[:, :, :T]
+    return _rotate(q, sin, cos), _rotate(k, sin, cos)
+
+
+def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+    even, odd = x[..., 0::2], x[..., 1::2]  # (B, H, T, D/2) each
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)

@@ -1,0 +1,34 @@
+"""Whole parameter sets, written into params.yaml without losing what a person wrote around the values."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+
+def apply_preset(current: str, preset: str) -> str:
+    """`current` with the preset's keys and values: its comments kept where their key is, keys of the preset added
+    with the preset's comments, keys the preset does not have taken out."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    target, wanted = yaml.load(current), yaml.load(preset)
+    if not isinstance(target, dict):
+        return preset
+    _update(target, wanted)
+    out = io.StringIO()
+    yaml.dump(target, out)
+    return out.getvalue()
+
+
+def _update(target: Any, wanted: Any) -> None:
+    for key in [key for key in target if key not in wanted]:
+        del target[key]
+    for key, value in wanted.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            _update(target[key], value)
+        elif key not in target or target[key] != value or type(target[key]) is not type(value):
+            target[key] = value

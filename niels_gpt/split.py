@@ -1,0 +1,18 @@
+"""Which items are held out. Whole items only: a note, a dialogue, an article is never cut between train and val."""
+
+from __future__ import annotations
+
+
+def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
+    """(train, val) row numbers of n items, each in ascending order; fewer than two items leave val empty."""
+    import torch  # here, because the rule for given splits needs none of it
+
+    if not 0.0 <= val_frac < 1.0:
+        raise ValueError(f"val_frac must be in [0, 1), got {val_frac}")
+    if n < 2:
+        return list(range(n)), []
+    n_val = max(1, int(n * val_frac))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    val = order[:n_val].sort().values.tolist()
+    train = order[n_val:].sort().values.tolist()
+    return train, val

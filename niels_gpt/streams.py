@@ -1,0 +1,212 @@
+"""Byte streams of the three v0 sources, with a disk cache of their own for use as a library.
+
+The pipeline does not come this way: there DVC's hashes decide what is rebuilt. Here a .meta.json beside each .bin
+does, by count, size and modification time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.atomic import atomic_path, write_json
+from niels_gpt.config import ModelConfig
+from niels_gpt.data import (
+    DIALOGUE_DELIM,
+    list_roam_paths,
+    load_primer_text,
+    load_texts,
+    load_wikitext,
+    split_primer_dialogues,
+    split_roam_paths,
+)
+
+SEPARATOR = "\n\n"
+ALL_SOURCES = ("wiki", "roam", "primer")
+BytesSources = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class StreamBuildConfig:
+    roam_root: str = ".roam-data/"
+    primer_path: str = "data/primer.txt"
+    cache_dir: str = "data/cache/streams"
+    doc_separator: str = SEPARATOR
+    roam_val_frac: float = 0.10
+    primer_val_frac: float = 0.10
+    seed: int = 42
+    delimiter: str = DIALOGUE_DELIM
+    force_rebuild: bool = False
+    enabled_sources: tuple[str, ...] = ALL_SOURCES
+    required_sources: tuple[str, ...] = ALL_SOURCES
+    allow_missing_sources: bool = False
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One (source, split): the bytes, made only when the cache has no match for `meta`."""
+
+    meta: dict[str, Any]
+    docs: list[str] | None = None
+    paths: list[str] | None = None
+    text: str | None = None
+
+    def build(self, sep: str) -> bytes:
+        if self.text is not None:
+            return build_primer_stream(self.text)
+        if self.paths is not None:
+            return build_roam_stream(load_texts(self.paths), sep=sep)
+        return build_wiki_stream(self.docs or [], sep=sep)
+
+
+def build_wiki_stream(docs: list[str], *, sep: str) -> bytes:
+    """UTF-8, documents joined with sep."""
+    return sep.join(docs).encode("utf-8")
+
+
+def build_roam_stream(docs: list[str], *, sep: str) -> bytes:
+    """UTF-8, documents joined with sep."""
+    return sep.join(docs).encode("utf-8")
+
+
+def build_primer_stream(text: str) -> bytes:
+    """UTF-8, the text exactly as it is."""
+    return text.encode("utf-8")
+
+
+def build_wiki_streams(docs_train: list[str], docs_val: list[str]) -> tuple[bytes, bytes]:
+    return build_wiki_stream(docs_train, sep=SEPARATOR), build_wiki_stream(docs_val, sep=SEPARATOR)
+
+
+def build_roam_streams(docs_train: list[str], docs_val: list[str]) -> tuple[bytes, bytes]:
+    return build_roam_stream(docs_train, sep=SEPARATOR), build_roam_stream(docs_val, sep=SEPARATOR)
+
+
+def build_primer_streams(text_train: str, text_val: str) -> tuple[bytes, bytes]:
+    return build_primer_stream(text_train), build_primer_stream(text_val)
+
+
+def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[BytesSources, BytesSources]:
+    """(train, val) byte streams of the enabled sources, from the cache where it still matches its inputs.
+
+    A source that is not there is an error by name, unless it is not required and `allow_missing_sources` is set.
+    """
+    unknown = sorted(set(cfg.enabled_sources) - set(ALL_SOURCES))
+    if unknown:
+        raise ValueError(f"unknown sources {unknown}; known: {list(ALL_SOURCES)}")
+    if not set(cfg.required_sources) <= set(cfg.enabled_sources):
+        raise ValueError(
+            f"required_sources {list(cfg.required_sources)} must be a subset of enabled_sources "
+            f"{list(cfg.enabled_sources)}"
+        )
+    describe = {"wiki": _describe_wiki, "roam": _describe_roam, "primer": _describe_primer}
+    built: dict[str, BytesSources] = {"train": {}, "val": {}}
+    for name in cfg.enabled_sources:
+        try:
+            splits = describe[name](cfg)
+        except FileNotFoundError as error:
+            if cfg.allow_missing_sources and name not in cfg.required_sources:
+                continue
+            raise RuntimeError(
+                f"source {name!r} is missing: {error}; add it, or take it out of enabled_sources"
+            ) from error
+        for split, stream in splits.items():
+            built[split][name] = _cached(cfg, f"{name}_{split}", stream)
+    T = ModelConfig().T if T is None else T
+    short = {
+        f"{name}/{split}": len(data)
+        for split, sources in built.items()
+        for name, data in sources.items()
+        if len(data) < T + 1
+    }
+    if short:
+        raise ValueError(f"too short for T={T} (each needs T+1 = {T + 1} bytes): {short}")
+    return built["train"], built["val"]
+
+
+def _describe_wiki(cfg: StreamBuildConfig) -> dict[str, _Stream]:
+    docs = load_wikitext()
+    return {
+        split: _Stream(
+            meta={
+                "source": "wiki",
+                "split": split,
+                "n_docs": len(docs[split]),
+                "total_chars": sum(map(len, docs[split])),
+                "sep": cfg.doc_separator,
+            },
+            docs=docs[split],
+        )
+        for split in ("train", "val")
+    }
+
+
+def _describe_roam(cfg: StreamBuildConfig) -> dict[str, _Stream]:
+    paths = list_roam_paths(cfg.roam_root)
+    if not paths:
+        raise FileNotFoundError(f"no *.md file under {cfg.roam_root}")
+    train, val = split_roam_paths(paths, val_frac=cfg.roam_val_frac, seed=cfg.seed)
+    if not val:
+        raise RuntimeError(f"roam has no validation set: {len(paths)} note under {cfg.roam_root}, two are needed")
+    return {
+        split: _Stream(
+            meta={
+                "source": "roam",
+                "split": split,
+                "files": [{"path": path, **_file_stamp(path)} for path in chosen],
+                "sep": cfg.doc_separator,
+                "seed": cfg.seed,
+                "val_frac": cfg.roam_val_frac,
+            },
+            paths=chosen,
+        )
+        for split, chosen in (("train", train), ("val", val))
+    }
+
+
+def _describe_primer(cfg: StreamBuildConfig) -> dict[str, _Stream]:
+    text = load_primer_text(cfg.primer_path)
+    train, val = split_primer_dialogues(text, val_frac=cfg.primer_val_frac, seed=cfg.seed, delimiter=cfg.delimiter)
+    return {
+        split: _Stream(
+            meta={
+                "source": "primer",
+                "split": split,
+                "path": cfg.primer_path,
+                **_file_stamp(cfg.primer_path),
+                "delimiter": cfg.delimiter,
+                "seed": cfg.seed,
+                "val_frac": cfg.primer_val_frac,
+            },
+            text=chosen,
+        )
+        for split, chosen in (("train", train), ("val", val))
+    }
+
+
+def _file_stamp(path: str) -> dict[str, int]:
+    status = os.stat(path)
+    return {"mtime_ns": status.st_mtime_ns, "size": status.st_size}
+
+
+def _cached(cfg: StreamBuildConfig, name: str, stream: _Stream) -> bytes:
+    folder = Path(cfg.cache_dir)
+    bin_path, meta_path = folder / f"{name}.bin", folder / f"{name}.meta.json"
+    if not cfg.force_rebuild and bin_path.is_file() and meta_path.is_file():
+        try:
+            known = json.loads(meta_path.read_text(encoding="utf-8"))
+        except ValueError:
+            known = None
+        data = bin_path.read_bytes()
+        if known == {**stream.meta, "bytes": len(data)}:
+            return data
+    data = stream.build(cfg.doc_separator)
+    # The old description goes first: a crash between the two writes must not leave it beside new bytes.
+    meta_path.unlink(missing_ok=True)
+    with atomic_path(bin_path) as temporary:
+        temporary.write_bytes(data)
+    write_json(meta_path, {**stream.meta, "bytes": len(data)})
+    return data

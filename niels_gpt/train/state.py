@@ -1,0 +1,83 @@
+"""What a run in flight can be resumed from, and the folder that keeps it.
+
+The folder is named by a fingerprint of everything that decides the run's numbers, so another learning rate looks in
+another folder and can never pick up these weights. One process at a time may hold a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.checkpoint import load_tensors, save_tensors
+
+
+@dataclass
+class RunState:
+    """After `step` steps. No RNG state: every draw is derived from (seed, step)."""
+
+    step: int
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    best_model: dict[str, Any] | None = None
+    best_val_loss: float | None = None
+    best_step: int | None = None
+    drawn_rows: dict[str, int] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)  # one a step
+    validations: list[dict[str, float]] = field(default_factory=list)
+
+
+class RunFolder:
+    """checkpoints/<fingerprint>/: `state.pt`, replaced whole each time, and a lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._state = path / "state.pt"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; a second process on the same run is refused (the lock dies with its process)."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.seek(0)
+                raise ValueError(
+                    f"this very training is already running (process {lock.read().strip() or 'unknown'}): "
+                    "wait for it, or stop it and run again"
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def load(self, device: str) -> RunState | None:
+        if not self._state.is_file():
+            return None
+        try:
+            return RunState(**load_tensors(self._state, device))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{error}; to start this training anew, delete {self.path}") from error
+
+    def save(self, state: RunState) -> None:
+        save_tensors(self._state, dict(vars(state)))
+
+
+def prune_runs(root: Path, *, keep: int) -> None:
+    """Delete the run folders that were used longest ago, but for the newest `keep` and those a process holds."""
+    folders = [folder for folder in root.glob("*") if (folder / "lock").is_file()]
+    folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in folders[keep:]:
+        with (folder / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            shutil.rmtree(folder)

@@ -1,0 +1,59 @@
+"""Every run of T+1 tokens of a corpus, by number: the one place where training rows are cut out of token arrays.
+
+A stream is a list of arrays (one byte string, or the memory-mapped shards of a source). A window never crosses from
+one array into the next. Window numbers run over all arrays, so that a uniform number is a uniform window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+
+class TokenStream:
+    """Tokens of one source and split, held as they lie (bytes, memory map); nothing is copied but windows."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self.arrays = list(arrays)
+
+    @classmethod
+    def of(cls, source: bytes | TokenStream) -> TokenStream:
+        return source if isinstance(source, TokenStream) else cls([np.frombuffer(source, dtype=np.uint8)])
+
+    def __len__(self) -> int:
+        """Tokens in all."""
+        return sum(len(array) for array in self.arrays)
+
+    def windows(self, T: int) -> int:
+        """How many windows of T+1 tokens there are."""
+        return sum(max(0, len(array) - T) for array in self.arrays)
+
+    def gather(self, numbers: np.ndarray, T: int) -> np.ndarray:
+        """The windows with these numbers: (n, T+1) int64."""
+        if len(self.arrays) == 1:
+            return sliding_window_view(self.arrays[0], T + 1)[numbers].astype(np.int64)
+        ends = np.cumsum([max(0, len(array) - T) for array in self.arrays])
+        which = np.searchsorted(ends, numbers, side="right")
+        out = np.empty((len(numbers), T + 1), dtype=np.int64)
+        for i in np.unique(which):
+            rows = which == i
+            starts = numbers[rows] - (ends[i - 1] if i else 0)
+            out[rows] = sliding_window_view(self.arrays[i], T + 1)[starts]
+        return out
+
+
+def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -> None:
+    """Raise, listing every {split: {source: stream}} that has no window of T+1 tokens."""
+    short = [
+        f"{name} {split} has {len(stream):,}"
+        for split, sources in streams.items()
+        for name, stream in sources.items()
+        if stream.windows(T) < 1
+    ]
+    if short:
+        raise ValueError(
+            f"too short for a window of T+1 = {T + 1} tokens: {', '.join(short)}; add text, lower model.T, or raise "
+            "shard.shard_bytes where shards are cut smaller than a window"
+        )
