@@ -1,0 +1,220 @@
+"""The shape of params.yaml: every key, its type and its range. No key has a default: what is used is what is written.
+
+`runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from niels_gpt.config import ModelConfig
+from niels_gpt.mix import mix_probabilities
+from stages.yaml12 import parse_yaml
+
+PARAMS_FILE = Path("params.yaml")
+_SOURCE_NAME = re.compile(r"[a-z0-9_]+")
+
+Count = Annotated[int, Field(ge=1)]
+Budget = Annotated[int, Field(ge=1)] | None
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class WikitextLoad(Section):
+    kind: Literal["wikitext"]
+    dataset: str | None  # a hub id; null reads the folder in `input`, which has the hub's own layout
+    config: str
+    revision: str | None
+
+
+class RoamLoad(Section):
+    kind: Literal["roam"]
+
+
+class PrimerLoad(Section):
+    kind: Literal["primer"]
+    delimiter: Annotated[str, Field(min_length=1)]
+
+
+class GivenSplit(Section):
+    by: Literal["given"]
+
+
+class DocumentSplit(Section):
+    by: Literal["document"]
+    val_frac: Fraction
+    seed: Seed
+
+
+class SourceShard(Section):
+    max_train_tokens: Budget
+    max_val_tokens: Budget
+
+
+class Source(Section):
+    input: Annotated[str, Field(min_length=1)]
+    remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    load: Annotated[WikitextLoad | RoamLoad | PrimerLoad, Field(discriminator="kind")]
+    split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
+    shard: SourceShard
+
+
+class Tokenizer(Section):
+    kind: Literal["byte"]
+
+
+class Shard(Section):
+    shard_bytes: Annotated[int, Field(ge=2, multiple_of=2)]
+
+
+class Model(Section):
+    T: Count
+    C: Count
+    L: Count
+    H: Count
+    d_ff: Count
+    dropout: Fraction
+    rope_theta: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        self.config(V=1)
+        return self
+
+    def config(self, *, V: int) -> ModelConfig:
+        return ModelConfig(V=V, **self.model_dump())
+
+
+class Train(Section):
+    seed: Seed
+    total_steps: Count
+    B: Count
+    base_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    min_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    warmup_steps: Annotated[int, Field(ge=0)]
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    beta1: Fraction
+    beta2: Fraction
+    grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    eval_every: Count
+    eval_steps: Count
+
+
+class Eval(Section):
+    B: Count
+    max_tokens: Budget
+    prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    max_new_tokens: Count
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    top_k: Annotated[int, Field(ge=1)] | None
+    seed: Seed
+
+
+class Runtime(Section):
+    device: str
+    threads: Annotated[int, Field(ge=0)]
+    log_every: Count
+    checkpoint_every: Count
+
+
+class Params(Section):
+    sources: dict[str, Source]
+    tokenizer: Tokenizer
+    shard: Shard
+    p_train: dict[str, float]
+    p_val: dict[str, float]
+    model: Model
+    train: Train
+    eval: Eval
+    runtime: Runtime
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        bad = [name for name in self.sources if not _SOURCE_NAME.fullmatch(name)]
+        if bad:
+            raise ValueError(f"source names {bad} must match [a-z0-9_]+: they become folders and words of a command")
+        if not self.sources:
+            raise ValueError("sources is empty: name at least one source")
+        mix_probabilities(self.p_train, self.sources, name="p_train")
+        mix_probabilities(self.p_val, self.sources, name="p_val")
+        missing = sorted(set(self.sources) - set(self.p_train))
+        if missing:
+            raise ValueError(f"p_train has no weight for {missing}: give each one (0 leaves a source out of the draw)")
+        names = [source.val_name for source in self.sources.values()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"val_name {twice} is used by more than one source: each needs its own")
+        return self
+
+
+def parse_params(text: str) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
+    raw = parse_yaml(text, name=str(PARAMS_FILE))
+    if not isinstance(raw, dict):
+        raise ValueError(f"{PARAMS_FILE} holds no parameters: `niels-gpt preset sample` writes a set to start from")
+    try:
+        return Params.model_validate(raw), raw
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(problem) for problem in error.errors())) from error
+
+
+def _explain(problem: Any) -> str:
+    """One sentence for one of pydantic's findings: where, what, and what would be right."""
+    path = _written_path(problem["loc"])
+    where = f"{PARAMS_FILE}: {'.'.join(path)}" if path else str(PARAMS_FILE)
+    match problem["type"]:
+        case "extra_forbidden":
+            known = _known_keys(path[:-1])
+            near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+            return f"{where} is not a parameter; {hint}"
+        case "missing":
+            return f"{where} is missing: every key must be written out"
+        case "value_error":
+            return f"{where}: {problem['ctx']['error']}"
+        case "union_tag_invalid":
+            return f"{where}: {problem['ctx']['discriminator']} must be one of {problem['ctx']['expected_tags']}"
+        case "union_tag_not_found":
+            return f"{where} needs a key {problem['ctx']['discriminator']}"
+    got = problem["input"]
+    return f"{where} is {got!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _written_path(loc: tuple[int | str, ...]) -> list[str]:
+    """The path as the user wrote it: pydantic's has the chosen member of a union in it (load.roam.kind), too."""
+    path: list[str] = []
+    for i, part in enumerate(loc):
+        in_source = len(path) == 3 and path[0] == "sources"
+        if in_source and path[2] in ("load", "split") and loc[i - 1] == path[2] and part in _UNION_TAGS:
+            continue
+        path.append(str(part))
+    return path
+
+
+_UNION_TAGS = {"wikitext", "roam", "primer", "given", "document"}
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    """Keys that may stand at a place, for a hint."""
+    model: Any = Params
+    if path[:1] == ["sources"] and len(path) >= 2:
+        members: list[Any] = {
+            (): [Source],
+            ("load",): [WikitextLoad, RoamLoad, PrimerLoad],
+            ("split",): [GivenSplit, DocumentSplit],
+            ("shard",): [SourceShard],
+        }.get(tuple(path[2:]), [])
+        return sorted({key for member in members for key in member.model_fields})
+    for part in path:
+        model = model.model_fields[part].annotation
+    return sorted(model.model_fields)

@@ -1,0 +1,55 @@
+"""shard@S: the token budget, cut into fixed shards, and a manifest that names each by its sha256."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from niels_gpt.atomic import write_json
+from niels_gpt.cache.manifest import list_shards
+from niels_gpt.cache.meta import read_meta, write_meta
+from niels_gpt.cache.shards import write_shards
+from stages.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    tokens, budget = Path("cache/tokens", stage.key), stage.source.shard
+    shard_bytes = stage.params.shard.shard_bytes
+    out = stage.out(f"cache/pretrain/{stage.key}")
+    provenance = read_meta(tokens / "meta.json")
+    manifest = {"tokenizer_sha256": provenance["tokenizer_sha256"], "vocab_size": provenance["vocab_size"]}
+    for split, max_tokens in (("train", budget.max_train_tokens), ("val", budget.max_val_tokens)):
+        kept = write_shards(
+            tokens / f"{split}_tokens.bin",
+            tokens / f"{split}_idx.npy",
+            out / split,
+            shard_bytes=shard_bytes,
+            max_tokens=max_tokens,
+        )
+        shards = [
+            {**shard, "path": f"cache/pretrain/{stage.key}/{shard['path']}"}
+            for shard in list_shards(out / split, root=out)
+        ]
+        manifest[split] = {"tokens": kept, "shards": shards}
+    source, rule = provenance.pop("source"), provenance.pop("split")
+    write_meta(
+        out / "meta.json",
+        {
+            **provenance,
+            "dataset_name": source.get("dataset") or source["name"],
+            "dataset_config": source.get("config"),
+            "split_rule": rule["by"],
+            "seed": rule.get("seed"),
+            "shard_bytes": shard_bytes,
+            "train_tokens": manifest["train"]["tokens"],
+            "val_tokens": manifest["val"]["tokens"],
+        },
+    )
+    write_json(stage.out(f"cache/manifests/{stage.key}.json"), manifest)
+    stage.say(
+        f"{manifest['train']['tokens']:,} train and {manifest['val']['tokens']:,} val tokens in "
+        f"{len(manifest['train']['shards'])} + {len(manifest['val']['shards'])} shards -> cache/pretrain/{stage.key}"
+    )
+
+
+if __name__ == "__main__":
+    run_stage("shard", main)

@@ -1,0 +1,37 @@
+"""split@S: which rows are train and which are held out. Row numbers only; no text is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.atomic import write_json
+from niels_gpt.documents import count_documents, read_splits
+from niels_gpt.split import split_rows
+from stages.params import DocumentSplit
+from stages.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    raw, rule = Path("cache/raw", stage.key), stage.source.split
+    if isinstance(rule, DocumentSplit):
+        train, val = split_rows(count_documents(raw), val_frac=rule.val_frac, seed=rule.seed)
+    else:
+        given = read_splits(raw)
+        train, val = ([i for i, split in enumerate(given) if split == name] for name in ("train", "val"))
+    if not train or not val:
+        raise ValueError(
+            f"{len(train)} documents to train on and {len(val)} to hold out for validation: each needs at least one "
+            f"(by: {rule.by}); add text, or check how documents are told apart in {stage.source.input}"
+        )
+    out = stage.out(f"cache/split/{stage.key}")
+    out.mkdir()
+    np.save(out / "train.npy", np.array(train, dtype=np.int64))
+    np.save(out / "val.npy", np.array(val, dtype=np.int64))
+    write_json(out / "split.json", rule.model_dump())
+    stage.say(f"{len(train):,} train, {len(val):,} val -> cache/split/{stage.key}")
+
+
+if __name__ == "__main__":
+    run_stage("split", main)
