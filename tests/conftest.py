@@ -1,0 +1,176 @@
+"""A real DVC repository at a tiny size, built once and copied for each test that needs one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.presets import apply_preset
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = {
+    "model.T": 32,
+    "model.C": 16,
+    "model.L": 1,
+    "model.H": 2,
+    "model.d_ff": 32,
+    "train.total_steps": 40,
+    "train.B": 8,
+    "train.warmup_steps": 4,
+    "train.eval_every": 20,
+    "train.eval_steps": 2,
+    "eval.max_new_tokens": 8,
+    "runtime.threads": 1,
+}
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A checkout with a tiny corpus and tiny parameters."""
+
+    path: Path
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command, cwd=self.path, env=self.environment(), text=True, capture_output=True, timeout=300, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """In the background, in a process group of its own."""
+        return subprocess.Popen(
+            command,
+            cwd=self.path,
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One stage by itself, without DVC around it."""
+        return self.run("python", "-m", f"stages.{name}", *arguments, check=False)
+
+    def repro(self, *arguments: str) -> list[str]:
+        """`dvc repro`; the stages whose command ran, in order."""
+        return stages_run(self.run("dvc", "repro", *arguments).stdout)
+
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "HF_", "PYTEST_"))}
+        return kept | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "DVC_SITE_CACHE_DIR": str(self.path.parent / f"{self.path.name}-site"),
+            "HF_HOME": str(self.path.parent / f"{self.path.name}-hf"),
+            "HF_HUB_OFFLINE": "1",
+            "GIT_AUTHOR_NAME": "t",
+            "GIT_AUTHOR_EMAIL": "t@example.invalid",
+            "GIT_COMMITTER_NAME": "t",
+            "GIT_COMMITTER_EMAIL": "t@example.invalid",
+        }
+
+    def set(self, **values: object) -> None:
+        """Change parameters by dotted name (with __ for the dot), leaving the rest of params.yaml alone."""
+        self.set_all({name.replace("__", "."): value for name, value in values.items()})
+
+    def set_all(self, values: dict[str, object]) -> None:
+        file = self.path / "params.yaml"
+        file.write_text(with_values(file.read_text(), values))
+
+    def commit(self, message: str = "change") -> None:
+        self.run("git", "add", "-A")
+        self.run("git", "commit", "-qm", message, "--allow-empty")
+
+
+def with_values(text: str, values: dict[str, object]) -> str:
+    """params.yaml's text with other values."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    tree = yaml.load(text)
+    for dotted, value in values.items():
+        *parents, last = dotted.split(".")
+        node = tree
+        for part in parents:
+            node = node[part]
+        node[last] = value
+    import io
+
+    out = io.StringIO()
+    yaml.dump(tree, out)
+    return apply_preset(text, out.getvalue())
+
+
+def stages_run(output: str) -> list[str]:
+    return re.findall(r"^Running stage '(.+)':", output, flags=re.MULTILINE)
+
+
+def make_repo(path: Path) -> Repo:
+    """Tracked code and configuration of this checkout, a cut of its corpora, tiny parameters, one commit."""
+    path.mkdir(parents=True)
+    for name in ("stages", "niels_gpt", "presets"):
+        shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
+        shutil.copy(ROOT / name, path / name)
+    (path / ".dvc").mkdir()
+    for name in ("config", ".gitignore"):
+        shutil.copy(ROOT / ".dvc" / name, path / ".dvc" / name)
+    (path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), TINY))
+
+    wiki = "data/wikitext/wikitext-103-raw-v1"
+    (path / wiki).mkdir(parents=True)
+    shutil.copy(ROOT / "data/wikitext/README.md", path / "data/wikitext/README.md")
+    for split in ("train", "validation", "test"):
+        articles = re.split(r"(?m)^(?= = [^=].* = $)", (ROOT / wiki / f"{split}.txt").read_text())
+        (path / wiki / f"{split}.txt").write_text("".join(articles[:4]))
+    for note in sorted((ROOT / "data/roam/daily").glob("*.md"))[:6]:
+        (path / "data/roam").mkdir(exist_ok=True)
+        shutil.copy(note, path / "data/roam" / note.name)
+    dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
+    (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:12]))
+
+    repo = Repo(path)
+    repo.run("git", "init", "-q", "-b", "main")
+    repo.commit("tiny")
+    return repo
+
+
+@pytest.fixture(scope="session")
+def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
+    """Built by whichever test process comes first; the others wait for it."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        repo = Repo(shared / "template" / "repo")
+        if not (repo.path / "dvc.lock").exists():
+            make_repo(repo.path)
+            repo.repro()
+            repo.commit("built")
+    return repo
+
+
+@pytest.fixture
+def built_repo(built_template: Repo, tmp_path: Path) -> Iterator[Repo]:
+    """A repository in which everything has run once."""
+    shutil.copytree(built_template.path, tmp_path / "repo", symlinks=True)
+    yield Repo(tmp_path / "repo")
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.fixture
+def fresh_repo(tmp_path: Path) -> Repo:
+    """A repository in which nothing has run yet."""
+    return make_repo(tmp_path / "repo")

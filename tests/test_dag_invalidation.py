@@ -1,0 +1,60 @@
+"""What runs again after a change: exactly what depends on it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.conftest import Repo, make_repo
+
+pytestmark = pytest.mark.dag
+ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix", "train", "eval"]
+
+
+def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> None:
+    original = (built_repo.path / "params.yaml").read_text()
+    assert built_repo.repro() == []
+
+    built_repo.set(runtime__log_every=7, runtime__checkpoint_every=13)
+    assert built_repo.repro() == []
+
+    built_repo.set(p_train__roam=0.3)
+    assert built_repo.repro() == ["train", "eval"]
+
+    built_repo.set(sources__roam__split__val_frac=0.4)
+    assert sorted(built_repo.repro()) == sorted(ROAM_CHAIN)
+
+    (built_repo.path / "params.yaml").write_text(original)
+    output = built_repo.run("dvc", "repro").stdout
+    assert "Running stage" not in output
+    assert output.count("is cached - skipping run, checking out outputs") >= 6
+
+
+def test_a_smaller_shard_cuts_again_and_encodes_nothing(built_repo: Repo) -> None:
+    built_repo.set(shard__shard_bytes=4096)
+    assert sorted(built_repo.repro()) == sorted(["shard@wiki", "shard@roam", "shard@primer", "mix", "train", "eval"])
+    assert len(list((built_repo.path / "cache/pretrain/wiki/train").glob("shard_*.bin"))) > 1
+
+
+def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
+    (built_repo.path / "data/roam/new.md").write_text("# A new note\n\nabout the harbour in winter.\n")
+    assert sorted(built_repo.repro()) == sorted(["load@roam", *ROAM_CHAIN])
+
+
+def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
+    params = built_repo.path / "params.yaml"
+    text = params.read_text()
+    start, end = text.index("  primer:\n"), text.index("tokenizer:\n")
+    params.write_text(text[:start] + "\n" + text[end:].replace("  primer: 0.02\n", ""))
+    assert built_repo.repro() == ["mix", "train", "eval"]
+
+
+def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: object) -> None:
+    import pathlib
+
+    again = make_repo(pathlib.Path(str(tmp_path)) / "elsewhere" / "clone")
+    assert len(again.repro()) == 16
+    for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
+        assert (again.path / name).read_bytes() == (built_template.path / name).read_bytes(), name
+    shutil.rmtree(again.path)
