@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,13 +56,14 @@ def load_tensors(path: str | Path, device: str) -> dict[str, Any]:
     """What `save_tensors` wrote. A truncated or foreign file, or a pickle that would run code, is a ValueError."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    try:
-        values = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, json.JSONDecodeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{path} is not a checkpoint of this project, or is damaged; nothing in it was run ({reason[:160]})"
-        ) from error
+    with Path(path).open("rb") as f:
+        try:
+            values = torch.load(f, map_location=device, weights_only=True)
+        except Exception as error:  # on foreign bytes torch's reader fails in many ways: struct.error, OSError, ...
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ValueError(
+                f"{path} is not a checkpoint of this project, or is damaged; nothing in it was run ({reason[:160]})"
+            ) from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} is not a checkpoint of this project: it holds a {type(values).__name__}")
     return values

@@ -15,6 +15,9 @@ def apply_preset(current: str, preset: str) -> str:
     yaml.preserve_quotes = True
     yaml.width = 4096
     yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.representer.add_representer(
+        type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
     target, wanted = yaml.load(current), yaml.load(preset)
     if not isinstance(target, dict):
         return preset

@@ -182,26 +182,20 @@ def _explain(problem: Any) -> str:
             return f"{where} is missing: every key must be written out"
         case "value_error":
             return f"{where}: {problem['ctx']['error']}"
-        case "union_tag_invalid":
-            return f"{where}: {problem['ctx']['discriminator']} must be one of {problem['ctx']['expected_tags']}"
-        case "union_tag_not_found":
-            return f"{where} needs a key {problem['ctx']['discriminator']}"
+        case "union_tag_invalid" | "union_tag_not_found":
+            key = problem["ctx"]["discriminator"].strip("'")
+            tags = problem["ctx"].get("expected_tags")
+            return f"{where}: {key} must be one of {tags}" if tags else f"{where}.{key} is missing: it says which kind"
     got = problem["input"]
     return f"{where} is {got!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def _written_path(loc: tuple[int | str, ...]) -> list[str]:
-    """The path as the user wrote it: pydantic's has the chosen member of a union in it (load.roam.kind), too."""
-    path: list[str] = []
-    for i, part in enumerate(loc):
-        in_source = len(path) == 3 and path[0] == "sources"
-        if in_source and path[2] in ("load", "split") and loc[i - 1] == path[2] and part in _UNION_TAGS:
-            continue
-        path.append(str(part))
+    """The path as the user wrote it. Pydantic's names the chosen member of a union too: sources.a.load.roam.glob."""
+    path = [str(part) for part in loc]
+    if path[:1] == ["sources"] and path[2:3] in (["load"], ["split"]):
+        del path[3:4]
     return path
-
-
-_UNION_TAGS = {"wikitext", "roam", "primer", "given", "document"}
 
 
 def _known_keys(path: list[str]) -> list[str]:

@@ -134,7 +134,10 @@ def _digest(path: Path) -> str:
         status = path.stat()
         if status.st_size > _SMALL_BYTES:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:  # whoever needs the file will say so, and by name
+            return f"unreadable: {error.strerror}"
     if not path.is_dir():
         return "absent"
     tree = hashlib.sha256()
@@ -142,8 +145,7 @@ def _digest(path: Path) -> str:
         subfolders[:] = sorted(name for name in subfolders if name not in _NOISE)
         for name in sorted(set(files) - _NOISE):
             file = Path(folder, name)
-            digest = _digest(file) if os.access(file, os.R_OK) else "unreadable"
-            tree.update(f"{file.relative_to(path).as_posix()}\0{digest}\n".encode(errors="surrogateescape"))
+            tree.update(f"{file.relative_to(path).as_posix()}\0{_digest(file)}\n".encode(errors="surrogateescape"))
     return tree.hexdigest()
 
 

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from niels_gpt.config import ModelConfig, TrainConfig, default_p_train, to_dict
+from niels_gpt.rng import derive_seed, make_generator
+
+
+def test_the_seeds_v0_defaults() -> None:
+    assert to_dict(ModelConfig()) == {
+        "V": 256,
+        "T": 256,
+        "C": 256,
+        "L": 4,
+        "H": 4,
+        "D": 64,
+        "d_ff": 1024,
+        "dropout": 0.1,
+        "rope_theta": 10000.0,
+    }
+    train = TrainConfig(total_steps=1)
+    assert (train.base_lr, train.warmup_steps, train.min_lr, train.seed, train.B) == (3e-4, 200, 3e-5, 42, 32)
+    assert train.p_train == default_p_train() == {"wiki": 0.784, "roam": 0.196, "primer": 0.020}
+    assert train.p_val == {"wiki": 1.0}
+
+
+def test_configs_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ModelConfig().C = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"C": 10, "H": 4}, "not a multiple"),
+        ({"C": 12, "H": 4}, "must be even"),
+        ({"T": 0}, "T must be at least 1"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"rope_theta": 0.0}, "rope_theta"),
+    ],
+)
+def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        ModelConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_a_dict_round_trips_and_a_wrong_d_is_refused() -> None:
+    config = ModelConfig(C=32, H=4)
+    assert ModelConfig.from_dict(to_dict(config)) == config
+    with pytest.raises(ValueError, match="contradicts"):
+        ModelConfig.from_dict({**to_dict(config), "D": 7})
+    with pytest.raises(ValueError, match="unknown model settings"):
+        ModelConfig.from_dict({"width": 3})
+
+
+def test_derived_seeds_depend_on_every_name() -> None:
+    seeds = {derive_seed(s, name, n) for s in (1, 2) for name in ("batch", "dropout") for n in range(50)}
+    assert len(seeds) == 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert derive_seed(1, "batch", 3) == derive_seed(1, "batch", 3)
+    make_generator(max(seeds))

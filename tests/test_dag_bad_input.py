@@ -1,0 +1,153 @@
+"""Bad input: one sentence, a non-zero exit, nothing half-written. Stages run here by themselves, as DVC runs them."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Repo
+
+pytestmark = pytest.mark.dag
+
+
+def refused(done: subprocess.CompletedProcess[str], *sentences: str) -> None:
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("ERROR: ")
+    for sentence in sentences:
+        assert sentence in lines[0]
+
+
+def leftovers(repo: Repo) -> list[Path]:
+    return [path for top in ("cache", "models", "metrics") for path in (repo.path / top).rglob(".*")]
+
+
+def test_a_missing_source(fresh_repo: Repo) -> None:
+    shutil.rmtree(fresh_repo.path / "data/roam")
+    refused(fresh_repo.stage("load", "roam"), "load@roam", "data/roam does not exist")
+    assert not (fresh_repo.path / "cache/raw/roam").exists()
+    assert leftovers(fresh_repo) == []
+    (fresh_repo.path / "data/primer.txt").unlink()
+    refused(fresh_repo.stage("load", "primer"), "load@primer", "data/primer.txt")
+    done = fresh_repo.run("dvc", "repro", check=False)
+    assert done.returncode != 0
+    assert "data/roam" in done.stderr
+
+
+def test_an_empty_source(fresh_repo: Repo) -> None:
+    for note in (fresh_repo.path / "data/roam").iterdir():
+        note.write_text(" \n")
+    refused(fresh_repo.stage("load", "roam"), "data/roam holds no text")
+    (fresh_repo.path / "data/primer.txt").write_text("")
+    refused(fresh_repo.stage("load", "primer"), "data/primer.txt holds no text")
+    assert leftovers(fresh_repo) == []
+
+
+def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Repo) -> None:
+    roam = fresh_repo.path / "data/roam"
+    (roam / "crlf.md").write_bytes(b"one\r\ntwo\r\n" * 9)
+    (roam / "bom.md").write_bytes(b"\xef\xbb\xbfwith a mark")
+    (roam / "nul.md").write_bytes(b"a\x00b")
+    (roam / "empty.md").write_bytes(b"")
+    (roam / "latin1.md").write_bytes("Smørrebrød".encode("latin-1"))
+    (roam / "long.md").write_bytes(b"word " * 64_000)
+    done = fresh_repo.stage("load", "roam")
+    assert done.returncode == 0, done.stderr
+    assert "latin1.md is not UTF-8" in done.stdout
+    assert "11 documents" in done.stdout
+    for name, key in (("split", "roam"), ("tokenizer", ""), ("tokenize", "roam"), ("shard", "roam")):
+        done = fresh_repo.stage(name, *([key] if key else []))
+        assert done.returncode == 0, done.stderr
+
+    (roam / "gone.md").symlink_to("nowhere.md")
+    refused(fresh_repo.stage("load", "roam"), "gone.md is a link to nothing")
+    (roam / "gone.md").unlink()
+    (roam / "locked.md").symlink_to("/proc/self/mem")
+    refused(fresh_repo.stage("load", "roam"), "locked.md cannot be read")
+    (roam / "locked.md").unlink()
+    assert (fresh_repo.path / "cache/raw/roam/documents.parquet").is_file()  # what was good before is still there
+    assert leftovers(fresh_repo) == []
+
+
+def test_one_document_cannot_be_held_out(fresh_repo: Repo) -> None:
+    (fresh_repo.path / "data/primer.txt").write_text("user: hi\r\n\r\n<dialogue>\r\n\r\nuser: ho\r\n")
+    assert fresh_repo.stage("load", "primer").returncode == 0
+    refused(fresh_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
+    assert not (fresh_repo.path / "cache/split/primer").exists()
+
+
+def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -> None:
+    refused(built_repo.stage("load", "news"), "there is no source 'news'", "['primer', 'roam', 'wiki']")
+    built_repo.set(sources__wiki__shard__max_train_tokens=10)
+    refused(built_repo.stage("shard", "wiki"), "a budget of 10 tokens is smaller than the first document")
+
+
+def test_sources_shorter_than_a_window_are_all_listed(built_repo: Repo) -> None:
+    built_repo.set(model__T=1_000_000)
+    refused(built_repo.stage("train"), "too short for a window of T+1 = 1000001 tokens", "primer train has", "wiki val")
+
+
+def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
+    before = (built_repo.path / "metrics/train.json").read_bytes()
+    for values, sentence in (
+        ({"p_train.roam": -1}, "'roam': -1"),
+        ({"p_train": {"wiki": 0, "roam": 0, "primer": 0}}, "no weight above 0"),
+        ({"p_train.news": 1}, "['news'], which are no sources"),
+        ({"model.H": 3}, "not a multiple of H=3"),
+        ({"runtime.device": "tpu"}, "device 'tpu' is not available here"),
+    ):
+        text = (built_repo.path / "params.yaml").read_text()
+        built_repo.set_all(values)
+        refused(built_repo.stage("train"), sentence)
+        (built_repo.path / "params.yaml").write_text(text)
+    assert (built_repo.path / "metrics/train.json").read_bytes() == before
+
+
+def test_a_shard_that_changed_is_named(built_repo: Repo) -> None:
+    shard = built_repo.path / "cache/pretrain/roam/train/shard_00000.bin"
+    data = shard.read_bytes()
+    shard.chmod(0o644)
+    shard.write_bytes(data[:-2] + b"\0\0")
+    (built_repo.path / "cache/pretrain/wiki/val/shard_00000.bin").unlink()
+    refused(
+        built_repo.stage("train"),
+        "cache/pretrain/roam/train/shard_00000.bin (changed)",
+        "cache/pretrain/wiki/val/shard_00000.bin (missing)",
+        "dvc checkout",
+    )
+
+
+def test_a_truncated_or_foreign_model_is_refused(built_repo: Repo) -> None:
+    best = built_repo.path / "models/pretrain/best.pt"
+    data = best.read_bytes()
+    best.unlink()
+    best.write_bytes(data[:1000])
+    refused(built_repo.stage("eval"), "best.pt is not a checkpoint of this project")
+    best.unlink()
+    torch.save({"weights": torch.zeros(2)}, best)
+    refused(built_repo.stage("eval"), "it lacks ['config', 'model', 'optimizer', 'step']")
+
+
+@pytest.mark.parametrize(("command", "out"), [("load wiki", "cache/raw/wiki"), ("train", "models/pretrain")])
+def test_a_full_disk_writes_nothing_half(built_repo: Repo, command: str, out: str) -> None:
+    shutil.rmtree(built_repo.path / out)
+    shutil.rmtree(built_repo.path / "checkpoints", ignore_errors=True)
+    done = subprocess.run(
+        ["python", "-m", *f"stages.{command}".split()],
+        cwd=built_repo.path,
+        env=built_repo.environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    refused(done)
+    assert not (built_repo.path / out).exists()
+    assert leftovers(built_repo) == []

@@ -1,0 +1,108 @@
+"""`dvc exp run`, in the workspace, in a copy, and from the queue."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from tests.conftest import Repo, stages_run
+
+pytestmark = pytest.mark.dag
+
+
+def train_metrics(repo: Repo) -> dict[str, dict[str, dict[str, float]]]:
+    metrics: dict[str, dict[str, dict[str, float]]] = json.loads((repo.path / "metrics/train.json").read_text())
+    return metrics
+
+
+def test_one_weight_runs_train_and_eval_and_the_metrics_say_what_was_drawn(built_repo: Repo) -> None:
+    done = built_repo.run("dvc", "exp", "run", "-S", "p_train.roam=0.3")
+    assert stages_run(done.stdout) == ["train", "eval"]
+    roam = train_metrics(built_repo)["mix"]["roam"]
+    assert roam["p"] == pytest.approx(0.3 / 1.104)
+    rows = 40 * 8
+    error = (roam["p"] * (1 - roam["p"]) / rows) ** 0.5
+    assert abs(roam["drawn"] - roam["p"]) < 4 * error
+    assert roam["rows"] == round(roam["drawn"] * rows)
+
+    shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
+    assert "p_train.roam" in shown
+    assert "0.3" in shown
+    params = built_repo.run("dvc", "params", "diff").stdout
+    assert "p_train.roam" in params
+    metrics = built_repo.run("dvc", "metrics", "diff", "--json").stdout
+    assert "metrics/eval.json" in json.loads(metrics)
+
+
+def test_a_small_number_written_by_dvc_is_read_as_a_number(built_repo: Repo) -> None:
+    done = built_repo.run("dvc", "exp", "run", "-S", "train.base_lr=1e-5", "-S", "train.min_lr=1e-6")
+    assert stages_run(done.stdout) == ["train", "eval"]
+    assert "base_lr: 1e-05" in (built_repo.path / "params.yaml").read_text()
+
+
+def test_a_mistyped_parameter_is_refused_and_nothing_runs(built_repo: Repo) -> None:
+    before = (built_repo.path / "dvc.lock").read_bytes()
+    done = built_repo.run("dvc", "exp", "run", "-S", "+train.base_lrr=1", check=False)
+    assert done.returncode != 0 or stages_run(done.stdout) == []
+    done = built_repo.stage("train")
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("train.base_lrr is not a parameter; did you mean base_lr?")
+    assert (built_repo.path / "dvc.lock").read_bytes() == before
+
+
+def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built_repo: Repo) -> None:
+    before = (built_repo.path / "metrics/train.json").read_bytes()
+    done = built_repo.run("dvc", "exp", "run", "--temp", "-n", "mixed", "-S", "p_train.roam=0.3")
+    assert stages_run(done.stdout) == ["train", "eval"]
+    assert (built_repo.path / "metrics/train.json").read_bytes() == before
+    shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
+    assert "mixed" in shown
+
+
+def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -> None:
+    notes = built_repo.path / ".roam-data"
+    notes.mkdir()
+    for i in range(6):
+        (notes / f"{i}.md").write_text(f"a private note, number {i}, with a few words in it\n" * 5)
+    done = built_repo.run("dvc", "exp", "run", "--temp", "-S", "sources.roam.input=.roam-data", check=False)
+    assert done.returncode != 0
+    assert "load@roam" in done.stderr
+    assert ".roam-data" in done.stderr
+    done = built_repo.run("dvc", "exp", "run", "--temp", "-S", "sources.roam.input=.roam-data", "-C", ".roam-data")
+    assert "load@roam" in stages_run(done.stdout)
+
+
+def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:
+    built_repo.run("dvc", "exp", "run", "--queue", "-S", "p_train.roam=0.1,0.5")
+    # Workers outlive the command that starts them, and would keep its pipes open.
+    subprocess.run(
+        ["dvc", "queue", "start", "-j", "1"],
+        cwd=built_repo.path,
+        env=built_repo.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=60,
+    )
+    deadline = time.monotonic() + 180
+    while (status := built_repo.run("dvc", "queue", "status").stdout).count("Success") < 2:
+        assert time.monotonic() < deadline, status
+        assert "Failed" not in status, status
+        time.sleep(1)
+    built_repo.run("dvc", "queue", "stop", "--kill", check=False)
+    shown = built_repo.run("dvc", "exp", "show", "--json").stdout
+    probabilities = sorted(set(_find(json.loads(shown), "roam")))
+    assert [round(p, 6) for p in probabilities] == sorted({round(w / (0.784 + w + 0.02), 6) for w in (0.1, 0.196, 0.5)})
+
+
+def _find(tree: object, source: str) -> list[float]:
+    """Every mix.<source>.p in the output of `dvc exp show --json`."""
+    if isinstance(tree, list):
+        return [p for item in tree for p in _find(item, source)]
+    if not isinstance(tree, dict):
+        return []
+    found = [tree["mix"][source]["p"]] if isinstance(tree.get("mix"), dict) else []
+    return found + [p for value in tree.values() for p in _find(value, source)]

@@ -1,0 +1,129 @@
+"""Training that is killed, interrupted or tampered with while DVC runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.yaml12 import parse_yaml
+from tests.conftest import Repo
+
+pytestmark = pytest.mark.dag
+STEPS = 1500
+
+
+def trained_md5(repo: Repo) -> str:
+    lock = parse_yaml((repo.path / "dvc.lock").read_text(), name="dvc.lock")
+    md5: str = next(out["md5"] for out in lock["stages"]["train"]["outs"] if out["path"] == "models/pretrain")
+    return md5
+
+
+def lengthen(repo: Repo) -> None:
+    repo.set(train__total_steps=STEPS, train__eval_every=STEPS, runtime__checkpoint_every=20)
+
+
+def wait_for_checkpoint(repo: Repo) -> Path:
+    """The folder of the run in flight, once it holds a checkpoint newer than the template's."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for folder in (repo.path / "checkpoints").glob("*"):
+            if (folder / "state.pt").is_file() and folder.name not in known_runs(repo):
+                return folder
+        time.sleep(0.01)
+    raise AssertionError("no checkpoint appeared")
+
+
+def known_runs(repo: Repo) -> set[str]:
+    file = repo.path / "known-runs"
+    return set(file.read_text().split()) if file.exists() else set()
+
+
+@pytest.fixture
+def long_repo(built_repo: Repo) -> Repo:
+    (built_repo.path / "known-runs").write_text(" ".join(p.name for p in (built_repo.path / "checkpoints").glob("*")))
+    lengthen(built_repo)
+    return built_repo
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_md5(built_template: Repo, tmp_path_factory: pytest.TempPathFactory) -> str:
+    import shutil
+
+    path = tmp_path_factory.mktemp("whole") / "repo"
+    shutil.copytree(built_template.path, path, symlinks=True)
+    repo = Repo(path)
+    lengthen(repo)
+    assert repo.repro("train") == ["train"]
+    return trained_md5(repo)
+
+
+def test_killed_half_way_it_goes_on_to_the_same_weights(long_repo: Repo, uninterrupted_md5: str) -> None:
+    process = long_repo.start("dvc", "repro", "train")
+    folder = wait_for_checkpoint(long_repo)
+    os.kill(int((folder / "lock").read_text()), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert not (long_repo.path / "models/pretrain").exists()
+
+    # Another learning rate looks elsewhere.
+    long_repo.set(train__base_lr=0.0123, train__total_steps=30)
+    other = long_repo.run("dvc", "repro", "train").stdout
+    assert "going on after step" not in other
+    assert "step 30/30" in other
+
+    long_repo.set(train__base_lr=parse_base_lr(long_repo), train__total_steps=STEPS)
+    resumed = long_repo.run("dvc", "repro", "train").stdout
+    assert "going on after step" in resumed
+    assert trained_md5(long_repo) == uninterrupted_md5
+
+
+def parse_base_lr(repo: Repo) -> float:
+    committed = repo.run("git", "show", "HEAD:params.yaml").stdout
+    lr: float = parse_yaml(committed, name="params.yaml")["train"]["base_lr"]
+    return lr
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(long_repo: Repo, uninterrupted_md5: str) -> None:
+    process = long_repo.start("dvc", "repro", "train")
+    wait_for_checkpoint(long_repo)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "stopped and saved after step" in output
+    assert "`dvc repro` goes on from there" in output
+    assert "Traceback" not in output
+    resumed = long_repo.run("dvc", "repro", "train").stdout
+    assert "going on after step" in resumed
+    assert trained_md5(long_repo) == uninterrupted_md5
+
+
+def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Repo, uninterrupted_md5: str) -> None:
+    before = (long_repo.path / "dvc.lock").read_bytes()
+    params = long_repo.path / "params.yaml"
+    original = params.read_text()
+    process = long_repo.start("dvc", "repro", "train")
+    wait_for_checkpoint(long_repo)
+    long_repo.set(train__base_lr=0.5)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "ERROR: train: train changed while the stage ran" in output
+    assert (long_repo.path / "dvc.lock").read_bytes() == before
+    assert not (long_repo.path / "models/pretrain").exists()
+
+    params.write_text(original)
+    again = long_repo.run("dvc", "repro", "train").stdout
+    assert f"going on after step {STEPS}" in again  # nothing was lost
+    assert trained_md5(long_repo) == uninterrupted_md5
+
+
+def test_runtime_may_be_edited_while_it_trains(long_repo: Repo, uninterrupted_md5: str) -> None:
+    process = long_repo.start("dvc", "repro", "train")
+    wait_for_checkpoint(long_repo)
+    long_repo.set(runtime__log_every=11)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert trained_md5(long_repo) == uninterrupted_md5

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.data import (
+    DIALOGUE_DELIM,
+    list_roam_paths,
+    load_primer_text,
+    load_texts,
+    load_wikitext,
+    split_primer_dialogues,
+    split_roam_paths,
+    wikitext,
+)
+from niels_gpt.data.types import PretrainSample
+from niels_gpt.data.wikitext import iter_articles, iter_wikitext
+from niels_gpt.split import split_rows
+from tests.conftest import ROOT
+
+SAMPLE = str(ROOT / "data/wikitext")
+
+
+# Notes
+
+
+def test_notes_are_found_recursively_in_sorted_order_without_hidden_ones(tmp_path: Path) -> None:
+    for name in ("b.md", "a/z.md", "a/y.md", "c.txt", ".hidden.md", ".obsidian/x.md", "Ü.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    paths = list_roam_paths(str(tmp_path))
+    assert paths == sorted(paths)
+    assert [os.path.relpath(p, tmp_path) for p in paths] == ["a/y.md", "a/z.md", "b.md", "Ü.md"]
+    assert all(os.path.isabs(p) for p in paths)
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/n.md").write_text("x")
+    (tmp_path / "a/again").symlink_to(tmp_path / "a")
+    (tmp_path / "up").symlink_to(tmp_path)
+    assert [Path(p).name for p in list_roam_paths(str(tmp_path))] == ["n.md"]
+
+
+def test_whatever_a_note_holds_it_loads(tmp_path: Path) -> None:
+    contents = {
+        "crlf.md": b"one\r\ntwo\r\n",
+        "bom.md": b"\xef\xbb\xbfbom",
+        "nul.md": b"a\x00b",
+        "empty.md": b"",
+        "latin1.md": "café".encode("latin-1"),
+        "line.md": b"x" * 320_000,
+    }
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    texts = dict(zip(sorted(contents), load_texts(list_roam_paths(str(tmp_path))), strict=True))
+    assert texts["crlf.md"] == "one\r\ntwo\r\n"
+    assert texts["bom.md"] == "\ufeffbom"
+    assert texts["nul.md"] == "a\0b"
+    assert texts["empty.md"] == ""
+    assert texts["latin1.md"] == "caf\ufffd"
+    assert len(texts["line.md"]) == 320_000
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"gone\.md is a link to nothing"):
+        load_texts(list_roam_paths(str(tmp_path)))
+    (tmp_path / "gone.md").unlink()
+    (tmp_path / "dir.md").symlink_to("/proc/self/mem")  # a file that not even root can read from its start
+    with pytest.raises(ValueError, match=r"dir\.md cannot be read"):
+        load_texts(list_roam_paths(str(tmp_path)))
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        list_roam_paths(str(tmp_path / "none"))
+
+
+# Splits
+
+
+@given(n=st.integers(0, 200), val_frac=st.floats(0, 0.99), seed=st.integers(0, 2**32))
+def test_a_split_is_the_contracts(n: int, val_frac: float, seed: int) -> None:
+    train, val = split_rows(n, val_frac=val_frac, seed=seed)
+    assert sorted(train + val) == list(range(n))
+    if n < 2:
+        assert val == []
+    else:
+        n_val = max(1, int(n * val_frac))
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+        assert set(val) == set(order[:n_val])
+
+
+@pytest.mark.parametrize("val_frac", [-0.1, 1.0, 2.0])
+def test_a_fraction_outside_0_and_1_is_refused(val_frac: float) -> None:
+    with pytest.raises(ValueError, match="val_frac"):
+        split_roam_paths(["a", "b"], val_frac=val_frac, seed=1)
+    with pytest.raises(ValueError, match="val_frac"):
+        split_primer_dialogues("a", val_frac=val_frac, seed=1)
+
+
+def test_primer_blocks_are_stripped_and_no_delimiter_stands_at_an_end() -> None:
+    blocks = [f"user: q{i}\nassistant: a{i}" for i in range(10)]
+    text = DIALOGUE_DELIM.join(["", *(f"\n{b}\n" for b in blocks), " \n", ""])
+    train, val = split_primer_dialogues(text, val_frac=0.3, seed=7)
+    parts = train.split(DIALOGUE_DELIM) + val.split(DIALOGUE_DELIM)
+    assert sorted(parts) == sorted(blocks)
+    assert len(val.split(DIALOGUE_DELIM)) == 3
+    assert split_primer_dialogues("only one", val_frac=0.3, seed=7) == ("only one", "")
+
+
+def test_primer_text_is_raw_and_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_bytes(b"user: a\r\nassistant: \xc3\xa9\r\n")
+    assert load_primer_text(str(path)) == "user: a\r\nassistant: é\r\n"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="not UTF-8"):
+        load_primer_text(str(path))
+
+
+# WikiText
+
+
+def test_the_sample_loads_by_the_call_for_the_real_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = wikitext.load_dataset
+    monkeypatch.setattr(wikitext, "load_dataset", lambda *a, **k: real(*a, **k, cache_dir=str(tmp_path)))
+    docs = load_wikitext(path=SAMPLE)
+    assert set(docs) == {"train", "val", "test"}
+    assert all(line.strip() for lines in docs.values() for line in lines)
+    assert docs["train"][0] == " = Barnacle goose = \n"
+    streamed = list(iter_wikitext(path=SAMPLE, split="val", streaming=True))
+    assert [sample.text for sample in streamed] == docs["val"]
+    assert streamed[0].source == "wikitext"
+    assert len(list(iter_wikitext(path=SAMPLE, split="validation", streaming=True, take=3))) == 3
+
+
+def test_the_seeds_id_first_then_the_one_with_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(path: str, config: str, **_: Any) -> Any:
+        asked.append(path)
+        if "/" not in path:
+            raise ValueError("Repository id must be 'namespace/name'")
+        return {name: {"text": ["", " \n", f"{config} {name}"]} for name in ("train", "validation", "test")}
+
+    monkeypatch.setattr(wikitext, "load_dataset", load)
+    assert load_wikitext()["val"] == ["wikitext-103-raw-v1 validation"]
+    assert asked == ["wikitext", "Salesforce/wikitext"]
+
+
+def test_articles_are_cut_at_titles_not_at_sections() -> None:
+    lines = [" preamble \n", " = One = \n", " text \n", " = = Section = = \n", " more", " = Two = \n", " x = y = z \n"]
+    articles = list(iter_articles(PretrainSample(text=line, source="wikitext", meta={}) for line in lines))
+    assert [a.meta["title"] for a in articles] == [None, "One", "Two"]
+    assert articles[1].text == " = One = \n text \n = = Section = = \n more\n"
+    assert "".join(a.text for a in articles) == "".join(line.rstrip("\n") + "\n" for line in lines)
+
+
+# The bundled corpora
+
+
+def test_the_sample_corpora_are_what_the_readme_says() -> None:
+    notes = list((ROOT / "data/roam").rglob("*.md"))
+    text = "".join(note.read_text() for note in notes)
+    assert len(notes) >= 40
+    assert len(text.encode()) >= 40_000
+    assert text.count("[[") > 40
+    assert "```" in text
+    assert sum(note.read_text().startswith("---\n") for note in notes) > 20
+    dialogues = load_primer_text(str(ROOT / "data/primer.txt")).split(DIALOGUE_DELIM)
+    assert len(dialogues) >= 100
+    assert sum(len(d.encode()) for d in dialogues) >= 25_000
+    assert all(
+        line.startswith(("system: ", "user: ", "assistant: ")) for d in dialogues for line in d.strip().split("\n")
+    )
+    articles = [path.read_text() for path in (ROOT / "data/wikitext").rglob("*.txt")]
+    assert sum(len(a.encode()) for a in articles) >= 80_000
+    assert all(line.startswith(" ") and line.endswith(" ") for a in articles for line in a.split("\n")[:-1])

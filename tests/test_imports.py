@@ -1,0 +1,42 @@
+"""The library imports where only torch, numpy, pyyaml and pydantic are, and stages import what they need when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+LEFT_OUT = ("dvc", "datasets", "sentencepiece", "pyarrow", "tqdm", "typer", "ruamel", "pandas")
+BLOCK = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {LEFT_OUT!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_training_imports_without_what_only_loading_needs() -> None:
+    modules = [
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+        for path in sorted((ROOT / "niels_gpt").rglob("*.py"))
+        if path.name not in ("cli.py", "documents.py")  # a terminal's, and parquet's
+    ]
+    done = python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix, stages.shard")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("stage", ["load", "tokenizer", "tokenize", "shard", "mix"])
+def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
+    done = python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
+    assert done.returncode == 0, done.stderr

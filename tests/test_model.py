@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.model import rope
+from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
+from niels_gpt.model.gpt import GPT
+
+CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
+
+
+def test_rope_turns_adjacent_pairs_by_position_times_frequency() -> None:
+    T, D = 5, 6
+    sin, cos = rope.rope_cache(T, D, theta=100.0)
+    assert sin.shape == cos.shape == (1, 1, T, D // 2)
+    q = torch.randn(2, 3, T, D)
+    turned, _ = rope.apply_rope(q, q.clone(), sin, cos)
+    for t in range(T):
+        for i in range(D // 2):
+            angle = t * 100.0 ** (-2 * i / D)
+            a, b = q[..., t, 2 * i], q[..., t, 2 * i + 1]
+            torch.testing.assert_close(turned[..., t, 2 * i], a * math.cos(angle) - b * math.sin(angle))
+            torch.testing.assert_close(turned[..., t, 2 * i + 1], a * math.sin(angle) + b * math.cos(angle))
+
+
+def test_rope_scores_depend_on_distance_alone() -> None:
+    sin, cos = rope.rope_cache(32, 8)
+    q, k = torch.randn(1, 1, 1, 8).expand(1, 1, 32, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 32, 8)
+    q, k = rope.apply_rope(q, k, sin, cos)
+    scores = (q @ k.transpose(-2, -1))[0, 0]
+    for distance in (0, 1, 7):
+        diagonal = scores.diagonal(-distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=1e-4)
+
+
+def test_rope_keeps_dtype_slices_a_longer_cache_and_refuses_an_odd_width() -> None:
+    sin, cos = rope.rope_cache(64, 8, dtype=torch.bfloat16)
+    assert sin.dtype == torch.bfloat16
+    # Angles in float32: bf16 knows no position 63.5, but a sine rounded once is within half a unit of it.
+    torch.testing.assert_close(sin.float(), rope.rope_cache(64, 8)[0], atol=4e-3, rtol=0)
+    q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
+    turned, _ = rope.apply_rope(q, q, sin, cos)
+    assert turned.shape == q.shape
+    assert turned.dtype == q.dtype
+    with pytest.raises(AssertionError):
+        rope.rope_cache(4, 7)
+    with pytest.raises(AssertionError):
+        rope.apply_rope(torch.randn(1, 1, 4, 7), torch.randn(1, 1, 4, 7), sin, cos)
+
+
+def test_attention_calls_rope_once_through_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = rope.apply_rope
+    monkeypatch.setattr(rope, "apply_rope", lambda *args: calls.append(1) or real(*args))  # type: ignore[func-returns-value]
+    CausalSelfAttention(CFG)(torch.randn(1, 4, CFG.C))
+    assert calls == [1]
+
+
+def test_the_fused_path_equals_the_probabilities_it_would_not_show() -> None:
+    attention = CausalSelfAttention(CFG).eval()
+    x = torch.randn(2, 9, CFG.C)
+    out, attn = attention(x, return_attn=True)
+    torch.testing.assert_close(attention(x), out, atol=1e-5, rtol=1e-5)
+    assert attn.shape == (2, CFG.H, 9, 9)
+    torch.testing.assert_close(attn.sum(-1), torch.ones(2, CFG.H, 9))
+    assert attn.triu(1).abs().max() == 0
+    block = Block(CFG).eval()
+    torch.testing.assert_close(block(x), block(x, return_attn=True)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_no_position_sees_a_later_one() -> None:
+    model = GPT(CFG).eval()
+    x = torch.randint(0, CFG.V, (1, CFG.T))
+    changed = x.clone()
+    changed[0, 10:] = (changed[0, 10:] + 1) % CFG.V
+    torch.testing.assert_close(model(x)[:, :10], model(changed)[:, :10])
+    assert not torch.allclose(model(x)[:, 10], model(changed)[:, 10])
+
+
+def test_shapes_tying_and_context() -> None:
+    model = GPT(CFG)
+    assert model.lm_head.weight is model.tok_emb.weight
+    logits = model(torch.zeros(3, 5, dtype=torch.int64))
+    assert logits.shape == (3, 5, CFG.V)
+    assert logits.dtype == torch.float32
+    with pytest.raises(ValueError, match="do not fit"):
+        model(torch.zeros(1, CFG.T + 1, dtype=torch.int64))
+
+
+def test_a_config_dict_builds_the_same_model() -> None:
+    model = GPT(to_dict(CFG))
+    assert model.cfg == CFG
+    model.load_state_dict(GPT(CFG).state_dict())
+
+
+def test_initial_weights_are_as_the_contract_says() -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(V=512, T=8, C=128, L=1, H=2, d_ff=512, dropout=0.0))
+    assert abs(model.tok_emb.weight.std().item() - 0.02) < 1e-3
+    mlp: MLP = model.blocks[0].mlp  # type: ignore[assignment]
+    assert mlp.fc1.weight.std().item() == pytest.approx(0.02, abs=1e-3)
+    assert mlp.fc1.bias.abs().max() == 0
+    assert mlp.fc2.bias is not None
+    assert (model.ln_f.weight == 1).all()
+    assert (model.ln_f.bias == 0).all()
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = GPT(ModelConfig(V=50, T=16, C=32, L=1, H=4, d_ff=64, dropout=0.5))
+    x = torch.randint(0, 50, (2, 8))
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))

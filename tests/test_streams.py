@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from niels_gpt import streams
+from niels_gpt.streams import StreamBuildConfig, build_sources
+
+WIKI = {"train": ["one line of wiki " * 4] * 5, "val": ["held out " * 9], "test": []}
+
+
+@pytest.fixture
+def cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamBuildConfig:
+    monkeypatch.setattr(streams, "load_wikitext", lambda: WIKI)
+    (tmp_path / "notes").mkdir()
+    for i in range(5):
+        (tmp_path / f"notes/{i}.md").write_text(f"note {i} " * 10)
+    (tmp_path / "primer.txt").write_text(
+        "\n\n<dialogue>\n\n".join(f"user: {i}\nassistant: {i}{i}" * 3 for i in range(9))
+    )
+    return StreamBuildConfig(
+        roam_root=str(tmp_path / "notes"), primer_path=str(tmp_path / "primer.txt"), cache_dir=str(tmp_path / "c")
+    )
+
+
+def test_streams_join_documents_and_are_cached(cfg: StreamBuildConfig) -> None:
+    train, val = build_sources(cfg, T=16)
+    assert set(train) == set(val) == {"wiki", "roam", "primer"}
+    assert train["wiki"] == "\n\n".join(WIKI["train"]).encode()
+    assert train["roam"].count(b"\n\n") == 3
+    assert train["primer"].count(b"<dialogue>") == 7
+    files = {path.name for path in Path(cfg.cache_dir).iterdir()}
+    assert files == {f"{s}_{k}.{e}" for s in train for k in ("train", "val") for e in ("bin", "meta.json")}
+    meta = json.loads((Path(cfg.cache_dir) / "roam_val.meta.json").read_text())
+    assert meta["seed"] == 42
+    assert meta["val_frac"] == 0.1
+
+
+def stamps(cfg: StreamBuildConfig) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in Path(cfg.cache_dir).glob("*.bin")}
+
+
+def test_what_did_not_change_is_not_rewritten(cfg: StreamBuildConfig) -> None:
+    first = build_sources(cfg, T=16)
+    before = stamps(cfg)
+    assert build_sources(cfg, T=16) == first
+    assert stamps(cfg) == before
+    for note in Path(cfg.roam_root).iterdir():
+        note.write_text("changed " * 20)
+    again = build_sources(cfg, T=16)
+    assert b"changed" in again[0]["roam"]
+    after = stamps(cfg)
+    assert after["wiki_train.bin"] == before["wiki_train.bin"]
+    assert after["roam_train.bin"] != before["roam_train.bin"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"roam_val_frac": 0.5}, {"force_rebuild": True}])
+def test_another_seed_or_fraction_or_force_rebuilds(cfg: StreamBuildConfig, change: dict[str, float]) -> None:
+    build_sources(cfg, T=16)
+    before = stamps(cfg)["roam_train.bin"]
+    build_sources(replace(cfg, **change), T=16)
+    assert stamps(cfg)["roam_train.bin"] != before
+
+
+def test_a_truncated_cache_is_rebuilt(cfg: StreamBuildConfig) -> None:
+    first = build_sources(cfg, T=16)
+    (Path(cfg.cache_dir) / "wiki_train.bin").write_bytes(b"half")
+    assert build_sources(cfg, T=16) == first
+
+
+def test_only_enabled_sources_are_built(cfg: StreamBuildConfig) -> None:
+    only = replace(cfg, enabled_sources=("roam",), required_sources=("roam",))
+    assert set(build_sources(only, T=16)[0]) == {"roam"}
+    with pytest.raises(ValueError, match="subset of enabled_sources"):
+        build_sources(replace(cfg, enabled_sources=("roam",), required_sources=("wiki",)), T=16)
+    with pytest.raises(ValueError, match="unknown sources"):
+        build_sources(replace(cfg, enabled_sources=("wiki", "x"), required_sources=()), T=16)
+
+
+def test_a_missing_source_is_named_unless_it_may_be_missing(cfg: StreamBuildConfig, tmp_path: Path) -> None:
+    gone = replace(cfg, roam_root=str(tmp_path / "nowhere"))
+    with pytest.raises(RuntimeError, match="'roam' is missing"):
+        build_sources(gone, T=16)
+    with pytest.raises(RuntimeError, match="'roam' is missing"):
+        build_sources(replace(gone, allow_missing_sources=True), T=16)
+    optional = replace(gone, allow_missing_sources=True, required_sources=("wiki", "primer"))
+    assert set(build_sources(optional, T=16)[0]) == {"wiki", "primer"}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RuntimeError, match="'roam' is missing"):
+        build_sources(replace(cfg, roam_root=str(tmp_path / "empty")), T=16)
+    with pytest.raises(RuntimeError, match="'primer' is missing"):
+        build_sources(replace(cfg, primer_path=str(tmp_path / "none.txt")), T=16)
+
+
+def test_one_note_leaves_no_validation_set(cfg: StreamBuildConfig) -> None:
+    for i in range(1, 5):
+        (Path(cfg.roam_root) / f"{i}.md").unlink()
+    with pytest.raises(RuntimeError, match="validation"):
+        build_sources(cfg, T=16)
+
+
+def test_short_streams_are_listed_with_their_lengths(cfg: StreamBuildConfig) -> None:
+    with pytest.raises(ValueError, match=r"too short for T=256.*wiki/val.: 81.*roam/val"):
+        build_sources(cfg)
+
+
+def test_singular_and_plural_builders_agree() -> None:
+    assert streams.build_wiki_streams(["a", "b"], ["c"]) == (b"a\n\nb", b"c")
+    assert streams.build_roam_streams(["ä"], []) == ("ä".encode(), b"")
+    assert streams.build_primer_streams("x\r\n", "y") == (b"x\r\n", b"y")

@@ -1,0 +1,61 @@
+"""params.yaml means the same to the stages as to DVC."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from dvc.utils.serialize import parse_yaml as dvc_parse_yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.yaml12 import parse_yaml
+
+# fmt: off
+SCALARS = [
+    "1", "-1", "+1", "0", "010", "0o17", "0x1F", "0b101", "1_000", "1e-05", "1e-5", "3e-4", "1E5", "1.5", ".5",
+    "-.5", "5.", "1.5e3", "1_0.5", ".inf", "-.inf", ".nan", "true", "True", "TRUE", "false", "no", "yes", "on",
+    "off", "y", "n", "null", "Null", "NULL", "~", "None", "12:30", "1:30", "87e0914", "0e1", "0.1.2", "1e",
+    "08", "09", "-0x1F", "abc", '"1e-5"', "'010'", "-0", "+.5", "1e+3", "0o8", "0b2", "0xG", "_1", "1_", "e5",
+    "1.e5",
+]
+# fmt: on
+
+
+def dvc_reads(text: str) -> object:
+    return dvc_parse_yaml(text, "params.yaml")["x"]
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+        return math.isnan(b)
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_a_scalar_reads_as_dvc_reads_it(scalar: str) -> None:
+    text = f"x: {scalar}\n"
+    assert same(parse_yaml(text, name="t")["x"], dvc_reads(text))
+
+
+@given(st.from_regex(r"[-+]?[0-9._eExob]{1,8}", fullmatch=True))
+def test_anything_that_looks_like_a_number_too(scalar: str) -> None:
+    text = f"x: {scalar}\n"
+    try:
+        expected = dvc_reads(text)
+    except Exception:  # DVC itself cannot read it, so no stage will ever see it
+        return
+    assert same(parse_yaml(text, name="t")["x"], expected), (scalar, expected)
+
+
+def test_collections_and_empty_values() -> None:
+    assert parse_yaml("x: [a, 1]\ny:\n", name="t") == {"x": ["a", 1], "y": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("a: 1\na: 2\n", "'a' twice"), ("a: [1\n", "not valid YAML at line"), ("a:\n  b: 1\n  b: 2\n", "line 3")],
+)
+def test_broken_yaml_gets_a_place(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_yaml(text, name="params.yaml")
