@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.batching import get_batch, split_targets
-from niels_gpt.train.loss import loss_fn
+from niels_gpt.loss import loss_fn
 from niels_gpt.windows import TokenStream
 
 

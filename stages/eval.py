@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.manifest import check_shards, open_split
-from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.checkpoint import load_checkpoint
 from niels_gpt.device import resolve_device
 from niels_gpt.eval import score_stream
@@ -21,12 +20,11 @@ from stages.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     settings, device = stage.params.eval, resolve_device(stage.params.runtime.device)
-    mix, tokenizer = read_meta("cache/mix.json"), load_tokenizer("cache/tokenizer")
+    mix, tokenizer = open_mix("cache/mix.json", root=Path()), load_tokenizer("cache/tokenizer")
     config, weights, _, step = load_checkpoint("models/pretrain/best.pt", device)
     model = GPT(config).to(device)
     model.load_state_dict(weights)
-    check_shards(mix["sources"], root=Path())
-    streams = {source["val_name"]: open_split(source, "val", root=Path()) for source in mix["sources"].values()}
+    streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
     check_lengths({"val": streams}, T=model.cfg.T)
 
     scores = {

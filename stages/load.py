@@ -16,10 +16,13 @@ from stages.stage import Stage, run_stage
 def documents(source: Source) -> Iterator[Document]:
     match source.load:
         case WikitextLoad() as load:
-            options = {"revision": load.revision} if load.revision else {}
             for split in ("train", "val"):
                 lines = iter_wikitext(
-                    path=load.dataset or source.input, config=load.config, split=split, streaming=True, **options
+                    path=load.dataset or source.input,
+                    config=load.config,
+                    split=split,
+                    revision=load.revision,
+                    streaming=True,
                 )
                 for i, article in enumerate(iter_articles(lines)):
                     yield Document(id=f"{split}/{i} {article.meta['title']}", text=article.text, split=split)

@@ -198,17 +198,18 @@ def _written_path(loc: tuple[int | str, ...]) -> list[str]:
     return path
 
 
+_SOURCE_SECTIONS: dict[tuple[str, ...], tuple[type[Section], ...]] = {
+    (): (Source,),
+    ("load",): (WikitextLoad, RoamLoad, PrimerLoad),
+    ("split",): (GivenSplit, DocumentSplit),
+    ("shard",): (SourceShard,),
+}
+
+
 def _known_keys(path: list[str]) -> list[str]:
     """Keys that may stand at a place, for a hint."""
-    model: Any = Params
-    if path[:1] == ["sources"] and len(path) >= 2:
-        members: list[Any] = {
-            (): [Source],
-            ("load",): [WikitextLoad, RoamLoad, PrimerLoad],
-            ("split",): [GivenSplit, DocumentSplit],
-            ("shard",): [SourceShard],
-        }.get(tuple(path[2:]), [])
-        return sorted({key for member in members for key in member.model_fields})
-    for part in path:
-        model = model.model_fields[part].annotation
-    return sorted(model.model_fields)
+    if path[:1] == ["sources"]:
+        sections = _SOURCE_SECTIONS[tuple(path[2:])]
+    else:
+        sections = (Params.model_fields[path[0]].annotation,) if path else (Params,)  # type: ignore[assignment]
+    return sorted({key for section in sections for key in section.model_fields})

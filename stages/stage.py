@@ -82,6 +82,9 @@ def run_stage(name: str, main: Callable[[Stage], None]) -> None:
     except (ValueError, OSError, RuntimeError) as error:
         print(f"ERROR: {title}: {_sentence(error)}", file=sys.stderr, flush=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{title}: interrupted; nothing was written", file=sys.stderr, flush=True)
+        sys.exit(130)
 
 
 def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:

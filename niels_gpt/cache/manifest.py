@@ -1,14 +1,25 @@
-"""Which files a source's shards are, with size and sha256: what `mix` joins and training checks before it reads."""
+"""Which files a corpus is, with size and sha256: what `mix` joins, and what training checks before it reads a token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.meta import sha256_file
+from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.windows import TokenStream
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Every source's memory-mapped tokens, by the source's name, and what its held-out part is called in metrics."""
+
+    vocab_size: int
+    train: dict[str, TokenStream]
+    val: dict[str, TokenStream]
+    val_names: dict[str, str]
 
 
 def list_shards(folder: Path, *, root: Path) -> list[dict[str, Any]]:
@@ -19,12 +30,27 @@ def list_shards(folder: Path, *, root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def open_split(source: Mapping[str, Any], split: str, *, root: Path) -> TokenStream:
-    """The shards of one split of a source in a mix, memory-mapped."""
-    return TokenStream([open_tokens(root / shard["path"]) for shard in source[split]["shards"]])
+def open_mix(path: str | Path, *, root: Path) -> Mix:
+    """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of."""
+    mix = read_meta(path)
+    sources = mix["sources"]
+    _check_shards(sources, root=root)
+
+    def streams(split: str) -> dict[str, TokenStream]:
+        return {
+            name: TokenStream([open_tokens(root / shard["path"]) for shard in source[split]["shards"]])
+            for name, source in sources.items()
+        }
+
+    return Mix(
+        vocab_size=mix["vocab_size"],
+        train=streams("train"),
+        val=streams("val"),
+        val_names={name: source["val_name"] for name, source in sources.items()},
+    )
 
 
-def check_shards(sources: Mapping[str, Mapping[str, Any]], *, root: Path) -> None:
+def _check_shards(sources: Mapping[str, Mapping[str, Any]], *, root: Path) -> None:
     """Raise, naming every shard that is absent or whose bytes are not those the mix was made of."""
     bad = []
     for source in sources.values():

@@ -34,10 +34,14 @@ def iter_wikitext(
     split: str = "train",
     take: int | None = None,
     path: str | None = None,
-    **load_options: Any,
+    revision: str | None = None,
+    streaming: bool = False,
 ) -> Iterator[PretrainSample]:
-    """Lines of one split as samples, whitespace-only ones left out. `load_options` go to `load_dataset`."""
-    rows = _open(path, config, split=_HUB_SPLITS.get(split, split), **load_options)
+    """Lines of one split as samples, whitespace-only ones left out. `path` names a folder or another hub id."""
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    if streaming:
+        options["streaming"] = True
+    rows = _open(path, config, split=_HUB_SPLITS.get(split, split), **options)
     samples = (
         PretrainSample(text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
         for i, row in enumerate(rows)

@@ -14,10 +14,10 @@ import torch
 from niels_gpt.batching import draw_rows, gather_rows, split_targets
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval import evaluate
+from niels_gpt.loss import loss_fn
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator, set_seed
-from niels_gpt.train.loss import loss_fn
 from niels_gpt.train.optimizer import build_optimizer
 from niels_gpt.train.state import RunState
 from niels_gpt.windows import TokenStream
@@ -39,6 +39,7 @@ class StepReport:
 class Hooks:
     """What the loop asks of its surroundings; none of it changes a number."""
 
+    step: Callable[[int], object] = lambda steps: None
     report: Callable[[StepReport], None] = lambda report: None
     save: Callable[[RunState], None] = lambda state: None
     should_stop: Callable[[], bool] = lambda: False
@@ -78,6 +79,7 @@ def train(
         x, y = split_targets(gather_rows(train_streams, draw, T=T), device=device)
         loss = _step(model, optimizer, x, y, lr=lr, cfg=cfg, n=n)
         run.step = n + 1
+        hooks.step(1)
         run.losses.append(loss)
         for name, rows in draw.counts().items():
             run.drawn_rows[name] += rows
