@@ -1,0 +1,32 @@
+"""Ways of doing a thing, timed in turns: on a shared machine only a ratio within one run means much."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+
+def seconds_in_turns(ways: dict[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, float]:
+    """Median seconds a call of each way, over `rounds` rounds in which every way runs `calls` times."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(rounds):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            for _ in range(calls):
+                way()
+            times[name].append((time.perf_counter() - start) / calls)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def print_result(title: str, rows: dict[str, float], *, unit: str, **extra: float) -> None:
+    """A table for people, and a last line of JSON for programs."""
+    print(title)
+    for name, value in rows.items():
+        print(f"  {name:<28}{value:>12.4g} {unit}")
+    for name, value in extra.items():
+        print(f"  {name:<28}{value:>12.4g}")
+    print(json.dumps({"title": title, "unit": unit, **rows, **extra}))
