@@ -1,21 +1,27 @@
-"""Documents on disk: one parquet file a source, one row a document, written and read with flat memory.
+"""Documents and chats on disk: one parquet file a source, one row each, written and read with flat memory.
 
-Columns: `id` (unique within the source: a path, a title, a number), `text`, and `split` (the split the source itself
-gives the row, or null where splitting is ours to do).
+Every row has an `id` (unique within the source: a path, a title, a number) and a `split` (the one the source itself
+gives it, or null where splitting is ours to do). A document has a `text`; a chat has `messages`, and a `group` whose
+chats must not be torn apart by a split (the tree of a thread).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 FILE_NAME = "documents.parquet"
-SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("split", pa.string())])
+_S = pa.string()
+DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
+CHAT_SCHEMA = pa.schema(
+    [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
+)
 # A row group is what a reader holds at once: whichever of the two bounds is met first closes it.
 _GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 4096
@@ -27,55 +33,86 @@ class Document:
     text: str
     split: str | None = None
 
+    def bytes(self) -> int:
+        return len(self.text.encode("utf-8"))
+
 
 @dataclass(frozen=True)
-class DocumentCount:
-    documents: int
+class Chat:
+    id: str
+    messages: list[dict[str, str]]
+    split: str | None = None
+    group: str | None = None
+
+    def bytes(self) -> int:
+        return sum(len(message["content"].encode("utf-8")) for message in self.messages)
+
+
+@dataclass(frozen=True)
+class RowCount:
+    rows: int
     bytes: int
 
 
-def write_documents(folder: Path, documents: Iterable[Document]) -> DocumentCount:
-    """Write them to `folder`/documents.parquet in order. Equal documents give equal bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    count = total_bytes = group_bytes = 0
-    group: list[Document] = []
-    with pq.ParquetWriter(folder / FILE_NAME, SCHEMA, compression="zstd") as writer:
-
-        def flush() -> None:
-            columns = {name: [getattr(d, name) for d in group] for name in SCHEMA.names}
-            writer.write_table(pa.table(columns, schema=SCHEMA))
-            group.clear()
-
-        for document in documents:
-            size = len(document.text.encode("utf-8"))
-            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
-            group.append(document)
-            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
-                flush()
-                group_bytes = 0
-        if group:
-            flush()
-    return DocumentCount(documents=count, bytes=total_bytes)
+def write_documents(folder: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
+    """Write `folder`/documents.parquet, in order. Equal documents give equal bytes; `tick` is told each one's size."""
+    return _write(folder, documents, DOCUMENT_SCHEMA, tick)
 
 
-def read_splits(folder: Path) -> list[str | None]:
-    """The `split` column: for each row the split that the source gives it."""
-    splits: list[str | None] = pq.read_table(folder / FILE_NAME, columns=["split"])["split"].to_pylist()
-    return splits
+def write_chats(folder: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
+    """The same for chats."""
+    return _write(folder, chats, CHAT_SCHEMA, tick)
 
 
-def count_documents(folder: Path) -> int:
+def read_column(folder: Path, name: str) -> list[Any]:
+    """One short column (`split`, `group`, `id`) of all rows."""
+    values: list[Any] = pq.read_table(folder / FILE_NAME, columns=[name])[name].to_pylist()
+    return values
+
+
+def count_rows(folder: Path) -> int:
     return int(pq.ParquetFile(folder / FILE_NAME).metadata.num_rows)
 
 
 def read_texts(folder: Path, rows: np.ndarray) -> Iterator[list[str]]:
     """Texts of the given rows (ascending), a list per row group: never more than a few MB at once."""
+    yield from _read(folder, rows, "text")
+
+
+def _write(
+    folder: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
+) -> RowCount:
+    folder.mkdir(parents=True, exist_ok=True)
+    count = total_bytes = group_bytes = 0
+    group: list[Document | Chat] = []
+    # No dictionary: hashing whole texts to find repeated ones took more than half of the writing time.
+    with pq.ParquetWriter(folder / FILE_NAME, schema, compression="zstd", use_dictionary=False) as writer:
+
+        def flush() -> None:
+            columns = {name: [getattr(item, name) for item in group] for name in schema.names}
+            writer.write_table(pa.table(columns, schema=schema))
+            group.clear()
+
+        for item in items:
+            size = item.bytes()
+            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
+            group.append(item)
+            tick(size)
+            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
+                flush()
+                group_bytes = 0
+        if group:
+            flush()
+    return RowCount(rows=count, bytes=total_bytes)
+
+
+def _read(folder: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
     file = pq.ParquetFile(folder / FILE_NAME)
     first = 0
     for group in range(file.num_row_groups):
         last = first + file.metadata.row_group(group).num_rows
         lo, hi = np.searchsorted(rows, (first, last))
         if hi > lo:
-            texts = file.read_row_group(group, columns=["text"])["text"]
-            yield texts.take(pa.array(rows[lo:hi] - first)).to_pylist()
+            values = file.read_row_group(group, columns=[column])[column]
+            yield values.take(pa.array(rows[lo:hi] - first)).to_pylist()
         first = last

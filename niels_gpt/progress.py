@@ -1,11 +1,14 @@
-"""A progress bar on a terminal, nothing where the output is a file: there, plain lines tell what was done."""
+"""How far a long job is: a bar on a terminal, and plain lines now and then where the output is a file."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+_LINE_EVERY_S = 15.0
 
 
 class Bar(Protocol):
@@ -18,7 +21,7 @@ class _NoBar:
 
 
 @contextmanager
-def progress(*, total: int, unit: str, title: str, initial: int = 0) -> Iterator[Bar]:
+def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> Iterator[Bar]:
     """Something to `update(n)` as work gets done."""
     if not sys.stderr.isatty():
         yield _NoBar()
@@ -27,6 +30,36 @@ def progress(*, total: int, unit: str, title: str, initial: int = 0) -> Iterator
 
     with tqdm(total=total, initial=initial, unit=unit, desc=title, dynamic_ncols=True, leave=False) as bar:
         yield bar
+
+
+class Tally:
+    """Counts documents and bytes of a stream whose end nobody knows: called with each document's size."""
+
+    def __init__(self, bar: Bar, title: str) -> None:
+        self._bar: Any = bar
+        self._title = title
+        self._documents = self._bytes = 0
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, size: int) -> None:
+        self._documents += 1
+        self._bytes += size
+        self._bar.update(1)
+        if self._documents % 256:
+            return
+        now = time.monotonic()
+        if not isinstance(self._bar, _NoBar):
+            self._bar.set_postfix_str(f"{self._bytes / 1e6:,.0f} MB", refresh=False)
+        elif now - self._last > _LINE_EVERY_S:
+            self._last = now
+            print(f"{self._title}: {self}", flush=True)
+
+    def __str__(self) -> str:
+        seconds = max(1e-9, time.monotonic() - self._start)
+        return (
+            f"{self._documents:,} documents, {self._bytes:,} bytes, "
+            f"{self._documents / seconds:,.0f} documents/s, {self._bytes / seconds / 1e6:,.1f} MB/s"
+        )
 
 
 def say_above_bar(line: str) -> None:

@@ -1,49 +1,157 @@
-"""load@S: one source, as it lies, into one row a document."""
+"""load@S and load_chat@S: one source, as it lies, into one row a document or a chat."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from niels_gpt.atomic import write_json
+from niels_gpt.data.dolly import iter_dolly_sft
+from niels_gpt.data.fineweb_edu import iter_fineweb_edu
+from niels_gpt.data.gutenberg import iter_gutenberg
+from niels_gpt.data.hub import resolve_revision
+from niels_gpt.data.oasst1 import iter_oasst1_sft
 from niels_gpt.data.primer import iter_primer
 from niels_gpt.data.roam import iter_roam
+from niels_gpt.data.text import iter_text
+from niels_gpt.data.types import ChatSample, PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.documents import Document, write_documents
-from stages.params import PrimerLoad, RoamLoad, Source, WikitextLoad
+from niels_gpt.documents import Chat, Document, write_chats, write_documents
+from niels_gpt.progress import Tally, progress, say_above_bar
+from stages.params import (
+    AnySource,
+    ChatSource,
+    DollyLoad,
+    FinewebEduLoad,
+    GutenbergLoad,
+    Load,
+    Oasst1Load,
+    PrimerLoad,
+    RoamLoad,
+    Source,
+    TextLoad,
+    WikitextLoad,
+)
 from stages.stage import Stage, run_stage
 
 
-def documents(source: Source) -> Iterator[Document]:
+def documents(source: Source, *, path: str, revision: str | None, patience_s: float) -> Iterator[Document]:
     match source.load:
         case WikitextLoad() as load:
             for split in ("train", "val"):
                 lines = iter_wikitext(
-                    path=load.dataset or source.input,
-                    config=load.config,
-                    split=split,
-                    revision=load.revision,
-                    streaming=True,
+                    path=path, config=load.config, split=split, revision=revision, streaming=load.dataset is None
                 )
                 for i, article in enumerate(iter_articles(lines)):
                     yield Document(id=f"{split}/{i} {article.meta['title']}", text=article.text, split=split)
+        case FinewebEduLoad() as load:
+            pages = iter_fineweb_edu(
+                path=path,
+                name=load.config,
+                split=load.split,
+                shuffle=load.shuffle_buffer is not None,
+                shuffle_buffer_size=load.shuffle_buffer or 1,
+                seed=load.seed,
+                take=load.max_documents,
+                revision=revision,
+                patience_s=patience_s,
+            )
+            yield from up_to_budget(pages, source, bytes_per_token=load.bytes_per_token)
+        case GutenbergLoad() as load:
+            books = iter_gutenberg(
+                dataset_id=path,
+                split=load.split,
+                shuffle=load.shuffle_buffer is not None,
+                shuffle_buffer_size=load.shuffle_buffer or 1,
+                seed=load.seed,
+                take=load.max_documents,
+                revision=revision,
+                patience_s=patience_s,
+            )
+            yield from up_to_budget(books, source, bytes_per_token=load.bytes_per_token)
         case RoamLoad():
-            for note in iter_roam(source.input):
-                if not note.meta["utf8"]:
-                    print(f"  {note.meta['path']} is not UTF-8: what could not be read is shown as U+FFFD")
-                yield Document(id=note.meta["path"], text=note.text)
+            yield from files(iter_roam(path))
+        case TextLoad():
+            yield from files(iter_text(path))
         case PrimerLoad() as load:
-            for dialogue in iter_primer(source.input, delimiter=load.delimiter):
+            for dialogue in iter_primer(path, delimiter=load.delimiter):
                 yield Document(id=str(dialogue.meta["dialogue"]), text=dialogue.text)
 
 
+def up_to_budget(samples: Iterator[PretrainSample], source: Source, *, bytes_per_token: float) -> Iterator[Document]:
+    """Enough text for the source's token budgets, and no more; all of it where a budget is null."""
+    budgets = (source.shard.max_train_tokens, source.shard.max_val_tokens)
+    wanted = sum(budget or 0 for budget in budgets) * bytes_per_token if None not in budgets else float("inf")
+    fetched = 0
+    for i, sample in enumerate(samples):
+        document = Document(id=str(sample.meta.get("id", i)), text=sample.text)
+        yield document
+        fetched += document.bytes()
+        if fetched >= wanted:
+            return
+
+
+def files(samples: Iterator[PretrainSample]) -> Iterator[Document]:
+    """Documents out of files; those whose bytes were not UTF-8 are named, and counted at the end."""
+    damaged = 0
+    for sample in samples:
+        if not sample.meta["utf8"]:
+            damaged += 1
+            say_above_bar(f"  {sample.meta['path']} is not UTF-8: what could not be read is shown as U+FFFD")
+        yield Document(id=sample.meta["path"], text=sample.text)
+    if damaged:
+        say_above_bar(f"  {damaged} documents were not UTF-8")
+
+
+def chats(source: ChatSource, *, path: str, revision: str | None) -> Iterator[Chat]:
+    samples: Iterator[ChatSample]
+    match source.load:
+        case DollyLoad() as load:
+            samples = iter_dolly_sft(
+                path=path,
+                seed=load.seed,
+                take=load.max_documents,
+                include_system=load.include_system,
+                revision=revision,
+            )
+        case Oasst1Load() as load:
+            samples = iter_oasst1_sft(
+                path=path,
+                seed=load.seed,
+                take_trees=load.max_trees,
+                english_only=load.english_only,
+                max_messages=load.max_messages,
+                revision=revision,
+            )
+    for sample in samples:
+        yield Chat(
+            id=str(sample.meta.get("leaf_message_id", sample.meta.get("index"))),
+            messages=[vars(message) for message in sample.messages],
+            group=sample.meta.get("message_tree_id"),
+        )
+
+
 def main(stage: Stage) -> None:
+    source: AnySource = stage.chat_source or stage.source
+    load = stage.chat_source.load if stage.chat_source else stage.source.load
+    path, revision = source.input, None
+    if isinstance(load, Load) and load.dataset is not None:
+        path, revision = load.dataset, resolve_revision(load.dataset, load.revision)
+    elif not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist: put the source's text there, or take it out of params.yaml")
     out = stage.out(f"cache/raw/{stage.key}")
-    # A blank document has nothing to learn from, and would only be an end of text.
-    count = write_documents(out, (document for document in documents(stage.source) if document.text.strip()))
-    if not count.documents:
-        raise ValueError(f"{stage.source.input} holds no text: put some there, or take the source out of params.yaml")
-    write_json(out / "source.json", {"name": stage.key, **stage.source.load.model_dump()})
-    stage.say(f"{count.documents:,} documents, {count.bytes:,} bytes -> cache/raw/{stage.key}")
+    with progress(total=None, unit="doc", title=stage.title) as bar:
+        tally = Tally(bar, stage.title)
+        if stage.chat_source:
+            count = write_chats(out, chats(stage.chat_source, path=path, revision=revision), tick=tally)
+        else:
+            rows = documents(stage.source, path=path, revision=revision, patience_s=stage.params.runtime.hub_patience_s)
+            # A blank document has nothing to learn from, and would only be an end of text.
+            count = write_documents(out, (row for row in rows if row.text.strip()), tick=tally)
+    if not count.rows:
+        raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
+    write_json(out / "source.json", {"name": stage.key, **load.model_dump(), "revision": revision})
+    stage.say(f"{tally} -> cache/raw/{stage.key}")
 
 
 if __name__ == "__main__":

@@ -29,11 +29,35 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class WikitextLoad(Section):
-    kind: Literal["wikitext"]
-    dataset: str | None  # a hub id; null reads the folder in `input`, which has the hub's own layout
-    config: str
+class Load(Section):
+    """What every loader may read from: a hub dataset, or (null) the file or folder in the source's `input`."""
+
+    dataset: str | None
     revision: str | None
+
+
+class StreamedLoad(Load):
+    """A dataset too large to take whole: `max_documents`, or the source's token budgets, end the stream."""
+
+    split: str
+    shuffle_buffer: Annotated[int, Field(ge=1)] | None
+    seed: Seed
+    max_documents: Budget
+    bytes_per_token: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class WikitextLoad(Load):
+    kind: Literal["wikitext"]
+    config: str
+
+
+class FinewebEduLoad(StreamedLoad):
+    kind: Literal["fineweb_edu"]
+    config: str
+
+
+class GutenbergLoad(StreamedLoad):
+    kind: Literal["gutenberg"]
 
 
 class RoamLoad(Section):
@@ -43,6 +67,25 @@ class RoamLoad(Section):
 class PrimerLoad(Section):
     kind: Literal["primer"]
     delimiter: Annotated[str, Field(min_length=1)]
+
+
+class TextLoad(Section):
+    kind: Literal["text"]
+
+
+class DollyLoad(Load):
+    kind: Literal["dolly"]
+    include_system: bool
+    seed: Seed
+    max_documents: Budget
+
+
+class Oasst1Load(Load):
+    kind: Literal["oasst1"]
+    english_only: bool
+    max_messages: Annotated[int, Field(ge=2)]
+    seed: Seed
+    max_trees: Budget
 
 
 class GivenSplit(Section):
@@ -55,18 +98,34 @@ class DocumentSplit(Section):
     seed: Seed
 
 
+class TreeSplit(Section):
+    by: Literal["tree"]
+    val_frac: Fraction
+    seed: Seed
+
+
 class SourceShard(Section):
     max_train_tokens: Budget
     max_val_tokens: Budget
 
 
-class Source(Section):
+class AnySource(Section):
     input: Annotated[str, Field(min_length=1)]
     remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
     val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-    load: Annotated[WikitextLoad | RoamLoad | PrimerLoad, Field(discriminator="kind")]
+
+
+class Source(AnySource):
+    load: Annotated[
+        WikitextLoad | FinewebEduLoad | GutenbergLoad | RoamLoad | PrimerLoad | TextLoad, Field(discriminator="kind")
+    ]
     split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
     shard: SourceShard
+
+
+class ChatSource(AnySource):
+    load: Annotated[DollyLoad | Oasst1Load, Field(discriminator="kind")]
+    split: Annotated[DocumentSplit | TreeSplit, Field(discriminator="by")]
 
 
 class Tokenizer(Section):
@@ -122,6 +181,7 @@ class Eval(Section):
 
 class Runtime(Section):
     device: str
+    hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     threads: Annotated[int, Field(ge=0)]
     log_every: Count
     checkpoint_every: Count
@@ -129,6 +189,7 @@ class Runtime(Section):
 
 class Params(Section):
     sources: dict[str, Source]
+    chats: dict[str, ChatSource]
     tokenizer: Tokenizer
     shard: Shard
     p_train: dict[str, float]
@@ -140,17 +201,20 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
-        bad = [name for name in self.sources if not _SOURCE_NAME.fullmatch(name)]
+        bad = [name for name in (*self.sources, *self.chats) if not _SOURCE_NAME.fullmatch(name)]
         if bad:
             raise ValueError(f"source names {bad} must match [a-z0-9_]+: they become folders and words of a command")
         if not self.sources:
             raise ValueError("sources is empty: name at least one source")
+        both = sorted(set(self.sources) & set(self.chats))
+        if both:
+            raise ValueError(f"{both} stand under sources and under chats: a name may be used once")
         mix_probabilities(self.p_train, self.sources, name="p_train")
         mix_probabilities(self.p_val, self.sources, name="p_val")
         missing = sorted(set(self.sources) - set(self.p_train))
         if missing:
             raise ValueError(f"p_train has no weight for {missing}: give each one (0 leaves a source out of the draw)")
-        names = [source.val_name for source in self.sources.values()]
+        names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"val_name {twice} is used by more than one source: each needs its own")
@@ -193,23 +257,26 @@ def _explain(problem: Any) -> str:
 def _written_path(loc: tuple[int | str, ...]) -> list[str]:
     """The path as the user wrote it. Pydantic's names the chosen member of a union too: sources.a.load.roam.glob."""
     path = [str(part) for part in loc]
-    if path[:1] == ["sources"] and path[2:3] in (["load"], ["split"]):
+    if path[:1] in (["sources"], ["chats"]) and path[2:3] in (["load"], ["split"]):
         del path[3:4]
     return path
 
 
-_SOURCE_SECTIONS: dict[tuple[str, ...], tuple[type[Section], ...]] = {
-    (): (Source,),
-    ("load",): (WikitextLoad, RoamLoad, PrimerLoad),
-    ("split",): (GivenSplit, DocumentSplit),
-    ("shard",): (SourceShard,),
+_SOURCE_SECTIONS: dict[str, dict[tuple[str, ...], tuple[type[Section], ...]]] = {
+    "sources": {
+        (): (Source,),
+        ("load",): (WikitextLoad, FinewebEduLoad, GutenbergLoad, RoamLoad, PrimerLoad, TextLoad),
+        ("split",): (GivenSplit, DocumentSplit),
+        ("shard",): (SourceShard,),
+    },
+    "chats": {(): (ChatSource,), ("load",): (DollyLoad, Oasst1Load), ("split",): (DocumentSplit, TreeSplit)},
 }
 
 
 def _known_keys(path: list[str]) -> list[str]:
     """Keys that may stand at a place, for a hint."""
-    if path[:1] == ["sources"]:
-        sections = _SOURCE_SECTIONS[tuple(path[2:])]
-    else:
-        sections = (Params.model_fields[path[0]].annotation,) if path else (Params,)  # type: ignore[assignment]
+    sections: tuple[Any, ...] = (Params,)
+    if path:
+        tables = _SOURCE_SECTIONS.get(path[0])
+        sections = tables[tuple(path[2:])] if tables else (Params.model_fields[path[0]].annotation,)
     return sorted({key for section in sections for key in section.model_fields})

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.atomic import write_json
-from niels_gpt.documents import count_documents, read_splits
+from niels_gpt.documents import count_rows, read_column
 from niels_gpt.split import split_rows
 from stages.params import DocumentSplit
 from stages.stage import Stage, run_stage
@@ -16,9 +16,9 @@ from stages.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     raw, rule = Path("cache/raw", stage.key), stage.source.split
     if isinstance(rule, DocumentSplit):
-        train, val = split_rows(count_documents(raw), val_frac=rule.val_frac, seed=rule.seed)
+        train, val = split_rows(count_rows(raw), val_frac=rule.val_frac, seed=rule.seed)
     else:
-        given = read_splits(raw)
+        given = read_column(raw, "split")
         train, val = ([i for i, split in enumerate(given) if split == name] for name in ("train", "val"))
     if not train or not val:
         raise ValueError(

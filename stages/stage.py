@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from niels_gpt.atomic import discard, publish, temporary_beside
-from stages.params import PARAMS_FILE, Params, Source, parse_params
+from stages.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
 from stages.yaml12 import parse_yaml
 
 _TEMPLATE = re.compile(r"\$\{(key|item\.[A-Za-z0-9_.]+)\}")
@@ -57,6 +57,11 @@ class Stage:
     def source(self) -> Source:
         return self.params.sources[self.key]
 
+    @property
+    def chat_source(self) -> ChatSource | None:
+        """The source, where it is one of chats: `load`, `split` and `tokenize` serve both kinds."""
+        return self.params.chats.get(self.key)
+
     def out(self, path: str) -> Path:
         """A temporary path to write this out to; it takes its place only when the whole stage has succeeded."""
         final = Path(path)
@@ -73,18 +78,25 @@ class Stage:
         return f"{self.name}@{self.key}" if self.key else self.name
 
 
-def run_stage(name: str, main: Callable[[Stage], None]) -> None:
-    """Run `main` as the stage `name` of dvc.yaml: the body of every `python -m stages.<name>`."""
+def run_stage(name: str, main: Callable[[Stage], None]) -> NoReturn:
+    """Run `main` as the stage `name` of dvc.yaml, and leave: the body of every `python -m stages.<name>`."""
     key = sys.argv[1] if len(sys.argv) > 1 else ""
     title = f"{name}@{key}" if key else name
+    code = 0
     try:
         _run(name, key, main)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"ERROR: {title}: {_sentence(error)}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        print(f"ERROR: {title}: {_sentence(error)}", file=sys.stderr)
+        code = 1
     except KeyboardInterrupt:
-        print(f"{title}: interrupted; nothing was written", file=sys.stderr, flush=True)
-        sys.exit(130)
+        print(f"{title}: interrupted; nothing was written", file=sys.stderr)
+        code = 130
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: an interpreter that shuts down while an abandoned download still reads hangs (apache/arrow 45214).
+    os._exit(code)
 
 
 def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:
@@ -108,12 +120,14 @@ def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """The parameters, read once, and the stage's declared inputs as they are now."""
     params, raw = parse_params(PARAMS_FILE.read_text(encoding="utf-8"))
-    declared = parse_yaml(Path("dvc.yaml").read_text(encoding="utf-8"), name="dvc.yaml")["stages"][name]
+    stages = parse_yaml(Path("dvc.yaml").read_text(encoding="utf-8"), name="dvc.yaml")["stages"]
+    declared, item = stages[name], {}
     if "do" in declared:
-        if key not in params.sources:
-            raise ValueError(f"there is no source {key!r} in {PARAMS_FILE}; there are: {sorted(params.sources)}")
-        declared = declared["do"]
-    item = raw["sources"].get(key, {})
+        if key not in {**params.sources, **params.chats}:
+            known = sorted({*params.sources, *params.chats})
+            raise ValueError(f"there is no source {key!r} in {PARAMS_FILE}; there are: {known}")
+        table = "chats" if key in params.chats else "sources"
+        declared, item = stages[f"{name}_chat" if key in params.chats else name]["do"], raw[table][key]
 
     def resolve(text: str) -> str:
         return _TEMPLATE.sub(lambda m: key if m[1] == "key" else str(_lookup(item, m[1].removeprefix("item."))), text)

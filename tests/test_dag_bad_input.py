@@ -151,3 +151,18 @@ def test_a_full_disk_writes_nothing_half(built_repo: Repo, command: str, out: st
     refused(done)
     assert not (built_repo.path / out).exists()
     assert leftovers(built_repo) == []
+
+
+def test_a_folder_of_anybodys_text_is_a_source(fresh_repo: Repo) -> None:
+    mine = fresh_repo.path / "mine"
+    mine.mkdir()
+    (mine / "a.txt").write_text("a letter\n" * 20)
+    (mine / "rows.jsonl").write_text('{"text": "row one"}\n{"body": "row two"}\n')
+    (mine / "latin.txt").write_bytes("Smørrebrød".encode("latin-1"))
+    fresh_repo.set(sources__roam__input="mine", sources__roam__load={"kind": "text"})
+    done = fresh_repo.stage("load", "roam")
+    assert done.returncode == 0, done.stderr
+    assert "latin.txt is not UTF-8" in done.stdout
+    assert "4 documents" in done.stdout
+    (mine / "rows.jsonl").write_text('{"text": "row one"}\n{broken\n')
+    refused(fresh_repo.stage("load", "roam"), "rows.jsonl, line 2, is not JSON")

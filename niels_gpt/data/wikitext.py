@@ -7,19 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from niels_gpt.data.hub import HubError, load_dataset
 from niels_gpt.data.types import PretrainSample
 
 CONFIG = "wikitext-103-raw-v1"
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> the hub's
 # " = Title = " opens an article; " = = Section = = " does not.
 _TITLE = re.compile(r"^ = ([^=].*?) = \s*$")
-
-
-def load_dataset(*args: Any, **kwargs: Any) -> Any:
-    """`datasets.load_dataset`, imported when it is called: training needs none of it."""
-    from datasets import load_dataset as hub_load_dataset
-
-    return hub_load_dataset(*args, **kwargs)
 
 
 def load_wikitext(*, path: str | None = None, config: str = CONFIG) -> dict[str, list[str]]:
@@ -71,5 +65,5 @@ def _open(path: str | None, config: str, **options: Any) -> Any:
         return load_dataset(path, config, **options)
     try:
         return load_dataset("wikitext", config, **options)
-    except ValueError:  # today's clients refuse ids without a namespace
+    except (ValueError, HubError):  # today's clients refuse ids without a namespace
         return load_dataset("Salesforce/wikitext", config, **options)

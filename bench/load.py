@@ -1,0 +1,59 @@
+"""Documents a second from a loopback hub through the loader into parquet, beside plain iteration of the same dataset.
+
+Run: python -m bench.load
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.rounds import print_result, seconds_in_turns
+from tests.hub.fixture import running_hub
+from tests.hub.repositories import make_large_fineweb
+
+MEGABYTES = 100
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        make_large_fineweb(root / "hub/HuggingFaceFW/fineweb-edu", megabytes=MEGABYTES)
+        with running_hub(root / "hub") as hub:
+            os.environ.update(hub.environment(root / "home"))  # before `datasets` reads it
+            measure(root)
+
+
+def measure(root: Path) -> None:
+    from niels_gpt.data.fineweb_edu import DATASET, iter_fineweb_edu
+    from niels_gpt.data.hub import load_dataset, parquet_options, shuffled
+    from niels_gpt.documents import Document, write_documents
+
+    counts: dict[str, int] = {}
+
+    def plain() -> None:
+        parquet = parquet_options(DATASET, columns=("text", "id", "url", "score"))
+        dataset = load_dataset(DATASET, "CC-MAIN-2024-10", split="train", streaming=True, **parquet)
+        counts["plain"] = sum(1 for _ in shuffled(dataset, seed=42, buffer_size=1000))
+
+    def load() -> None:
+        pages = iter_fineweb_edu(shuffle_buffer_size=1000)
+        documents = (Document(id=page.meta["id"], text=page.text) for page in pages)
+        counts["load"] = write_documents(root / "out", documents).rows
+
+    ways: dict[str, Callable[[], object]] = {"load": load, "plain iteration": plain}
+    seconds = seconds_in_turns(ways, rounds=3, calls=1)
+    assert counts["plain"] == counts["load"], counts
+    rates = {name: counts["load"] / value for name, value in seconds.items()}
+    print_result(
+        f"documents of a {MEGABYTES} MB shard on a loopback hub",
+        rates,
+        unit="documents/s",
+        ratio=rates["load"] / rates["plain iteration"],
+    )
+
+
+if __name__ == "__main__":
+    main()

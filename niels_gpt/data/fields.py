@@ -1,0 +1,26 @@
+"""Which field of a row is its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def select_text_field(sample: Mapping[str, Any]) -> str:
+    """The field "text" where it is a string, else the first string field; a row without one is refused by its keys."""
+    text = sample.get("text")
+    if isinstance(text, str):
+        return text
+    for value in sample.values():
+        if isinstance(value, str):
+            return value
+    raise ValueError(f"no field of this row is text; its keys are {sorted(map(str, sample))}")
+
+
+def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
+    """The row's other numbers and short strings (id, url, score), for a sample's meta."""
+    return {
+        key: value
+        for key, value in sample.items()
+        if value is not text and (type(value) in (int, float) or (type(value) is str and len(value) <= 500))
+    }

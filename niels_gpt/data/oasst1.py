@@ -1,0 +1,95 @@
+"""OpenAssistant's message trees, taken apart into threads. A chat is one way from a root to a leaf.
+
+Every root-to-leaf way is a thread, also where the leaf is a prompter's message that nobody answered: the seed says all.
+Such a last turn is never supervised, so it costs a few tokens of context and teaches nothing wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from niels_gpt.data.hub import load_dataset
+from niels_gpt.data.types import ChatMessage, ChatSample, Role
+
+DATASET = "OpenAssistant/oasst1"
+_Way = tuple[Mapping[str, Any], ...]
+_ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
+
+
+def iter_oasst1_sft(
+    *,
+    split: str = "train",
+    seed: int = 42,
+    shuffle_trees: bool = True,
+    take_trees: int | None = None,
+    english_only: bool = True,
+    max_messages: int = 32,
+    path: str = DATASET,
+    revision: str | None = None,
+) -> Iterator[ChatSample]:
+    """Threads tree by tree, the trees in a seeded order; `take_trees` counts trees that have a thread."""
+    options = {"revision": revision} if revision else {}
+    trees: dict[Any, list[Mapping[str, Any]]] = {}
+    for record in load_dataset(path, split=split, **options):
+        trees.setdefault(record["message_tree_id"], []).append(record)
+    order = list(trees)
+    if shuffle_trees:
+        random.Random(seed).shuffle(order)
+    taken = 0
+    for tree in order:
+        if take_trees is not None and taken >= take_trees:
+            return
+        threads = reconstruct_threads(trees[tree], english_only=english_only, max_messages=max_messages)
+        taken += bool(threads)
+        yield from threads
+
+
+def reconstruct_threads(
+    records: Iterable[Mapping[str, Any]], *, english_only: bool = True, max_messages: int = 32
+) -> list[ChatSample]:
+    """All threads of the trees in `records`, in the records' order. One look at each message, whatever the depth.
+
+    Deleted messages, those in another language (where `lang` is known) and what hangs below them never appear. Texts
+    are stripped and blank messages skipped; a thread with two equal roles in a row is dropped; a thread longer than
+    `max_messages` is cut there, once for all the leaves behind the cut.
+    """
+    usable = [record for record in records if _is_usable(record, english_only=english_only)]
+    children: dict[Any, list[Mapping[str, Any]]] = {}
+    for record in usable:
+        children.setdefault(record.get("parent_id"), []).append(record)
+    threads: list[ChatSample] = []
+    # A stack instead of recursion: trees may be deeper than Python's stack. Reversed, so that order is kept.
+    stack: list[tuple[Mapping[str, Any], _Way]] = [(root, ()) for root in reversed(children.get(None, []))]
+    while stack:
+        record, above = stack.pop()
+        way: _Way = (*above, record) if record["text"].strip() else above
+        below = children.get(record["message_id"], [])
+        if below and len(way) < max_messages:
+            stack += [(child, way) for child in reversed(below)]
+        elif way and _alternates(way):
+            threads.append(_thread(way))
+    return threads
+
+
+def _is_usable(record: Mapping[str, Any], *, english_only: bool) -> bool:
+    language = record.get("lang")
+    return (
+        not record.get("deleted")
+        and record["role"] in _ROLES
+        and (not english_only or language is None or language == "en")
+    )
+
+
+def _alternates(way: _Way) -> bool:
+    return way[0]["role"] == "prompter" and all(a["role"] != b["role"] for a, b in zip(way, way[1:], strict=False))
+
+
+def _thread(way: _Way) -> ChatSample:
+    ids = [record["message_id"] for record in way]
+    return ChatSample(
+        messages=[ChatMessage(_ROLES[record["role"]], record["text"].strip()) for record in way],
+        source="oasst1",
+        meta={"message_tree_id": way[0].get("message_tree_id"), "leaf_message_id": ids[-1], "message_ids": ids},
+    )

@@ -1,0 +1,360 @@
+"""The loaders over HTTP, through the unmodified client, against a hub on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Repo, make_repo
+from tests.hub.fixture import HubHandle, running_hub
+from tests.hub.repositories import make_large_fineweb, make_repositories
+
+pytestmark = pytest.mark.dag
+HUB = {"dataset": None, "revision": None}
+STREAM = {"split": "train", "shuffle_buffer": 200, "seed": 42, "max_documents": None, "bytes_per_token": 5.0}
+NO_BUDGET = {"max_train_tokens": None, "max_val_tokens": None}
+TEXTS = {
+    "wiki": {**HUB, "kind": "wikitext", "dataset": "Salesforce/wikitext", "config": "wikitext-103-raw-v1"},
+    "fineweb_edu": {
+        **HUB,
+        **STREAM,
+        "kind": "fineweb_edu",
+        "dataset": "HuggingFaceFW/fineweb-edu",
+        "config": "CC-MAIN-2024-10",
+    },
+    "gutenberg": {**HUB, **STREAM, "kind": "gutenberg", "dataset": "nikolina-p/gutenberg_clean_en_splits"},
+    "raw_gutenberg": {**HUB, **STREAM, "kind": "gutenberg", "dataset": "manu/project_gutenberg"},
+}
+CHATS = {
+    "dolly15k": {
+        **HUB,
+        "kind": "dolly",
+        "dataset": "databricks/databricks-dolly-15k",
+        "include_system": False,
+        "seed": 42,
+        "max_documents": None,
+    },
+    "oasst1": {
+        **HUB,
+        "kind": "oasst1",
+        "dataset": "OpenAssistant/oasst1",
+        "english_only": True,
+        "max_messages": 32,
+        "seed": 42,
+        "max_trees": None,
+    },
+}
+NAMES = [*TEXTS, *CHATS]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubHandle]:
+    root = tmp_path_factory.mktemp("hub")
+    make_repositories(root)
+    with running_hub(root) as handle:
+        yield handle
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
+    """A checkout whose sources are the six hub datasets."""
+    repo = make_repo(tmp_path_factory.mktemp("repo") / "repo")
+    common = {"input": "stages/load.py", "remote": "store"}
+    by_document = {"by": "document", "val_frac": 0.1, "seed": 42}
+    repo.set_all(
+        {
+            "sources": {
+                name: {
+                    **common,
+                    "val_name": f"val_{name}",
+                    "load": load,
+                    "split": {"by": "given"} if name == "wiki" else dict(by_document),
+                    "shard": dict(NO_BUDGET),  # its own: a shared one would be dumped as an alias
+                }
+                for name, load in TEXTS.items()
+            },
+            "chats": {
+                name: {**common, "val_name": f"val_{name}", "load": load, "split": dict(by_document)}
+                for name, load in CHATS.items()
+            },
+            "p_train": dict.fromkeys(TEXTS, 1.0),
+        }
+    )
+    return repo
+
+
+def load(repo: Repo, hub: HubHandle, name: str, home: Path) -> subprocess.CompletedProcess[str]:
+    shutil.rmtree(repo.path / "cache/raw" / name, ignore_errors=True)
+    return subprocess.run(
+        ["python", "-m", "stages.load", name],
+        cwd=repo.path,
+        env=hub.environment(home) | {"PYTHONPATH": str(repo.path)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def digests(repo: Repo, name: str) -> dict[str, str]:
+    folder = repo.path / "cache/raw" / name
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def faultless(repo: Repo, hub: HubHandle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What each load stage writes on a good day."""
+    hub.reset()
+    result = {}
+    for name in NAMES:
+        done = load(repo, hub, name, tmp_path_factory.mktemp("home"))
+        assert done.returncode == 0, done.stderr
+        result[name] = digests(repo, name)
+    return result
+
+
+def test_every_load_stage_passes_twice_alike_and_records_the_commit(
+    repo: Repo, hub: HubHandle, faultless: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    hub.reset()
+    for name in NAMES:
+        done = load(repo, hub, name, tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert digests(repo, name) == faultless[name], name
+        source = json.loads((repo.path / "cache/raw" / name / "source.json").read_text())
+        assert len(source["revision"]) == 40
+    hosts = {entry["path"].split("/")[1] for entry in hub.log()}
+    assert hosts <= {"api", "datasets"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "more"),
+    [
+        ("drop", 1, {"at": 500}),
+        ("drop", 3, {"at": 500}),
+        ("short", 1, {"at": 300}),
+        ("stall", 1, {"at": 300, "delay": 5}),
+        ("status", 2, {"code": 500}),
+        ("status", 1, {"code": 429, "headers": {"Retry-After": "1"}}),
+    ],
+    ids=["drop", "drop3", "short", "stall", "500", "429"],
+)
+def test_after_a_passing_fault_the_result_is_byte_equal(
+    repo: Repo,
+    hub: HubHandle,
+    faultless: dict[str, dict[str, str]],
+    tmp_path: Path,
+    kind: str,
+    times: int,
+    more: dict[str, object],
+) -> None:
+    for name in NAMES:
+        hub.reset()
+        hub.fault("GET", r"resolve/.*(parquet|jsonl)$", kind, times=times, **more)
+        done = load(repo, hub, name, tmp_path / name)
+        assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
+        assert digests(repo, name) == faultless[name], name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault", "sentences"),
+    [
+        (r"resolve/.*(parquet|jsonl)$", {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}, ["404"]),
+        (r"datasets/", {"code": 401, "headers": {"X-Error-Code": "GatedRepo"}}, ["gated or private", "hf auth login"]),
+        (r"datasets/", {"code": 404, "headers": {"X-Error-Code": "RepoNotFound"}}, ["no such dataset", "check the id"]),
+    ],
+    ids=["404 file", "401", "404 repository"],
+)
+def test_a_lasting_fault_is_a_sentence_and_no_file(
+    repo: Repo, hub: HubHandle, tmp_path: Path, pattern: str, fault: dict[str, object], sentences: list[str]
+) -> None:
+    for name in ("fineweb_edu", "dolly15k"):
+        hub.reset()
+        hub.fault("*", pattern, "status", times=-1, **fault)
+        done = load(repo, hub, name, tmp_path / name)
+        assert done.returncode == 1, done.stderr
+        error = done.stderr.strip().splitlines()[-1]
+        assert error.startswith(f"ERROR: load@{name}: dataset "), error
+        assert (TEXTS | CHATS)[name]["dataset"] in error
+        for sentence in sentences:
+            assert sentence in error
+        assert not (repo.path / "cache/raw" / name).exists()
+
+
+def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+    text = (repo.path / "params.yaml").read_text()
+    repo.set(runtime__hub_patience_s=6)
+    hub.reset()
+    hub.fault("GET", r"resolve/.*parquet$", "drop", times=-1, at=300)
+    try:
+        done = load(repo, hub, "fineweb_edu", tmp_path)
+    finally:
+        (repo.path / "params.yaml").write_text(text)
+    assert done.returncode == 1
+    assert "nothing came for 6 s" in done.stderr
+    assert not (repo.path / "cache/raw/fineweb_edu").exists()
+
+
+def test_a_misspelt_config_lists_those_there_are(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+    text = (repo.path / "params.yaml").read_text()
+    hub.reset()
+    try:
+        repo.set(sources__fineweb_edu__load__config="CC-MAIN-2042")
+        done = load(repo, hub, "fineweb_edu", tmp_path / "a")
+        assert done.returncode == 1
+        assert "sample-10BT" in done.stderr
+        repo.set(sources__fineweb_edu__load__config="CC-MAIN-2024-10")
+        repo.set(sources__fineweb_edu__load__revision="0123456789abcdef0123456789abcdef01234567")
+        done = load(repo, hub, "fineweb_edu", tmp_path / "b")
+        assert done.returncode == 1
+        assert "no such revision" in done.stderr
+    finally:
+        (repo.path / "params.yaml").write_text(text)
+
+
+def client(hub: HubHandle, home: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=hub.environment(home) | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_offline_is_a_sentence_at_once(hub: HubHandle, tmp_path: Path, environment: dict[str, str]) -> None:
+    code = (
+        "import time; start = time.monotonic()\n"
+        "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
+        "try: next(iter_fineweb_edu(take=1))\n"
+        "except RuntimeError as error: print(round(time.monotonic() - start), error)\n"
+    )
+    done = client(hub, tmp_path, code, **environment)
+    assert done.returncode == 0, done.stderr
+    seconds, sentence = done.stdout.split(" ", 1)
+    assert int(seconds) <= 10
+    assert "HuggingFaceFW/fineweb-edu" in sentence
+    assert "HF_HUB_OFFLINE is set: unset it" in sentence or "cannot be reached" in sentence
+
+
+def test_take_touches_only_the_shards_it_needs(hub: HubHandle, tmp_path: Path) -> None:
+    code = (
+        "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
+        "print(len(list(iter_fineweb_edu(take=150, shuffle=%s, shuffle_buffer_size=100))))"
+    )
+    for shuffle in (False, True):
+        hub.reset()
+        done = client(hub, tmp_path / str(shuffle), code % shuffle)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "150"
+        paths = {entry["path"] for entry in hub.log() if entry["path"].endswith("parquet")}
+        sent = {path: hub.bytes_sent(path) for path in paths}
+        footer = 65_536  # of the first shard, for its columns
+        assert sum(size > footer for size in sent.values()) == 1, sent
+        assert len(sent) <= 2
+
+
+def test_a_process_that_leaves_a_stream_early_ends_well(hub: HubHandle, tmp_path: Path) -> None:
+    code = (
+        "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
+        "print(len(list(iter_fineweb_edu(take=5, shuffle=%s))))"
+    )
+    for shuffle in (False, True):
+        for i in range(3):
+            hub.reset()
+            hub.fault("GET", "parquet$", "slow", times=-1, delay=0.15)
+            done = client(hub, tmp_path / f"{shuffle}{i}", code % shuffle)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.strip() == "5"
+
+
+def test_memory_stays_flat_on_a_large_shard(tmp_path: Path) -> None:
+    make_large_fineweb(tmp_path / "root/HuggingFaceFW/fineweb-edu", megabytes=300)
+    code = (
+        "import resource, json\n"
+        "import datasets, pyarrow.dataset\n"
+        "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "peaks = [peak()]\n"
+        "for i, _ in enumerate(iter_fineweb_edu(shuffle_buffer_size=1000)):\n"
+        "    if i in (60_000, 110_000): peaks.append(peak())\n"
+        "print(json.dumps(peaks))"
+    )
+    with running_hub(tmp_path / "root") as hub:
+        done = client(hub, tmp_path / "home", code)
+    assert done.returncode == 0, done.stderr
+    start, half_way, end = json.loads(done.stdout)
+    assert end - start < 400
+    assert end - half_way < 20
+
+
+def test_the_smoke_script_prints_two_of_each_and_fails_on_the_first_fault(hub: HubHandle, tmp_path: Path) -> None:
+    hub.reset()
+    command = [sys.executable, "-m", "scripts.smoke_loaders"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=hub.environment(tmp_path / "a"), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("fineweb_edu", "wikitext", "gutenberg", "dolly", "oasst1"):
+        assert done.stdout.count(f"[{name}] ") >= 2, done.stdout
+    assert "user: " in done.stdout
+    hub.fault("*", "gutenberg", "status", times=-1, code=404, headers={"X-Error-Code": "RepoNotFound"})
+    done = subprocess.run(
+        command, cwd=ROOT, env=hub.environment(tmp_path / "b"), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    assert "no such dataset" in done.stderr
+    assert "[dolly]" not in done.stdout
+
+
+def test_token_budgets_bound_what_is_fetched(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    text = (repo.path / "params.yaml").read_text()
+    hub.reset()
+    try:
+        repo.set(sources__fineweb_edu__shard={"max_train_tokens": 4000, "max_val_tokens": 1000})
+        done = load(repo, hub, "fineweb_edu", tmp_path)
+    finally:
+        (repo.path / "params.yaml").write_text(text)
+    assert done.returncode == 0, done.stderr
+    sizes = [len(t.as_py()) for t in pq.read_table(repo.path / "cache/raw/fineweb_edu/documents.parquet")["text"]]
+    assert sum(sizes) >= 25_000
+    assert sum(sizes[:-1]) < 25_000
+
+
+def test_a_killed_fetch_starts_again_cleanly(
+    repo: Repo, hub: HubHandle, faultless: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    hub.reset()
+    hub.fault("GET", r"resolve/.*parquet$", "stall", times=-1, at=100, delay=20)
+    shutil.rmtree(repo.path / "cache/raw/gutenberg", ignore_errors=True)
+    process = subprocess.Popen(
+        ["python", "-m", "stages.load", "gutenberg"],
+        cwd=repo.path,
+        env=hub.environment(tmp_path) | {"PYTHONPATH": str(repo.path)},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 30
+    while not list((repo.path / "cache/raw").glob(".gutenberg.tmp*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not (repo.path / "cache/raw/gutenberg").exists()
+    hub.reset()
+    done = load(repo, hub, "gutenberg", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert digests(repo, "gutenberg") == faultless["gutenberg"]
+    assert not list((repo.path / "cache/raw").glob(".gutenberg.tmp*"))
