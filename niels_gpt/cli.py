@@ -40,6 +40,35 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
     typer.echo(f"{PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
 
 
+tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
+app.add_typer(tokenizer_app, name="tokenizer")
+
+
+@tokenizer_app.callback()
+def _tokenizer_group() -> None:
+    """Keeps `niels-gpt tokenizer COMMAND` a group."""
+
+
+@tokenizer_app.command()
+def report(
+    line: Annotated[
+        str, typer.Option(help="a line to show cut into tokens")
+    ] = "niels bakes rye bread, 3.5 kg of it 🥖",
+) -> None:
+    """Bytes a token by source, how much of the vocabulary is used, the longest pieces, and how a line is cut."""
+    from niels_gpt.cache.mmap import open_tokens
+    from niels_gpt.tokenizer import load_tokenizer
+    from niels_gpt.tokenizer_report import format_report, report_source
+
+    files = sorted(Path("cache/tokens").glob("*/train_tokens.bin"))
+    if not files:
+        typer.echo("ERROR: there are no tokens yet: run `dvc repro mix` first", err=True)
+        raise typer.Exit(1)
+    chosen = load_tokenizer("cache/tokenizer")
+    sources = {path.parent.name: report_source(chosen, open_tokens(path)) for path in files}
+    typer.echo(format_report(chosen, sources, line=line))
+
+
 @app.command()
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def apply_preset(current: str, preset: str) -> str:
-    """`current` with the preset's keys and values: its comments kept where their key is, keys of the preset added
-    with the preset's comments, keys the preset does not have taken out."""
+    """`current` with the preset's values. Where a section has the preset's keys its comments stay; where the keys
+    differ (another kind of tokenizer, other sources) the section comes whole from the preset, comments and all."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -31,7 +31,7 @@ def _update(target: Any, wanted: Any) -> None:
     for key in [key for key in target if key not in wanted]:
         del target[key]
     for key, value in wanted.items():
-        if isinstance(value, dict) and isinstance(target.get(key), dict):
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and set(value) == set(target[key]):
             _update(target[key], value)
         elif key not in target or target[key] != value or type(target[key]) is not type(value):
             target[key] = value

@@ -150,7 +150,8 @@ def main(stage: Stage) -> None:
             count = write_documents(out, (row for row in rows if row.text.strip()), tick=tally)
     if not count.rows:
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
-    write_json(out / "source.json", {"name": stage.key, **load.model_dump(), "revision": revision})
+    facts = {"name": stage.key, **load.model_dump(), "revision": revision, "rows": count.rows, "bytes": count.bytes}
+    write_json(out / "source.json", facts)
     stage.say(f"{tally} -> cache/raw/{stage.key}")
 
 

@@ -128,8 +128,17 @@ class ChatSource(AnySource):
     split: Annotated[DocumentSplit | TreeSplit, Field(discriminator="by")]
 
 
-class Tokenizer(Section):
+class Byte(Section):
     kind: Literal["byte"]
+    corpus: Literal["stages/tokenizer.py"]  # nothing to train on
+
+
+class SentencePiece(Section):
+    kind: Literal["sentencepiece"]
+    corpus: Literal["cache/split"]
+    vocab_size: Count
+    sample_bytes: Count
+    seed: Seed
 
 
 class Shard(Section):
@@ -190,7 +199,7 @@ class Runtime(Section):
 class Params(Section):
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
-    tokenizer: Tokenizer
+    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
     shard: Shard
     p_train: dict[str, float]
     p_val: dict[str, float]
@@ -259,6 +268,8 @@ def _written_path(loc: tuple[int | str, ...]) -> list[str]:
     path = [str(part) for part in loc]
     if path[:1] in (["sources"], ["chats"]) and path[2:3] in (["load"], ["split"]):
         del path[3:4]
+    if path[:1] == ["tokenizer"]:
+        del path[1:2]
     return path
 
 
@@ -278,5 +289,6 @@ def _known_keys(path: list[str]) -> list[str]:
     sections: tuple[Any, ...] = (Params,)
     if path:
         tables = _SOURCE_SECTIONS.get(path[0])
-        sections = tables[tuple(path[2:])] if tables else (Params.model_fields[path[0]].annotation,)
+        plain = (Byte, SentencePiece) if path == ["tokenizer"] else (Params.model_fields[path[0]].annotation,)
+        sections = tables[tuple(path[2:])] if tables else plain
     return sorted({key for section in sections for key in section.model_fields})

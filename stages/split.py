@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.atomic import write_json
-from niels_gpt.documents import count_rows, read_column
+from niels_gpt.cache.meta import sha256_file
+from niels_gpt.documents import FILE_NAME, count_rows, read_column
 from niels_gpt.split import split_rows
 from stages.params import DocumentSplit
 from stages.stage import Stage, run_stage
@@ -29,7 +30,8 @@ def main(stage: Stage) -> None:
     out.mkdir()
     np.save(out / "train.npy", np.array(train, dtype=np.int64))
     np.save(out / "val.npy", np.array(val, dtype=np.int64))
-    write_json(out / "split.json", rule.model_dump())
+    # The tokenizer depends on splits alone; with this they tell it of a changed text, too.
+    write_json(out / "split.json", {**rule.model_dump(), "documents_sha256": sha256_file(raw / FILE_NAME)})
     stage.say(f"{len(train):,} train, {len(val):,} val -> cache/split/{stage.key}")
 
 

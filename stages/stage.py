@@ -22,7 +22,7 @@ from niels_gpt.atomic import discard, publish, temporary_beside
 from stages.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
 from stages.yaml12 import parse_yaml
 
-_TEMPLATE = re.compile(r"\$\{(key|item\.[A-Za-z0-9_.]+)\}")
+_TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 _SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
 _NOISE = {"__pycache__", ".DS_Store"}
 
@@ -124,17 +124,23 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     declared, item = stages[name], {}
     if "do" in declared:
         if key not in {**params.sources, **params.chats}:
-            known = sorted({*params.sources, *params.chats})
-            raise ValueError(f"there is no source {key!r} in {PARAMS_FILE}; there are: {known}")
+            names = sorted({*params.sources, *params.chats})
+            raise ValueError(f"there is no source {key!r} in {PARAMS_FILE}; there are: {names}")
         table = "chats" if key in params.chats else "sources"
         declared, item = stages[f"{name}_chat" if key in params.chats else name]["do"], raw[table][key]
 
-    def resolve(text: str) -> str:
-        return _TEMPLATE.sub(lambda m: key if m[1] == "key" else str(_lookup(item, m[1].removeprefix("item."))), text)
+    # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
+    known = {**raw, "key": key, "item": item}
 
-    names = [resolve(text) for text in declared.get("params", [])]
+    def resolve(text: str) -> str:
+        return _TEMPLATE.sub(lambda match: str(_lookup(known, match[1])), text)
+
+    declared_params = [resolve(text) for text in declared.get("params", [])]
     deps = [resolve(text) for text in declared.get("deps", [])]
-    return params, Inputs(params={n: _lookup(raw, n) for n in names}, deps={d: _digest(Path(d)) for d in deps})
+    return params, Inputs(
+        params={name: _lookup(raw, name) for name in declared_params},
+        deps={dep: _digest(Path(dep)) for dep in deps},
+    )
 
 
 def project_root() -> Path:

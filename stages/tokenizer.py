@@ -1,16 +1,46 @@
-"""tokenizer: the one tokenizer of the run. Bytes need no training; their description is written all the same."""
+"""tokenizer: the one tokenizer of the run. Bytes need no training; pieces are trained on train rows alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
 from niels_gpt.atomic import write_json
-from niels_gpt.tokenizer import ByteTokenizer, describe
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.documents import read_texts
+from niels_gpt.tokenizer import ByteTokenizer, describe, load_tokenizer
+from niels_gpt.tokenizer_training import train_sentencepiece
+from stages.params import SentencePiece
 from stages.stage import Stage, run_stage
 
 
+def sampled_texts(stage: Stage, settings: SentencePiece) -> Iterator[str]:
+    """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order."""
+    names = sorted(stage.params.sources)
+    sizes = {name: read_meta(Path("cache/raw", name, "source.json"))["bytes"] for name in names}
+    share = min(1.0, settings.sample_bytes / sum(sizes.values()))
+    for name in names:
+        rows = np.load(Path("cache/split", name, "train.npy"))
+        if share < 1:
+            import torch
+
+            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed)).numpy()
+            rows = np.sort(rows[order[: max(1, int(len(rows) * share))]])
+        for texts in read_texts(Path("cache/raw", name), rows):
+            yield from texts
+
+
 def main(stage: Stage) -> None:
-    tokenizer = ByteTokenizer()
-    write_json(stage.out("cache/tokenizer") / "tokenizer.json", describe(tokenizer, stage.params.tokenizer.kind))
-    stage.say(f"{stage.params.tokenizer.kind}, V={tokenizer.vocab_size} -> cache/tokenizer")
+    settings, out = stage.params.tokenizer, stage.out("cache/tokenizer")
+    if isinstance(settings, SentencePiece):
+        model = train_sentencepiece(sampled_texts(stage, settings), vocab_size=settings.vocab_size)
+        out.mkdir()
+        (out / "spm.model").write_bytes(model)
+    else:
+        write_json(out / "tokenizer.json", describe(ByteTokenizer(), settings.kind))
+    stage.say(f"{settings.kind}, V={load_tokenizer(out).vocab_size:,} -> cache/tokenizer")
 
 
 if __name__ == "__main__":

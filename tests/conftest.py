@@ -17,7 +17,8 @@ import pytest
 from niels_gpt.presets import apply_preset
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY = {
+TINY: dict[str, object] = {
+    "tokenizer": {"kind": "byte", "corpus": "stages/tokenizer.py"},
     "model.T": 32,
     "model.C": 16,
     "model.L": 1,

@@ -40,13 +40,14 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "  T: 256  # mine\n" in text
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(V0)[1]
-    comments = [line for line in mine.splitlines() if line.lstrip().startswith("#")]
-    assert all(comment in text for comment in comments)
+    outside = mine.split("tokenizer:\n")[0] + mine.split("\nshard:\n")[1]  # v0 has another kind of tokenizer
+    assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
-def test_keys_come_and_go_with_the_preset() -> None:
-    current = "# head\na:\n  b: 1  # one\n  gone: 2\n"
-    assert apply_preset(current, "a:\n  b: 3\n  new: 4\n") == "# head\na:\n  b: 3  # one\n  new: 4\n"
+def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
+    current = "# head\na:\n  b: 1  # one\n  gone: 2\nc:\n  d: 1  # kept\n"
+    preset = "a:\n  b: 3  # three\n  new: 4\nc:\n  d: 2\n"
+    assert apply_preset(current, preset) == "# head\na:\n  b: 3  # three\n  new: 4\nc:\n  d: 2  # kept\n"
     assert apply_preset("", V0) == V0
 
 

@@ -30,7 +30,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
-        "tokenizer.kind",
+        *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
         "shard.shard_bytes",
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         "p_val.wiki",
@@ -46,7 +46,7 @@ def test_the_key_set_is_frozen() -> None:
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
     _, raw = parse_params(preset.read_text())
-    own = ("sources", "chats", "p_train", "p_val")
+    own = ("sources", "chats", "p_train", "p_val", "tokenizer")
     _, sample = parse_params(TEXT)
     assert {leaf for leaf in leaves(raw) if not leaf.startswith(own)} == {
         leaf for leaf in leaves(sample) if not leaf.startswith(own)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,10 @@ from niels_gpt.tokenizer import (
     encode,
     load_tokenizer,
 )
+from niels_gpt.tokenizer_report import format_report, report_source
+from niels_gpt.tokenizer_training import train_sentencepiece
 
+CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 TEXT = st.text(st.characters(codec="utf-8"))
 
 
@@ -109,3 +113,73 @@ def test_a_foreign_sentencepiece_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spm.model").write_bytes(b"not a model")
     with pytest.raises(ValueError, match="not a SentencePiece model"):
         load_tokenizer(tmp_path)
+
+
+# Trained
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+    path = tmp_path_factory.mktemp("trained") / "spm.model"
+    path.write_bytes(train_sentencepiece(CORPUS, vocab_size=700))
+    return SentencePieceTokenizer(path)
+
+
+HOSTILE = ["", " ", "\u2581", "a\u2581b \u2581\u2581", "\0", "<0x41>", "<unk>", "\r\n\t\x0b", "é e\u0301", "🥖👩", "\ufeffx"]
+    "",
+    " ",
+    "\u2581",
+    "a\u2581b \u2581\u2581",
+    "\0",
+    "<0x41>",
+    "<unk>",
+    "\r\n\t\x0b",
+    "é e\u0301",
+    "🥖👩‍👩‍👧",
+    "\ufeffx",
+    *SPECIAL_TOKENS,
+]
+
+
+@given(st.one_of(TEXT, st.text("ab \u2581\n\0<>0x41|", max_size=20), st.sampled_from([*HOSTILE, *SPECIAL_TOKENS])))
+def test_pieces_are_lossless(trained: SentencePieceTokenizer, text: str) -> None:
+    ids = trained.encode(text)
+    assert trained.decode(ids) == text
+    assert trained.encode_batch([text, "x", text])[2].tolist() == ids
+    assert not set(ids) & set(trained.special_token_ids().values())
+    assert int(trained.token_bytes()[ids].sum()) == len(text.encode())
+
+
+def test_equal_text_gives_an_equal_model() -> None:
+    assert train_sentencepiece(CORPUS, vocab_size=700) == train_sentencepiece(iter(CORPUS), vocab_size=700)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "sentence"),
+    [
+        (60_000, "the corpus has pieces for [0-9,]+ at the most"),
+        (270, "need [0-9,]+; set it higher"),
+        (70_000, "16-bit"),
+        (5, "from 262"),
+    ],
+)
+def test_a_vocabulary_that_does_not_fit_is_refused_with_one_that_does(vocab_size: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        train_sentencepiece(CORPUS, vocab_size=vocab_size)
+
+
+def test_the_largest_vocabulary_named_does_fit() -> None:
+    with pytest.raises(ValueError, match="at the most") as error:
+        train_sentencepiece(CORPUS, vocab_size=60_000)
+    largest = int(re.search(r"for ([0-9,]+) at", str(error.value))[1].replace(",", ""))  # type: ignore[index]
+    assert train_sentencepiece(CORPUS, vocab_size=largest)
+
+
+def test_the_report_counts_bytes_and_shows_how_a_line_is_cut(trained: SentencePieceTokenizer) -> None:
+    ids = trained.encode_batch(CORPUS[:50])
+    report = report_source(trained, np.concatenate(ids))
+    assert report.bytes_per_token == pytest.approx(sum(len(t.encode()) for t in CORPUS[:50]) / report.tokens)
+    assert report.bytes_per_token > 1.5
+    page = format_report(trained, {"primer": report}, line="niels ⛵")
+    assert "primer" in page
+    assert "<E2>" in page
