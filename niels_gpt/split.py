@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
     """(train, val) row numbers of n items, each in ascending order; fewer than two items leave val empty."""
@@ -16,3 +18,11 @@ def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], 
     val = order[:n_val].sort().values.tolist()
     train = order[n_val:].sort().values.tolist()
     return train, val
+
+
+def split_groups(groups: Sequence[str], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
+    """The same for items that belong to groups (the threads of a tree): a group is held out whole."""
+    names = list(dict.fromkeys(groups))
+    held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}
+    train = [i for i, group in enumerate(groups) if group not in held_out]
+    return train, [i for i, group in enumerate(groups) if group in held_out]

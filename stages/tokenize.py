@@ -7,23 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
+from niels_gpt.cache.encoding import describe_tokenizer, encode_documents
+from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.documents import read_texts
 from niels_gpt.progress import progress
-from niels_gpt.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
+from niels_gpt.tokenizer import load_tokenizer, tokenizer_file
 from stages.stage import Stage, run_stage
 
 TOKENIZER = Path("cache/tokenizer")
 
 
-def encoded(tokenizer: Tokenizer, raw: Path, rows: np.ndarray, *, title: str) -> Iterator[np.ndarray]:
-    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
-    texts = (texts for texts in read_texts(raw, rows))
+def texts(raw: Path, rows: np.ndarray, *, title: str) -> Iterator[str]:
     with progress(total=len(rows), unit="doc", title=title) as bar:
-        for batch in texts:
-            for ids in tokenizer.encode_batch(batch):
-                yield np.concatenate((ids, eot))
+        for batch in read_texts(raw, rows):
+            yield from batch
             bar.update(len(batch))
 
 
@@ -34,17 +32,16 @@ def main(stage: Stage) -> None:
     out.mkdir()
     totals = {}
     for name in ("train", "val"):
-        documents = encoded(tokenizer, raw, np.load(split / f"{name}.npy"), title=f"{stage.title} {name}")
+        rows = np.load(split / f"{name}.npy")
+        documents = encode_documents(tokenizer, texts(raw, rows, title=f"{stage.title} {name}"))
         _, totals[name] = write_token_file(out / f"{name}_tokens.bin", out / f"{name}_idx.npy", documents)
     write_meta(
         out / "meta.json",
         {
             "source": read_meta(raw / "source.json"),
             "split": read_meta(split / "split.json"),
-            "token_dtype": TOKEN_DTYPE_NAME,
+            **describe_tokenizer(tokenizer),
             "tokenizer_sha256": sha256_file(tokenizer_file(TOKENIZER)),
-            "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": tokenizer.special_token_ids(),
         },
     )
     stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> cache/tokens/{stage.key}")

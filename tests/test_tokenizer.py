@@ -125,7 +125,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(path)
 
 
-HOSTILE = ["", " ", "\u2581", "a\u2581b \u2581\u2581", "\0", "<0x41>", "<unk>", "\r\n\t\x0b", "é e\u0301", "🥖👩", "\ufeffx"]
+HOSTILE = [
     "",
     " ",
     "\u2581",
@@ -134,10 +134,9 @@ HOSTILE = ["", " ", "\u2581", "a\u2581b \u2581\u2581", "\0", "<0x41>", "<unk>", 
     "<0x41>",
     "<unk>",
     "\r\n\t\x0b",
-    "é e\u0301",
-    "🥖👩‍👩‍👧",
+    "e\u0301",
+    "🥖👩",
     "\ufeffx",
-    *SPECIAL_TOKENS,
 ]
 
 

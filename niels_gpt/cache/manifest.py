@@ -34,7 +34,7 @@ def open_mix(path: str | Path, *, root: Path) -> Mix:
     """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of."""
     mix = read_meta(path)
     sources = mix["sources"]
-    _check_shards(sources, root=root)
+    _check_shards(sources, vocab_size=mix["vocab_size"], root=root)
 
     def streams(split: str) -> dict[str, TokenStream]:
         return {
@@ -50,8 +50,8 @@ def open_mix(path: str | Path, *, root: Path) -> Mix:
     )
 
 
-def _check_shards(sources: Mapping[str, Mapping[str, Any]], *, root: Path) -> None:
-    """Raise, naming every shard that is absent or whose bytes are not those the mix was made of."""
+def _check_shards(sources: Mapping[str, Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
+    """Raise, naming every shard that is absent, not what the mix was made of, or has ids that the model has not."""
     bad = []
     for source in sources.values():
         for shard in (*source["train"]["shards"], *source["val"]["shards"]):
@@ -60,5 +60,7 @@ def _check_shards(sources: Mapping[str, Mapping[str, Any]], *, root: Path) -> No
                 bad.append(f"{shard['path']} (missing)")
             elif path.stat().st_size != shard["bytes"] or sha256_file(path) != shard["sha256"]:
                 bad.append(f"{shard['path']} (changed)")
+            elif int(open_tokens(path).max()) >= vocab_size:
+                bad.append(f"{shard['path']} (ids at or above V={vocab_size})")
     if bad:
         raise ValueError(f"shards differ from the mix: {', '.join(bad)}; `dvc checkout` brings them back")

@@ -1,8 +1,11 @@
-"""Fixed-size shards of a token file: what a corpus too large for memory is sampled from."""
+"""Fixed-size shards: what a corpus too large for memory is sampled from. Documents may lie across two of them."""
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 
@@ -10,26 +13,57 @@ from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.cache.mmap import open_tokens
 
 
-def write_shards(tokens_path: Path, idx_path: Path, out_dir: Path, *, shard_bytes: int, max_tokens: int | None) -> int:
-    """Cut a token file into out_dir/shard_00000.bin, ... of `shard_bytes` each (the last may be shorter).
+class ShardWriter:
+    """Writes documents one by one into folder/shard_00000.bin, ... and their offsets, counted over all shards."""
 
-    A budget of `max_tokens` ends at a document's end. The offsets of the documents kept are written beside the shards,
-    counted over all of them. Returns how many tokens were kept.
-    """
-    out_dir.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, *, shard_bytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._shard_tokens = folder, shard_bytes // TOKEN_DTYPE.itemsize
+        if self._shard_tokens < 1:
+            raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
+        self._offsets = array("q")
+        self._file: BinaryIO | None = None
+        self.tokens = 0
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def write(self, ids: np.ndarray) -> None:
+        self._offsets.append(self.tokens)
+        data = np.ascontiguousarray(ids, dtype=TOKEN_DTYPE)
+        while len(data):
+            number, used = divmod(self.tokens, self._shard_tokens)
+            if used == 0:
+                self._close_file()
+                self._file = (self._folder / f"shard_{number:05d}.bin").open("wb")
+            assert self._file is not None
+            part = data[: self._shard_tokens - used]
+            self._file.write(part.data)
+            self.tokens += len(part)
+            data = data[len(part) :]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._close_file()
+        if kind is None:
+            np.save(self._folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def write_shards(tokens_path: Path, idx_path: Path, out_dir: Path, *, shard_bytes: int, max_tokens: int | None) -> int:
+    """Cut a token file into shards, up to a budget of `max_tokens` that ends at a document's end; tokens kept."""
     tokens, offsets = open_tokens(tokens_path), np.load(idx_path)
-    total = len(tokens)
-    if max_tokens is not None and total > max_tokens:
-        ends = np.append(offsets[1:], total)
-        kept = int(np.searchsorted(ends, max_tokens, side="right"))
-        if not kept:
-            raise ValueError(
-                f"a budget of {max_tokens:,} tokens is smaller than the first document of {tokens_path} "
-                f"({int(ends[0]):,} tokens): raise it"
-            )
-        offsets, total = offsets[:kept], int(ends[kept - 1])
-    shard_tokens = shard_bytes // TOKEN_DTYPE.itemsize
-    for i, start in enumerate(range(0, total, shard_tokens)):
-        tokens[start : min(start + shard_tokens, total)].tofile(out_dir / f"shard_{i:05d}.bin")
-    np.save(out_dir / "offsets.npy", offsets)
-    return total
+    ends = np.append(offsets[1:], len(tokens))
+    kept = len(ends) if max_tokens is None else int(np.searchsorted(ends, max_tokens, side="right"))
+    if not kept:
+        raise ValueError(
+            f"a budget of {max_tokens:,} tokens is smaller than the first document of {tokens_path} "
+            f"({int(ends[0]):,} tokens): raise it"
+        )
+    with ShardWriter(out_dir, shard_bytes=shard_bytes) as writer:
+        for start, end in zip(offsets[:kept], ends[:kept], strict=True):
+            writer.write(tokens[start:end])
+        return writer.tokens

@@ -1,0 +1,203 @@
+"""Token caches from plain iterables, in one pass and with flat memory: the seed's two builders.
+
+The pipeline's stages use the same parts (rendering, writing, sharding); these functions put them together for whoever
+has texts or chats in hand and no DAG around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.atomic import discard, publish, temporary_beside
+from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
+from niels_gpt.cache.formats import TOKEN_DTYPE
+from niels_gpt.cache.meta import write_meta
+from niels_gpt.cache.shards import ShardWriter
+from niels_gpt.chat_template import Message, format_chat
+from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.split import split_groups, split_rows
+from niels_gpt.tokenizer import Tokenizer
+
+__all__ = ["Message", "build_pretrain_cache", "build_sft_cache", "build_split_cache"]
+
+
+def build_pretrain_cache(
+    texts: Iterable[str],
+    out_dir: str | Path,
+    *,
+    tokenizer: Tokenizer,
+    max_train_tokens: int,
+    max_val_tokens: int,
+    shard_bytes: int,
+    seed: int,
+    shuffle_buffer: int | None,
+    source_name: str | None = None,
+    source_config: str | None = None,
+    streaming: bool | None = None,
+) -> None:
+    """out_dir/{train,val}/shard_*.bin with document offsets beside them, and out_dir/meta.json, whole or not at all.
+
+    As the stream goes by, whole documents go to val whenever it holds less than its share of the two budgets, else to
+    train; each is full when the next document would not fit. So no document is in both, none is cut, and a stream that
+    ends early has filled both in proportion. `shuffle_buffer` first mixes texts within a buffer of that many.
+    """
+    _check_vocabulary(tokenizer)
+    ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
+    budgets = {"train": max_train_tokens, "val": max_val_tokens}
+    val_share = max_val_tokens / max(1, max_train_tokens + max_val_tokens)
+    with _folder(out_dir) as folder, ExitStack() as stack:
+        writers = {
+            split: stack.enter_context(ShardWriter(folder / split, shard_bytes=shard_bytes)) for split in budgets
+        }
+        open_splits = {split for split, budget in budgets.items() if budget > 0}
+        for ids in encode_documents(tokenizer, ordered):
+            total = writers["train"].tokens + writers["val"].tokens
+            first = "val" if total and writers["val"].tokens < val_share * total else "train"
+            for split in (first, "train" if first == "val" else "val"):
+                if split in open_splits and writers[split].tokens + len(ids) <= budgets[split]:
+                    writers[split].write(ids)
+                    break
+                if writers[split].tokens:
+                    open_splits.discard(split)  # its budget ends with the document before this one
+            if not open_splits:
+                break
+        totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
+        if not totals["train_tokens"]:
+            raise ValueError(f"no document fits a budget of {max_train_tokens:,} train tokens: add text or raise it")
+        write_meta(
+            folder / "meta.json",
+            {
+                **describe_tokenizer(tokenizer),
+                "dataset_name": source_name,
+                "dataset_config": source_config,
+                "streaming": streaming,
+                "split_rule": "whole documents in proportion to the budgets",
+                "seed": seed,
+                "shuffle_buffer": shuffle_buffer,
+                "shard_bytes": shard_bytes,
+                **totals,
+            },
+        )
+
+
+def build_split_cache(
+    splits: Mapping[str, Iterable[str]],
+    out_dir: str | Path,
+    *,
+    tokenizer: Tokenizer,
+    shard_bytes: int,
+    seed: int | None,
+    source_name: str | None = None,
+    source_config: str | None = None,
+    split_rule: str = "given",
+) -> None:
+    """The same files for texts that are already split ({"train": ..., "val": ...}): all of them, without a budget."""
+    _check_vocabulary(tokenizer)
+    with _folder(out_dir) as folder:
+        totals = {}
+        for split, texts in splits.items():
+            with ShardWriter(folder / split, shard_bytes=shard_bytes) as writer:
+                for ids in encode_documents(tokenizer, texts):
+                    writer.write(ids)
+                totals[f"{split}_tokens"] = writer.tokens
+            if not writer.tokens:
+                raise ValueError(f"{source_name or out_dir} has no text in its {split} split")
+        write_meta(
+            folder / "meta.json",
+            {
+                **describe_tokenizer(tokenizer),
+                "dataset_name": source_name,
+                "dataset_config": source_config,
+                "split_rule": split_rule,
+                "seed": seed,
+                "shard_bytes": shard_bytes,
+                **totals,
+            },
+        )
+
+
+def build_sft_cache(
+    examples: Iterable[Sequence[Message] | Sequence[Mapping[str, str]]],
+    out_dir: str | Path,
+    *,
+    tokenizer: Tokenizer,
+    val_frac: float,
+    seed: int,
+    source_name: str | None = None,
+    source_config: str | None = None,
+    T: int | None = None,
+    groups: Sequence[str] | None = None,
+) -> None:
+    """out_dir/{train,val}_tokens.bin with {train,val}_idx.npy offsets, and out_dir/meta.json, whole or not at all.
+
+    Examples are split at random by `seed`; those of one group (a tree, by `groups`) stay together. One whose supervised
+    tokens would all be cut off by T (where T is given), or that has none, is dropped and counted.
+    """
+    _check_vocabulary(tokenizer)
+    rendered = [np.array(format_chat(tokenizer, example), dtype=TOKEN_DTYPE) for example in examples]
+    if groups is None:
+        train, val = split_rows(len(rendered), val_frac=val_frac, seed=seed)
+    else:
+        train, val = split_groups(groups, val_frac=val_frac, seed=seed)
+    with _folder(out_dir) as folder:
+        totals = write_sft_files(
+            folder,
+            {"train": (rendered[i] for i in train), "val": (rendered[i] for i in val)},
+            special=tokenizer.special_token_ids(),
+            T=T,
+        )
+        write_meta(
+            folder / "meta.json",
+            {
+                **describe_tokenizer(tokenizer),
+                "dataset_name": source_name,
+                "dataset_config": source_config,
+                "split_rule": f"by {'example' if groups is None else 'group'}, val_frac {val_frac}",
+                "seed": seed,
+                **totals,
+            },
+        )
+
+
+def _check_vocabulary(tokenizer: Tokenizer) -> None:
+    if tokenizer.vocab_size > 1 << 16:
+        raise ValueError(f"a vocabulary of {tokenizer.vocab_size:,} does not fit the 16-bit ids of a cache")
+
+
+def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str]:
+    """A buffer is filled, and each new text takes the place of a random one in it, which leaves."""
+    import torch
+
+    generator = make_generator(derive_seed(seed, "shuffle buffer"))
+    buffer: list[str] = []
+    for text in texts:
+        if len(buffer) < buffer_size:
+            buffer.append(text)
+            continue
+        place = int(torch.randint(0, buffer_size, (1,), generator=generator))
+        yield buffer[place]
+        buffer[place] = text
+    for place in torch.randperm(len(buffer), generator=generator).tolist():
+        yield buffer[place]
+
+
+class _folder:
+    """A folder that takes its place when the block ends well: shards of an earlier build never mix with this one's."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._temporary = temporary_beside(self._path)
+
+    def __enter__(self) -> Path:
+        discard(self._temporary)
+        self._temporary.mkdir(parents=True)
+        return self._temporary
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            publish(self._temporary, self._path)
+        discard(self._temporary)

@@ -1,0 +1,60 @@
+"""Text and chats to ids on disk: the parts that the pipeline's stages and the cache builders share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
+from niels_gpt.cache.meta import sha256_file
+from niels_gpt.sft_mask import supervised
+from niels_gpt.tokenizer import Tokenizer
+
+_BATCH = 256
+
+
+def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
+    """Each text's ids with the end-of-text id behind them, encoded many at a time."""
+    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
+    remaining = iter(texts)
+    while batch := list(islice(remaining, _BATCH)):
+        for ids in tokenizer.encode_batch(batch):
+            yield np.concatenate((ids, eot))
+
+
+def write_sft_files(
+    folder: Path, splits: Mapping[str, Iterable[np.ndarray]], *, special: Mapping[str, int], T: int | None
+) -> dict[str, int]:
+    """The token files of each split, without the examples that have nothing to learn within T; counts for meta.json."""
+    totals: dict[str, int] = {}
+    for split, examples in splits.items():
+        dropped = 0
+
+        def kept(examples: Iterable[np.ndarray] = examples) -> Iterator[np.ndarray]:
+            nonlocal dropped
+            for ids in examples:
+                window = ids if T is None else ids[: T + 1]
+                if supervised(window[None], asst_id=special["asst"], eot_id=special["eot"])[:, 1:].any():
+                    yield ids
+                else:
+                    dropped += 1
+
+        files = (folder / f"{split}_tokens.bin", folder / f"{split}_idx.npy")
+        totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept())
+        totals[f"{split}_dropped"] = dropped
+    return totals
+
+
+def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What meta.json says of it. A byte tokenizer has no file, and so no hash."""
+    path = getattr(tokenizer, "model_path", None)
+    return {
+        "token_dtype": TOKEN_DTYPE_NAME,
+        "tokenizer_sha256": sha256_file(path) if path else None,
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": tokenizer.special_token_ids(),
+    }

@@ -1,0 +1,70 @@
+"""Whole chats, padded or cut to T+1, with targets on what the assistant says alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.loss import IGNORE_INDEX
+from niels_gpt.sft_mask import supervised
+
+
+class SFTExampleDataset:
+    """Examples of one token file, memory-mapped. The assistant's id is taken from meta.json beside it if not given."""
+
+    def __init__(
+        self,
+        tokens_path: str | Path,
+        idx_path: str | Path,
+        *,
+        T: int,
+        device: str,
+        eot_id: int,
+        asst_id: int | None = None,
+    ) -> None:
+        self._tokens = open_tokens(tokens_path)
+        self._starts, self._lengths = _read_offsets(idx_path, tokens=len(self._tokens))
+        self._T, self._device, self._eot = T, device, eot_id
+        if asst_id is None:
+            asst_id = int(read_meta(Path(tokens_path).with_name("meta.json"))["special_token_ids"]["asst"])
+        self._asst = asst_id
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(x, y, y_masked), each (B, T) int64: examples drawn at random, each whole from its start."""
+        rows = torch.randint(0, len(self), (B,), generator=generator).numpy()
+        return self.examples(rows)
+
+    def examples(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The same for chosen examples."""
+        lengths = np.minimum(self._lengths[rows], self._T + 1)[:, None]
+        places = np.arange(int(lengths.max()))  # beyond the longest example there is only padding
+        inside = places < lengths
+        # Past its end a row points at its own first token, which is then overwritten: one gather, no index outside.
+        gathered = self._tokens[self._starts[rows][:, None] + places * inside]
+        ids = np.where(inside, gathered, gathered.dtype.type(self._eot))
+        learned = supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
+        sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
+        sequence[:, : len(places)] = ids
+        masked = np.full_like(sequence, IGNORE_INDEX)
+        masked[:, : len(places)][learned] = ids[learned]
+        whole, targets = torch.from_numpy(sequence).to(self._device), torch.from_numpy(masked).to(self._device)
+        return whole[:, :-1], whole[:, 1:], targets[:, 1:]
+
+
+def _read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, lengths), once they are known to describe a file of so many tokens."""
+    try:
+        starts = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is no file of offsets ({error}): build the cache again") from error
+    lengths = np.diff(np.append(starts, tokens)) if starts.ndim == 1 else np.empty(0)
+    if starts.dtype != np.int64 or not len(starts) or starts[0] != 0 or (lengths < 1).any():
+        raise ValueError(f"{path} does not hold the ascending offsets of {tokens:,} tokens: build the cache again")
+    return starts, lengths
