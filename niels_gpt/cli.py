@@ -69,6 +69,43 @@ def report(
     typer.echo(format_report(chosen, sources, line=line))
 
 
+inspect_app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
+app.add_typer(inspect_app, name="inspect")
+
+
+@inspect_app.callback()
+def _inspect_group() -> None:
+    """Keeps `niels-gpt inspect COMMAND` a group."""
+
+
+@inspect_app.command("sft")
+def inspect_sft(
+    n: Annotated[int, typer.Option(help="how many chats of each source")] = 3,
+    color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
+) -> None:
+    """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
+    import numpy as np
+
+    from niels_gpt.cache.manifest import open_chats
+    from niels_gpt.cache.meta import read_meta
+    from niels_gpt.chat_inspection import mark_chat
+    from niels_gpt.loss import IGNORE_INDEX
+    from niels_gpt.tokenizer import load_tokenizer
+
+    config, mix = Path("models/pretrain/config.json"), Path("cache/chat_mix.json")
+    if not config.is_file() or not mix.is_file():
+        typer.echo("ERROR: there are no chats and no model yet: run `dvc repro train mix` first", err=True)
+        raise typer.Exit(1)
+    tokenizer = load_tokenizer("cache/tokenizer")
+    names = list(read_meta(mix)["sources"])
+    chats = open_chats(mix, names=names, T=read_meta(config)["T"], device="cpu", root=Path())
+    for name, examples in chats.train.items():
+        for row in range(min(n, len(examples))):
+            x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
+            learned = [False, *(target != IGNORE_INDEX for target in masked)]
+            typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")
+
+
 @app.command()
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
@@ -80,19 +117,21 @@ def summary() -> None:
         raise typer.Exit(1)
     scores: dict[str, Any] = json.loads(Path("metrics/eval.json").read_text(encoding="utf-8"))
     trained: dict[str, Any] = json.loads(Path("metrics/train.json").read_text(encoding="utf-8"))
-    typer.echo(f"\n{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")
-    for stream, score in scores.items():
-        if isinstance(score, dict):
-            typer.echo(f"{stream:<12}{score['nats']:>12.4f}{score['bits_per_byte']:>12.4f}{score['tokens']:>12,}")
+    typer.echo(f"\n{'model':<10}{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")
+    for model, table in scores.items():
+        for stream, score in table.items():
+            numbers = f"{score['nats']:>12.4f}{score['bits_per_byte']:>12.4f}{score['tokens']:>12,}"
+            typer.echo(f"{model:<10}{stream:<12}{numbers}")
     mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
     typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
     last = Path("metrics/samples.md").read_text(encoding="utf-8").split("\n## ")[-1]
-    typer.echo(f"\nA sample:\n\n{last.split(chr(10), 1)[1].strip()}\n")
+    question, answer = last.split("\n", 1)
+    typer.echo(f"\nAsked: {question}\n\n{answer.strip()}\n")
     for what, where in (
-        ("model", "models/pretrain/ (best.pt, last.pt, config.json)"),
-        ("metrics", "metrics/train.json, metrics/eval.json, and curves in metrics/*.tsv"),
+        ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
+        ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
         ("samples", "metrics/samples.md"),
-        ("tokens", "cache/pretrain/, listed with their sha256 in cache/mix.json"),
-        ("run log", "logs/train.jsonl (times and speed, not tracked)"),
+        ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+        ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
     ):
         typer.echo(f"{what:<9}{where}")

@@ -79,6 +79,11 @@ def read_texts(folder: Path, rows: np.ndarray) -> Iterator[list[str]]:
     yield from _read(folder, rows, "text")
 
 
+def read_chats(folder: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
+    """Messages of the given rows (ascending), a list per row group."""
+    yield from _read(folder, rows, "messages")
+
+
 def _write(
     folder: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
 ) -> RowCount:

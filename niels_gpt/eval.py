@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.batching import get_batch, split_targets
-from niels_gpt.loss import loss_fn
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.loss import IGNORE_INDEX, loss_fn
 from niels_gpt.windows import TokenStream
 
 
@@ -91,6 +92,41 @@ def score_stream(
             tokens += y.numel()
             text_bytes += int(lengths.sum())
     return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+
+
+def mean_chat_loss(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int) -> float:
+    """Mean loss over the supervised tokens of these chats."""
+    with inference(model):
+        losses = [_chat_losses(model, chats, rows[first : first + B])[0] for first in range(0, len(rows), B)]
+    return float(torch.cat(losses).mean())
+
+
+def score_chats(
+    model: nn.Module, chats: SFTExampleDataset, *, token_bytes: np.ndarray, B: int, device: str, max_tokens: int | None
+) -> Score:
+    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it."""
+    bytes_of = torch.from_numpy(token_bytes).to(device)
+    nats = text_nats = 0.0
+    tokens = text_bytes = 0
+    with inference(model):
+        for first in range(0, len(chats), B):
+            losses, targets = _chat_losses(model, chats, np.arange(first, min(first + B, len(chats))))
+            lengths = bytes_of[targets]
+            nats += float(losses.sum())
+            text_nats += float(losses[lengths > 0].sum())
+            tokens += len(targets)
+            text_bytes += int(lengths.sum())
+            if max_tokens is not None and tokens >= max_tokens:
+                break
+    return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+
+
+def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """(losses, targets) of the supervised tokens, flat."""
+    x, _, y = chats.examples(rows)
+    kept = y.flatten() != IGNORE_INDEX
+    targets = y.flatten()[kept]
+    return F.cross_entropy(model(x).flatten(0, 1)[kept], targets, reduction="none").double(), targets
 
 
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 
+from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.eval import inference
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import Tokenizer, decode, encode
@@ -50,9 +53,56 @@ def generate(
     Each forward sees the last T ids, at positions 0..len-1; what lies further back is forgotten.
     """
     ids = encode(prompt_text).tolist() if tokenizer is None else tokenizer.encode(prompt_text)
+    stop = None if tokenizer is None else tokenizer.special_token_ids()["eot"]
+    ids = generate_ids(
+        model,
+        ids,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        stop=stop,
+        generator=generator,
+    )
+    return decode(torch.tensor(ids)) if tokenizer is None else tokenizer.decode(ids)
+
+
+def generate_reply(
+    model: GPT,
+    messages: Sequence[Mapping[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.9,
+    top_k: int | None = 50,
+    generator: torch.Generator | None = None,
+) -> str:
+    """What a fine-tuned model answers to a chat."""
+    ids = generate_ids(
+        model,
+        format_prompt(tokenizer, messages),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        stop=tokenizer.special_token_ids()["eot"],
+        generator=generator,
+    )
+    return tokenizer.decode(extract_assistant_reply(tokenizer, ids))
+
+
+def generate_ids(
+    model: GPT,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    stop: int | None,
+    generator: torch.Generator | None,
+) -> list[int]:
+    """The prompt's ids and those drawn after it, up to `stop` (which is not among them) or `max_new_tokens`."""
+    ids = list(prompt)
     if not ids:
         raise ValueError("the prompt is empty: give the model at least one character to go on from")
-    stop = None if tokenizer is None else tokenizer.special_token_ids()["eot"]
     device = model.tok_emb.weight.device
     with inference(model):
         for _ in range(max_new_tokens):
@@ -61,4 +111,4 @@ def generate(
             if token == stop:
                 break
             ids.append(token)
-    return decode(torch.tensor(ids)) if tokenizer is None else tokenizer.decode(ids)
+    return ids

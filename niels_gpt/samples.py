@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
-def format_samples(prompts: Sequence[str], texts: Sequence[str]) -> str:
-    """Markdown: for each prompt what the model made of it. The fence is longer than any the model can have written."""
-    parts = ["# Samples\n"]
-    for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True), start=1):
-        fence = "`" * max(3, _longest_run(text, "`") + 1)
-        parts.append(f"## {i}. {prompt.strip().splitlines()[0]}\n\n{fence}text\n{text}\n{fence}\n")
+def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """Markdown: under each title its (prompt, text) pairs. A fence is longer than any the model can have written."""
+    parts = []
+    for title, samples in sections.items():
+        parts.append(f"# {title}\n")
+        for prompt, text in samples:
+            fence = "`" * max(3, _longest_run(text, "`") + 1)
+            parts.append(f"## {prompt.strip().splitlines()[0]}\n\n{fence}text\n{text}\n{fence}\n")
     return "\n".join(parts)
 
 

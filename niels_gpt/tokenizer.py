@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-import os
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -128,10 +128,11 @@ class SentencePieceTokenizer:
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """On all cores."""
         plain = [text for text in texts if _SPACE_MARK not in text]
-        encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=os.cpu_count() or 1))
-        return [np.array(self.encode(text) if _SPACE_MARK in text else next(encoded), dtype="<u2") for text in texts]
+        encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
+        lists = (self.encode(text) if _SPACE_MARK in text else next(encoded) for text in texts)
+        # By way of array: numpy takes three times as long to read a list of ints.
+        return [np.frombuffer(array("H", ids), dtype=np.uint16).astype("<u2", copy=False) for ids in lists]
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Chat tokens have no text of their own and are left out."""

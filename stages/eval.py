@@ -1,51 +1,63 @@
-"""eval: every held-out stream apart, in nats a token and bits a byte, and what the model says."""
+"""eval: every held-out stream apart, in nats a token and bits a byte, and what the models say."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.checkpoint import load_checkpoint
-from niels_gpt.device import resolve_device
-from niels_gpt.eval import score_stream
-from niels_gpt.generate import generate
+from niels_gpt.eval import Score, score_chats, score_stream
+from niels_gpt.generate import generate, generate_reply
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.windows import check_lengths
 from stages.stage import Stage, run_stage
+from stages.training import prepare_device
+
+
+def load_model(path: str, device: str) -> GPT:
+    config, weights, _, _ = load_checkpoint(path, device)
+    model = GPT(config).to(device)
+    model.load_state_dict(weights)
+    return model
 
 
 def main(stage: Stage) -> None:
-    settings, device = stage.params.eval, resolve_device(stage.params.runtime.device)
-    mix, tokenizer = open_mix("cache/mix.json", root=Path()), load_tokenizer("cache/tokenizer")
-    config, weights, _, step = load_checkpoint("models/pretrain/best.pt", device)
-    model = GPT(config).to(device)
-    model.load_state_dict(weights)
+    settings, device = stage.params.eval, prepare_device(stage.params.runtime)
+    tokenizer = load_tokenizer("cache/tokenizer")
+    pretrained, tuned = (load_model(f"models/{name}/best.pt", device) for name in ("pretrain", "sft"))
+    T = pretrained.cfg.T
+    mix = open_mix("cache/mix.json", root=Path())
+    chats = open_chats("cache/chat_mix.json", names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
-    check_lengths({"val": streams}, T=model.cfg.T)
+    check_lengths({"val": streams}, T=T)
+    token_bytes, B, limit = tokenizer.token_bytes(), settings.B, settings.max_tokens
 
-    scores = {
-        name: vars(
-            score_stream(
-                model,
-                stream,
-                token_bytes=tokenizer.token_bytes(),
-                T=model.cfg.T,
-                B=settings.B,
-                device=device,
-                max_tokens=settings.max_tokens,
-            )
+    def score_texts(model: GPT) -> dict[str, Score]:
+        return {
+            name: score_stream(model, stream, token_bytes=token_bytes, T=T, B=B, device=device, max_tokens=limit)
+            for name, stream in streams.items()
+        }
+
+    answers = {
+        chats.val_names[name]: score_chats(
+            tuned, examples, token_bytes=token_bytes, B=B, device=device, max_tokens=limit
         )
-        for name, stream in streams.items()
+        for name, examples in chats.val.items()
     }
-    write_json(stage.out("metrics/eval.json"), {"step": step, **scores})
+    scores = {"pretrain": score_texts(pretrained), "sft": {**score_texts(tuned), **answers}}
+    write_json(
+        stage.out("metrics/eval.json"),
+        {model: {name: vars(score) for name, score in table.items()} for model, table in scores.items()},
+    )
 
-    samples = [
-        generate(
-            model,
+    written, said = [], []
+    for i, prompt in enumerate(settings.prompts):
+        text = generate(
+            pretrained,
             prompt,
             max_new_tokens=settings.max_new_tokens,
             temperature=settings.temperature,
@@ -53,11 +65,23 @@ def main(stage: Stage) -> None:
             tokenizer=tokenizer,
             generator=make_generator(derive_seed(settings.seed, "sample", i)),
         )
-        for i, prompt in enumerate(settings.prompts)
-    ]
-    stage.out("metrics/samples.md").write_text(format_samples(settings.prompts, samples), encoding="utf-8")
-    for name, score in scores.items():
-        stage.say(f"{name}: {score['nats']:.4f} nats a token, {score['bits_per_byte']:.4f} bits a byte")
+        written.append((prompt, text))
+    for i, question in enumerate(settings.questions):
+        reply = generate_reply(
+            tuned,
+            [{"role": "user", "content": question}],
+            tokenizer,
+            max_new_tokens=settings.max_new_tokens,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            generator=make_generator(derive_seed(settings.seed, "reply", i)),
+        )
+        said.append((question, reply))
+    page = format_samples({"The pretrained model goes on": written, "The fine-tuned model answers": said})
+    stage.out("metrics/samples.md").write_text(page, encoding="utf-8")
+    for model, table in scores.items():
+        for name, score in table.items():
+            stage.say(f"{model} {name}: {score.nats:.4f} nats a token, {score.bits_per_byte:.4f} bits a byte")
 
 
 if __name__ == "__main__":

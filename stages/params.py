@@ -182,6 +182,7 @@ class Eval(Section):
     B: Count
     max_tokens: Budget
     prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    questions: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     max_new_tokens: Count
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     top_k: Annotated[int, Field(ge=1)] | None
@@ -203,8 +204,10 @@ class Params(Section):
     shard: Shard
     p_train: dict[str, float]
     p_val: dict[str, float]
+    p_sft: dict[str, float]
     model: Model
     train: Train
+    sft: Train
     eval: Eval
     runtime: Runtime
 
@@ -213,18 +216,22 @@ class Params(Section):
         bad = [name for name in (*self.sources, *self.chats) if not _SOURCE_NAME.fullmatch(name)]
         if bad:
             raise ValueError(f"source names {bad} must match [a-z0-9_]+: they become folders and words of a command")
-        if not self.sources:
-            raise ValueError("sources is empty: name at least one source")
+        if not self.sources or not self.chats:
+            raise ValueError("sources or chats is empty: each needs at least one")
         both = sorted(set(self.sources) & set(self.chats))
         if both:
             raise ValueError(f"{both} stand under sources and under chats: a name may be used once")
         mix_probabilities(self.p_train, self.sources, name="p_train")
         mix_probabilities(self.p_val, self.sources, name="p_val")
-        missing = sorted(set(self.sources) - set(self.p_train))
-        if missing:
-            raise ValueError(f"p_train has no weight for {missing}: give each one (0 leaves a source out of the draw)")
-        names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        mix_probabilities(self.p_sft, self.chats, name="p_sft")
+        for table, weights, names in (("p_train", self.p_train, self.sources), ("p_sft", self.p_sft, self.chats)):
+            missing = sorted(set(names) - set(weights))
+            if missing:
+                raise ValueError(
+                    f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
+                )
+        val_names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
+        twice = sorted({name for name in val_names if val_names.count(name) > 1})
         if twice:
             raise ValueError(f"val_name {twice} is used by more than one source: each needs its own")
         return self

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.manifest import list_shards
-from niels_gpt.cache.meta import read_meta, write_meta
+from niels_gpt.cache.meta import list_files, read_meta, write_meta
 from niels_gpt.cache.shards import write_shards
 from stages.stage import Stage, run_stage
 
@@ -25,10 +24,7 @@ def main(stage: Stage) -> None:
             shard_bytes=shard_bytes,
             max_tokens=max_tokens,
         )
-        shards = [
-            {**shard, "path": f"cache/pretrain/{stage.key}/{shard['path']}"}
-            for shard in list_shards(out / split, root=out)
-        ]
+        shards = list_files(out, f"{split}/shard_*.bin", published=f"cache/pretrain/{stage.key}")
         manifest[split] = {"tokens": kept, "shards": shards}
     source, rule = provenance.pop("source"), provenance.pop("split")
     write_meta(

@@ -1,4 +1,4 @@
-"""split@S: which rows are train and which are held out. Row numbers only; no text is copied."""
+"""split@S and split_chat@S: which rows are train and which are held out. Row numbers only; no text is copied."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import numpy as np
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.meta import sha256_file
 from niels_gpt.documents import FILE_NAME, count_rows, read_column
-from niels_gpt.split import split_rows
-from stages.params import DocumentSplit
+from niels_gpt.split import split_groups, split_rows
+from stages.params import DocumentSplit, TreeSplit
 from stages.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    raw, rule = Path("cache/raw", stage.key), stage.source.split
-    if isinstance(rule, DocumentSplit):
+    raw = Path("cache/raw", stage.key)
+    source = stage.chat_source or stage.source
+    rule = source.split
+    if isinstance(rule, TreeSplit):
+        train, val = split_groups(read_column(raw, "group"), val_frac=rule.val_frac, seed=rule.seed)
+    elif isinstance(rule, DocumentSplit):
         train, val = split_rows(count_rows(raw), val_frac=rule.val_frac, seed=rule.seed)
     else:
         given = read_column(raw, "split")
@@ -24,15 +28,17 @@ def main(stage: Stage) -> None:
     if not train or not val:
         raise ValueError(
             f"{len(train)} documents to train on and {len(val)} to hold out for validation: each needs at least one "
-            f"(by: {rule.by}); add text, or check how documents are told apart in {stage.source.input}"
+            f"(by: {rule.by}); add text, or check how documents are told apart in {source.input}"
         )
-    out = stage.out(f"cache/split/{stage.key}")
+    # Chats beside, not among: the tokenizer is trained on what is in cache/split.
+    place = f"cache/{'split_chat' if stage.chat_source else 'split'}/{stage.key}"
+    out = stage.out(place)
     out.mkdir()
     np.save(out / "train.npy", np.array(train, dtype=np.int64))
     np.save(out / "val.npy", np.array(val, dtype=np.int64))
     # The tokenizer depends on splits alone; with this they tell it of a changed text, too.
     write_json(out / "split.json", {**rule.model_dump(), "documents_sha256": sha256_file(raw / FILE_NAME)})
-    stage.say(f"{len(train):,} train, {len(val):,} val -> cache/split/{stage.key}")
+    stage.say(f"{len(train):,} train, {len(val):,} val -> {place}")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""tokenize@S: every row encoded once, an end-of-text id behind each document."""
+"""tokenize@S and tokenize_chat@S: every row encoded once; a document ends with the end-of-text id, a turn likewise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.encoding import describe_tokenizer, encode_documents
-from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
-from niels_gpt.documents import read_texts
+from niels_gpt.atomic import write_json
+from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
+from niels_gpt.cache.meta import list_files, read_meta, sha256_file, write_meta
+from niels_gpt.chat_template import format_chat
+from niels_gpt.documents import read_chats, read_texts
 from niels_gpt.progress import progress
-from niels_gpt.tokenizer import load_tokenizer, tokenizer_file
+from niels_gpt.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
 from stages.stage import Stage, run_stage
 
 TOKENIZER = Path("cache/tokenizer")
@@ -25,26 +28,55 @@ def texts(raw: Path, rows: np.ndarray, *, title: str) -> Iterator[str]:
             bar.update(len(batch))
 
 
-def main(stage: Stage) -> None:
-    tokenizer = load_tokenizer(TOKENIZER)
-    raw, split = Path("cache/raw", stage.key), Path("cache/split", stage.key)
-    out = stage.out(f"cache/tokens/{stage.key}")
+def rendered(tokenizer: Tokenizer, raw: Path, rows: np.ndarray) -> Iterator[np.ndarray]:
+    for batch in read_chats(raw, rows):
+        for messages in batch:
+            yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+
+
+def tokenize_texts(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
+    split, out = Path("cache/split", stage.key), stage.out(f"cache/tokens/{stage.key}")
     out.mkdir()
     totals = {}
     for name in ("train", "val"):
         rows = np.load(split / f"{name}.npy")
         documents = encode_documents(tokenizer, texts(raw, rows, title=f"{stage.title} {name}"))
         _, totals[name] = write_token_file(out / f"{name}_tokens.bin", out / f"{name}_idx.npy", documents)
-    write_meta(
-        out / "meta.json",
-        {
-            "source": read_meta(raw / "source.json"),
-            "split": read_meta(split / "split.json"),
-            **describe_tokenizer(tokenizer),
-            "tokenizer_sha256": sha256_file(tokenizer_file(TOKENIZER)),
-        },
-    )
+    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json")})
     stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> cache/tokens/{stage.key}")
+
+
+def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
+    split, place = Path("cache/split_chat", stage.key), f"cache/sft/{stage.key}"
+    out = stage.out(place)
+    out.mkdir()
+    examples = {name: rendered(tokenizer, raw, np.load(split / f"{name}.npy")) for name in ("train", "val")}
+    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=stage.params.model.T)
+    if not totals["train_examples"] or not totals["val_examples"]:
+        raise ValueError(f"no chat has an answer within model.T = {stage.params.model.T} tokens: raise it")
+    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json"), **totals})
+    manifest = {
+        **describe_tokenizer(tokenizer),
+        "tokenizer_sha256": meta["tokenizer_sha256"],
+        "folder": place,
+        "files": list_files(out, "*_*.*", published=place),
+    }
+    write_json(stage.out(f"cache/chat_manifests/{stage.key}.json"), manifest)
+    dropped = totals["train_dropped"] + totals["val_dropped"]
+    stage.say(
+        f"{totals['train_examples']:,} train and {totals['val_examples']:,} val chats, {dropped:,} dropped for want of "
+        f"an answer within T -> {place}"
+    )
+
+
+def main(stage: Stage) -> None:
+    tokenizer, raw = load_tokenizer(TOKENIZER), Path("cache/raw", stage.key)
+    meta = {
+        **describe_tokenizer(tokenizer),
+        "source": read_meta(raw / "source.json"),
+        "tokenizer_sha256": sha256_file(tokenizer_file(TOKENIZER)),
+    }
+    (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, raw, meta)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import io
+import json
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,11 @@ TINY: dict[str, object] = {
     "train.warmup_steps": 4,
     "train.eval_every": 20,
     "train.eval_steps": 2,
+    "sft.total_steps": 12,
+    "sft.B": 4,
+    "sft.warmup_steps": 2,
+    "sft.eval_every": 6,
+    "sft.eval_steps": 2,
     "eval.max_new_tokens": 8,
     "runtime.threads": 1,
 }
@@ -106,8 +114,6 @@ def with_values(text: str, values: dict[str, object]) -> str:
         for part in parents:
             node = node[part]
         node[last] = value
-    import io
-
     out = io.StringIO()
     yaml.dump(tree, out)
     return apply_preset(text, out.getvalue())
@@ -141,10 +147,33 @@ def make_repo(path: Path) -> Repo:
     dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
     (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:12]))
 
+    (path / "data/dolly").mkdir()
+    rows = [{"instruction": f"say {i}", "context": "", "response": f"word {i}", "category": "x"} for i in range(12)]
+    (path / "data/dolly/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "data/oasst1").mkdir()
+    (path / "data/oasst1/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_trees()))
+
     repo = Repo(path)
     repo.run("git", "init", "-q", "-b", "main")
     repo.commit("tiny")
     return repo
+
+
+def tiny_trees() -> list[dict[str, Any]]:
+    """Eight trees of a question and two answers, short enough for a tiny context."""
+    return [
+        {
+            "message_id": f"{tree}-{i}",
+            "parent_id": None if i == 0 else f"{tree}-0",
+            "role": "assistant" if i else "prompter",
+            "text": f"hm {tree}{i}",
+            "lang": "en",
+            "deleted": False,
+            "message_tree_id": f"tree{tree}",
+        }
+        for tree in range(8)
+        for i in range(3)
+    ]
 
 
 @pytest.fixture(scope="session")

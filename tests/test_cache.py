@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.atomic import write_json
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, build_split_cache
-from niels_gpt.cache.meta import read_meta, sha256_file
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.meta import list_files, read_meta, sha256_file
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.chat_inspection import mark_chat
 from niels_gpt.chat_template import format_chat
 from niels_gpt.sft_mask import supervised
 from niels_gpt.split import split_groups
@@ -248,3 +252,53 @@ def test_a_folder_without_shards_or_too_short_ones(tmp_path: Path) -> None:
     np.arange(4, dtype="<u2").tofile(tmp_path / "shard_00000.bin")
     with pytest.raises(ValueError, match="too short"):
         PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")
+
+
+def test_a_marked_chat_shows_exactly_what_is_learned(tmp_path: Path) -> None:
+    chat = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yo"},
+        {"role": "user", "content": "more"},
+        {"role": "assistant", "content": "no"},
+    ]
+    build_sft_cache([chat, *CHATS[:5]], tmp_path / "s", tokenizer=TOK, val_frac=0.1, seed=3)
+    paths = (tmp_path / "s/train_tokens.bin", tmp_path / "s/train_idx.npy")
+    whole = "<sys>be brief<eot><usr>hi<eot><asst>«yo<eot>»<usr>more<eot><asst>«no<eot>»"
+    for T, expected in ((64, whole), (20, "<sys>be brief<eot><usr>hi<eot><asst>«yo<eot>»<usr>mo")):
+        dataset = SFTExampleDataset(*paths, T=T, device="cpu", eot_id=EOT)
+        shown = []
+        for row in range(len(dataset)):
+            x, y, masked = (tensor[0].tolist() for tensor in dataset.examples(np.array([row])))
+            ids, learned = [x[0], *y], [False, *(target != -100 for target in masked)]
+            shown.append(mark_chat(TOK, ids, learned, color=False))
+        assert expected in shown
+    assert "\033[1;32m" in mark_chat(TOK, ids, learned, color=True)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_bytes_do_not_depend_on_the_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    expected = files(pretrain(tmp_path / "a"))
+    monkeypatch.setattr(os, "cpu_count", lambda: workers)
+    assert files(pretrain(tmp_path / "b")) == expected
+
+
+def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    for name, ids in (("good", [1, 2, 3]), ("high", [1, 300]), ("cut", [1, 2, 3]), ("gone", [5])):
+        np.array(ids, dtype="<u2").tofile(tmp_path / f"c/shard_{name}.bin")
+    shards = list_files(tmp_path / "c", "shard_*.bin", published="c")
+    (tmp_path / "c/shard_gone.bin").unlink()
+    (tmp_path / "c/shard_cut.bin").write_bytes(b"\1")
+    source = {"val_name": "v", "train": {"shards": shards}, "val": {"shards": []}}
+    write_json(tmp_path / "mix.json", {"vocab_size": 260, "sources": {"x": source}})
+    with pytest.raises(ValueError, match="tokens differ from the mix") as error:
+        open_mix(tmp_path / "mix.json", root=tmp_path)
+    for part in ("shard_high.bin (ids at or above V=260)", "shard_cut.bin (changed)", "shard_gone.bin (missing)"):
+        assert part in str(error.value)
+    assert "shard_good" not in str(error.value)
+    (tmp_path / "mix.json").write_text("{")
+    with pytest.raises(ValueError, match="not valid JSON"):
+        open_mix(tmp_path / "mix.json", root=tmp_path)

@@ -67,12 +67,13 @@ def test_summary_before_a_run_says_what_to_do(project: Path) -> None:
 def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     (project / "metrics").mkdir()
     score = {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}
-    (project / "metrics/eval.json").write_text(json.dumps({"step": 5, "val_wiki": score}))
+    (project / "metrics/eval.json").write_text(json.dumps({"pretrain": {"val_wiki": score}}))
     mix = {"wiki": {"p": 1.0, "rows": 5, "drawn": 1.0}}
     (project / "metrics/train.json").write_text(json.dumps({"parameters": 10, "tokens": 20, "mix": mix}))
-    (project / "metrics/samples.md").write_text("# Samples\n\n## 1. p\n\n```text\nonce upon\n```\n")
+    (project / "metrics/samples.md").write_text("# Samples\n\n## Why?\n\n```text\nonce upon\n```\n")
     output = CliRunner().invoke(app, ["summary"]).output
     assert "val_wiki" in output
     assert "2.2500" in output
     assert "once upon" in output
+    assert "Asked: Why?" in output
     assert "models/pretrain" in output

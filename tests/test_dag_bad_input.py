@@ -83,7 +83,11 @@ def test_one_document_cannot_be_held_out(fresh_repo: Repo) -> None:
 
 
 def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -> None:
-    refused(built_repo.stage("load", "news"), "there is no source 'news'", "['primer', 'roam', 'wiki']")
+    refused(
+        built_repo.stage("load", "news"),
+        "there is no source 'news'",
+        "['dolly15k', 'oasst1', 'primer', 'roam', 'wiki']",
+    )
     built_repo.set(sources__wiki__shard__max_train_tokens=10)
     refused(built_repo.stage("shard", "wiki"), "a budget of 10 tokens is smaller than the first document")
 

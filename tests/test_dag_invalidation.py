@@ -9,7 +9,8 @@ import pytest
 from tests.conftest import Repo, make_repo
 
 pytestmark = pytest.mark.dag
-ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix", "train", "eval"]
+TRAINED = ["train", "sft", "eval"]
+ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix", *TRAINED]
 
 
 def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> None:
@@ -20,7 +21,7 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
     assert built_repo.repro() == []
 
     built_repo.set(p_train__roam=0.3)
-    assert built_repo.repro() == ["train", "eval"]
+    assert built_repo.repro() == TRAINED
 
     built_repo.set(sources__roam__split__val_frac=0.4)
     assert sorted(built_repo.repro()) == sorted(ROAM_CHAIN)
@@ -33,7 +34,7 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
 
 def test_a_smaller_shard_cuts_again_and_encodes_nothing(built_repo: Repo) -> None:
     built_repo.set(shard__shard_bytes=4096)
-    assert sorted(built_repo.repro()) == sorted(["shard@wiki", "shard@roam", "shard@primer", "mix", "train", "eval"])
+    assert sorted(built_repo.repro()) == sorted(["shard@wiki", "shard@roam", "shard@primer", "mix", *TRAINED])
     assert len(list((built_repo.path / "cache/pretrain/wiki/train").glob("shard_*.bin"))) > 1
 
 
@@ -45,16 +46,32 @@ def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
 def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     params = built_repo.path / "params.yaml"
     text = params.read_text()
-    start, end = text.index("  primer:\n"), text.index("tokenizer:\n")
+    start, end = text.index("  primer:\n"), text.index("# Where chats come from")
     params.write_text(text[:start] + "\n" + text[end:].replace("  primer: 0.02\n", ""))
-    assert built_repo.repro() == ["mix", "train", "eval"]
+    assert built_repo.repro() == ["mix", *TRAINED]
 
 
 def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: object) -> None:
     import pathlib
 
     again = make_repo(pathlib.Path(str(tmp_path)) / "elsewhere" / "clone")
-    assert len(again.repro()) == 16
+    assert len(again.repro()) == 23
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
         assert (again.path / name).read_bytes() == (built_template.path / name).read_bytes(), name
     shutil.rmtree(again.path)
+
+
+def test_fine_tuning_alone_and_a_new_vocabulary(built_repo: Repo) -> None:
+    built_repo.set(sft__base_lr=0.01)
+    assert built_repo.repro() == ["sft", "eval"]
+    built_repo.set(chats__dolly15k__split__val_frac=0.3)
+    assert built_repo.repro() == ["split_chat@dolly15k", "tokenize_chat@dolly15k", "mix", "sft", "eval"]
+
+    pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
+    built_repo.set(tokenizer=pieces)
+    again = built_repo.repro()
+    assert not [stage for stage in again if stage.startswith(("load", "split"))]
+    built_repo.set(tokenizer__vocab_size=430)
+    names = [f"{stage}@{source}" for stage in ("tokenize", "shard") for source in ("wiki", "roam", "primer")]
+    chats = ["tokenize_chat@dolly15k", "tokenize_chat@oasst1"]
+    assert sorted(built_repo.repro()) == sorted(["tokenizer", *names, *chats, "mix", *TRAINED])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import generate, sample_next_token, top_k_filter
+from niels_gpt.generate import generate, generate_reply, sample_next_token, top_k_filter
 from niels_gpt.model.gpt import GPT
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import ByteTokenizer
@@ -62,7 +62,20 @@ def test_with_a_tokenizer_the_end_of_turn_stops() -> None:
     assert generate(model, "abc", max_new_tokens=20, temperature=0, tokenizer=ByteTokenizer()) == "abc"
 
 
+def test_a_reply_is_what_comes_before_the_end_of_the_turn() -> None:
+    model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
+    chat = [{"role": "user", "content": "hi"}]
+    dice = [torch.Generator().manual_seed(1) for _ in range(2)]
+    replies = [generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, generator=d) for d in dice]
+    assert replies[0] == replies[1]
+    with torch.no_grad():
+        model.tok_emb.weight.zero_()
+        model.tok_emb.weight[259] = 1.0
+        model.ln_f.bias.fill_(1.0)
+    assert generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, temperature=0) == ""
+
+
 def test_samples_cannot_break_out_of_their_fence() -> None:
-    page = format_samples(["p\nq"], ["a\n````\n# not a heading"])
+    page = format_samples({"Title": [("p\nq", "a\n````\n# not a heading")]})
     assert "`````text\na\n````\n# not a heading\n`````" in page
-    assert "## 1. p\n" in page
+    assert "# Title\n\n## p\n" in page

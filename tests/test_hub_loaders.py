@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.atomic import write_json
+from niels_gpt.tokenizer import ByteTokenizer, describe
 from tests.conftest import ROOT, Repo, make_repo
 from tests.hub.fixture import HubHandle, running_hub
 from tests.hub.repositories import make_large_fineweb, make_repositories
@@ -358,3 +360,45 @@ def test_a_killed_fetch_starts_again_cleanly(
     assert done.returncode == 0, done.stderr
     assert digests(repo, "gutenberg") == faultless["gutenberg"]
     assert not list((repo.path / "cache/raw").glob(".gutenberg.tmp*"))
+
+
+def test_build_all_builds_every_cache_and_names_what_failed(hub: HubHandle, tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer/tokenizer.json", describe(ByteTokenizer(), "byte"))
+    command = [sys.executable, "-m", "niels_gpt.cache.cli", "build-all", "--seed", "42", "--shuffle-buffer", "50"]
+    command += ["--cache-dir", str(tmp_path / "c"), "--tokenizer", str(tmp_path / "tokenizer")]
+    command += ["--max-train-tokens", "60000", "--max-val-tokens", "4000", "--shard-bytes", "20000"]
+    notes = ["--roam-root", str(ROOT / "data/roam")]
+
+    def run(home: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more],
+            cwd=ROOT,
+            env=hub.environment(tmp_path / home),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+
+    hub.reset()
+    done = run("a", *notes)
+    assert done.returncode == 0, done.stderr
+    caches = [
+        "pretrain/fineweb_edu",
+        "pretrain/roam",
+        "pretrain/wikitext",
+        "pretrain/gutenberg",
+        "sft/dolly15k",
+        "sft/oasst1",
+    ]
+    for cache in caches:
+        assert (tmp_path / "c" / cache / "meta.json").is_file(), cache
+    meta = json.loads((tmp_path / "c/pretrain/fineweb_edu/meta.json").read_text())
+    assert meta["streaming"] is True
+    assert 50_000 < meta["train_tokens"] <= 60_000
+
+    hub.fault("*", "dolly", "status", times=-1, code=404, headers={"X-Error-Code": "RepoNotFound"})
+    done = run("b", "--roam-root", str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert "2 caches were not built: pretrain/roam, sft/dolly15k" in done.stderr
+    assert "sft/oasst1: built" in done.stdout

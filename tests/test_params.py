@@ -26,18 +26,35 @@ def test_the_key_set_is_frozen() -> None:
     assert isinstance(params, Params)
     source = ["input", "remote", "val_name", "load.kind", "shard.max_train_tokens", "shard.max_val_tokens", "split.by"]
     by_document = ["split.val_frac", "split.seed"]
+    chat = [
+        "input",
+        "remote",
+        "val_name",
+        "load.kind",
+        "load.dataset",
+        "load.revision",
+        "load.seed",
+        "split.by",
+        *by_document,
+    ]
+    schedule = ["seed", "total_steps", "B", "base_lr", "min_lr", "warmup_steps", "weight_decay", "beta1", "beta2"]
+    schedule += ["grad_clip", "eval_every", "eval_steps"]
     expected = {
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
+        *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
+        *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
         "shard.shard_bytes",
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
-        "p_val.wiki",
+        *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),
-        *(f"train.{key}" for key in ("seed", "total_steps", "B", "base_lr", "min_lr", "warmup_steps", "weight_decay")),
-        *(f"train.{key}" for key in ("beta1", "beta2", "grad_clip", "eval_every", "eval_steps")),
-        *(f"eval.{key}" for key in ["B", "max_tokens", "prompts", "max_new_tokens", "temperature", "top_k", "seed"]),
+        *(f"{stage}.{key}" for stage in ("train", "sft") for key in schedule),
+        *(
+            f"eval.{key}"
+            for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]
+        ),
         *(f"runtime.{key}" for key in ["device", "hub_patience_s", "threads", "log_every", "checkpoint_every"]),
     }
     assert leaves(raw) == expected
@@ -46,7 +63,7 @@ def test_the_key_set_is_frozen() -> None:
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
     _, raw = parse_params(preset.read_text())
-    own = ("sources", "chats", "p_train", "p_val", "tokenizer")
+    own = ("sources", "chats", "p_train", "p_val", "p_sft", "tokenizer")
     _, sample = parse_params(TEXT)
     assert {leaf for leaf in leaves(raw) if not leaf.startswith(own)} == {
         leaf for leaf in leaves(sample) if not leaf.startswith(own)

@@ -42,7 +42,7 @@ def test_the_table_names_every_parameter() -> None:
     _, raw = parse_params(TEXT)
     for leaf in leaves(raw):
         last = leaf.split(".")[-1]
-        if not leaf.startswith(("p_train", "p_val")):
+        if not leaf.startswith(("p_train", "p_val", "p_sft")):
             assert f"`{last}`" in table or f".{last}`" in table or f"`{last}:" in table, leaf
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
+from niels_gpt.tokenizer import ByteTokenizer
 from niels_gpt.train.loop import Hooks, StepReport, train
 from niels_gpt.train.metrics import loss_curve, summarise, write_tsv
 from niels_gpt.train.optimizer import build_optimizer
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.task import ChatTask, PretrainTask
 from niels_gpt.windows import TokenStream
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
@@ -37,6 +42,8 @@ CONFIG = TrainConfig(
     eval_steps=2,
 )
 
+TASK = PretrainTask(train=STREAMS, val={"wiki": STREAMS["wiki"]}, cfg=CONFIG, T=MODEL.T, device="cpu")
+
 
 @pytest.fixture(autouse=True)
 def one_thread():  # type: ignore[no-untyped-def]
@@ -46,12 +53,10 @@ def one_thread():  # type: ignore[no-untyped-def]
     torch.set_num_threads(threads)
 
 
-def run(
-    state: RunState | None = None, hooks: Hooks | None = None, config: TrainConfig = CONFIG
-) -> tuple[GPT, RunState]:
+def run(state: RunState | None = None, hooks: Hooks | None = None) -> tuple[GPT, RunState]:
     set_seed(1)
     model = GPT(MODEL)
-    return model, train(model, STREAMS, {"wiki": STREAMS["wiki"]}, config, device="cpu", state=state, hooks=hooks)
+    return model, train(model, TASK, CONFIG, state=state, hooks=hooks)
 
 
 def test_a_tiny_seeded_run_matches_the_golden_losses() -> None:
@@ -105,7 +110,7 @@ def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad()
     with torch.no_grad():
         model.tok_emb.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match=r"became nan at step 0 with lr 0"):
-        train(model, STREAMS, STREAMS, CONFIG, device="cpu", hooks=Hooks(save=lambda s: saved.append(s.step)))
+        train(model, TASK, CONFIG, hooks=Hooks(save=lambda s: saved.append(s.step)))
     assert saved == []
 
 
@@ -130,3 +135,42 @@ def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     lines = (tmp_path / "x.tsv").read_text().splitlines()
     assert lines[0] == "step\tloss\tlr"
     assert len(lines) == 31
+
+
+def chat_task(folder: Path) -> ChatTask:
+    chats = [
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes" if i % 2 else "no"}]
+        for i in range(20)
+    ]
+    datasets: dict[str, dict[str, SFTExampleDataset]] = {"train": {}, "val": {}}
+    for name in ("dolly15k", "oasst1"):
+        build_sft_cache(chats, folder / name, tokenizer=ByteTokenizer(), val_frac=0.2, seed=1)
+        for split, table in datasets.items():
+            paths = (folder / name / f"{split}_tokens.bin", folder / name / f"{split}_idx.npy")
+            table[name] = SFTExampleDataset(*paths, T=MODEL.T, device="cpu", eot_id=259)
+    cfg = replace(CONFIG, p_train={"dolly15k": 0.25, "oasst1": 0.75})
+    return ChatTask(train=datasets["train"], val=datasets["val"], text=TASK, cfg=cfg, device="cpu")
+
+
+def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Path) -> None:
+    task = chat_task(tmp_path)
+    set_seed(1)
+    model = GPT(MODEL)
+    state = train(model, task, task.cfg)
+    assert set(state.drawn_rows) == {"dolly15k", "oasst1"}
+    assert state.drawn_rows["oasst1"] > state.drawn_rows["dolly15k"]
+    first, last = state.validations[0], state.validations[-1]
+    assert set(last) == {"step", "val_loss", "dolly15k", "oasst1", "wiki"}
+    assert last["val_loss"] < first["val_loss"]
+    assert last["val_loss"] == pytest.approx(0.25 * last["dolly15k"] + 0.75 * last["oasst1"])
+
+
+def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
+    task = chat_task(tmp_path)
+    for n in (0, 5):
+        a, b = task.batch(n), task.batch(n)
+        assert torch.equal(a.x, b.x)
+        assert torch.equal(a.y, b.y)
+        assert sum(a.rows.values()) == CONFIG.B
+        assert ((a.y == -100) | (a.y == torch.roll(a.x, -1, 1)) | (torch.arange(MODEL.T) == MODEL.T - 1)).all()
+    assert not torch.equal(task.batch(0).x, task.batch(1).x)

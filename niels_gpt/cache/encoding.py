@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,27 @@ from niels_gpt.cache.meta import sha256_file
 from niels_gpt.sft_mask import supervised
 from niels_gpt.tokenizer import Tokenizer
 
-_BATCH = 256
+_BATCH = 64
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
-    """Each text's ids with the end-of-text id behind them, encoded many at a time."""
+    """Each text's ids with the end-of-text id behind them, in order, encoded on all cores.
+
+    Several small batches are under way at once: while one is in the encoder's own code, which lets Python go on, the
+    ids of another become an array. What comes out does not depend on how many.
+    """
+    workers = os.cpu_count() or 1
     eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
     remaining = iter(texts)
-    while batch := list(islice(remaining, _BATCH)):
-        for ids in tokenizer.encode_batch(batch):
-            yield np.concatenate((ids, eot))
+    pending: deque[Future[list[np.ndarray]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        while True:
+            while len(pending) <= workers and (batch := list(islice(remaining, _BATCH))):
+                pending.append(pool.submit(tokenizer.encode_batch, batch))
+            if not pending:
+                return
+            for ids in pending.popleft().result():
+                yield np.concatenate((ids, eot))
 
 
 def write_sft_files(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.windows import TokenStream
 
 
@@ -22,19 +23,21 @@ class Mix:
     val_names: dict[str, str]
 
 
-def list_shards(folder: Path, *, root: Path) -> list[dict[str, Any]]:
-    """path (relative to `root`), bytes and sha256 of every shard in a folder, in order."""
-    return [
-        {"path": path.relative_to(root).as_posix(), "bytes": path.stat().st_size, "sha256": sha256_file(path)}
-        for path in sorted(folder.glob("shard_*.bin"))
-    ]
+@dataclass(frozen=True)
+class Chats:
+    """Every chat source's examples, by the source's name."""
+
+    train: dict[str, SFTExampleDataset]
+    val: dict[str, SFTExampleDataset]
+    val_names: dict[str, str]
 
 
 def open_mix(path: str | Path, *, root: Path) -> Mix:
     """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of."""
     mix = read_meta(path)
     sources = mix["sources"]
-    _check_shards(sources, vocab_size=mix["vocab_size"], root=root)
+    shards = [shard for source in sources.values() for split in ("train", "val") for shard in source[split]["shards"]]
+    _check_files(shards, vocab_size=mix["vocab_size"], root=root)
 
     def streams(split: str) -> dict[str, TokenStream]:
         return {
@@ -50,17 +53,39 @@ def open_mix(path: str | Path, *, root: Path) -> Mix:
     )
 
 
-def _check_shards(sources: Mapping[str, Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
-    """Raise, naming every shard that is absent, not what the mix was made of, or has ids that the model has not."""
+def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
+    """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
+    mix = read_meta(path)
+    sources = {name: mix["sources"][name] for name in names}
+    _check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
+
+    def datasets(split: str) -> dict[str, SFTExampleDataset]:
+        return {
+            name: SFTExampleDataset(
+                root / source["folder"] / f"{split}_tokens.bin",
+                root / source["folder"] / f"{split}_idx.npy",
+                T=T,
+                device=device,
+                eot_id=mix["special_token_ids"]["eot"],
+                asst_id=mix["special_token_ids"]["asst"],
+            )
+            for name, source in sources.items()
+        }
+
+    val_names = {name: source["val_name"] for name, source in sources.items()}
+    return Chats(train=datasets("train"), val=datasets("val"), val_names=val_names)
+
+
+def _check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
+    """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not."""
     bad = []
-    for source in sources.values():
-        for shard in (*source["train"]["shards"], *source["val"]["shards"]):
-            path = root / shard["path"]
-            if not path.is_file():
-                bad.append(f"{shard['path']} (missing)")
-            elif path.stat().st_size != shard["bytes"] or sha256_file(path) != shard["sha256"]:
-                bad.append(f"{shard['path']} (changed)")
-            elif int(open_tokens(path).max()) >= vocab_size:
-                bad.append(f"{shard['path']} (ids at or above V={vocab_size})")
+    for file in files:
+        path = root / file["path"]
+        if not path.is_file():
+            bad.append(f"{file['path']} (missing)")
+        elif path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]:
+            bad.append(f"{file['path']} (changed)")
+        elif path.suffix == ".bin" and int(open_tokens(path).max()) >= vocab_size:
+            bad.append(f"{file['path']} (ids at or above V={vocab_size})")
     if bad:
-        raise ValueError(f"shards differ from the mix: {', '.join(bad)}; `dvc checkout` brings them back")
+        raise ValueError(f"tokens differ from the mix: {', '.join(bad)}; `dvc checkout` brings them back")

@@ -28,3 +28,15 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, Any]]:
+    """path (below `published`, where the folder will stand), bytes and sha256 of the files that match, in order."""
+    return [
+        {
+            "path": f"{published}/{path.relative_to(folder).as_posix()}",
+            "bytes": path.stat().st_size,
+            "sha256": sha256_file(path),
+        }
+        for path in sorted(folder.glob(pattern))
+    ]

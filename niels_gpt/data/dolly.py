@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from niels_gpt.data.hub import load_dataset
+from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample
 
 DATASET = "databricks/databricks-dolly-15k"
@@ -25,7 +25,7 @@ def iter_dolly_sft(
 ) -> Iterator[ChatSample]:
     """Every row as a chat, in a seeded order. `path` may name a folder or file in the place of the hub id."""
     options = {"revision": revision} if revision else {}
-    rows = load_dataset(path, split=split, **options)
+    rows = load_rows(load_dataset, path, split=split, **options)
     order: list[int] | range = range(len(rows))
     if shuffle:
         import torch

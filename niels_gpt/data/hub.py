@@ -63,6 +63,11 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     return retried(lambda: datasets.load_dataset(path, name, **options), what=_title(path, name))
 
 
+def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
+    """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache first."""
+    return list(_iterate(load(path, streaming=True, **options))) if is_local(path) else load(path, **options)
+
+
 def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]:
     """Options that keep a parquet stream's memory flat; none where the files are of another kind.
 

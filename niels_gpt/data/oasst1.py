@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from niels_gpt.data.hub import load_dataset
+from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample, Role
 
 DATASET = "OpenAssistant/oasst1"
@@ -32,7 +32,7 @@ def iter_oasst1_sft(
     """Threads tree by tree, the trees in a seeded order; `take_trees` counts trees that have a thread."""
     options = {"revision": revision} if revision else {}
     trees: dict[Any, list[Mapping[str, Any]]] = {}
-    for record in load_dataset(path, split=split, **options):
+    for record in load_rows(load_dataset, path, split=split, **options):
         trees.setdefault(record["message_tree_id"], []).append(record)
     order = list(trees)
     if shuffle_trees:

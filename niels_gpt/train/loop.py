@@ -11,16 +11,14 @@ from typing import Any
 
 import torch
 
-from niels_gpt.batching import draw_rows, gather_rows, split_targets
 from niels_gpt.config import TrainConfig
-from niels_gpt.eval import evaluate
 from niels_gpt.loss import loss_fn
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import derive_seed, make_generator, set_seed
+from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.train.optimizer import build_optimizer
 from niels_gpt.train.state import RunState
-from niels_gpt.windows import TokenStream
+from niels_gpt.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -49,23 +47,21 @@ class Hooks:
 
 def train(
     model: GPT,
-    train_streams: Mapping[str, TokenStream],
-    val_streams: Mapping[str, TokenStream],
+    task: Task,
     cfg: TrainConfig,
     *,
-    device: str,
     state: RunState | None = None,
     hooks: Hooks | None = None,
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    cfg.p_train and cfg.p_val are probabilities over the streams given. The result has been through hooks.save.
+    The result has been through hooks.save.
     """
     hooks = hooks or Hooks()
     T = model.cfg.T
     optimizer = build_optimizer(model, cfg)
     if state is None:
-        run = RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(sorted(train_streams), 0))
+        run = RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
     else:
         run = state
         model.load_state_dict(run.model)
@@ -74,18 +70,16 @@ def train(
     while run.step < cfg.total_steps and not hooks.should_stop():
         n = run.step
         lr = lr_at_step(n, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)
-        generator = make_generator(derive_seed(cfg.seed, "batch", n))
-        draw = draw_rows(train_streams, p=cfg.p_train, B=cfg.B, T=T, generator=generator)
-        x, y = split_targets(gather_rows(train_streams, draw, T=T), device=device)
-        loss = _step(model, optimizer, x, y, lr=lr, cfg=cfg, n=n)
+        batch = task.batch(n)
+        loss = _step(model, optimizer, batch.x, batch.y, lr=lr, cfg=cfg, n=n)
         run.step = n + 1
         hooks.step(1)
         run.losses.append(loss)
-        for name, rows in draw.counts().items():
+        for name, rows in batch.rows.items():
             run.drawn_rows[name] += rows
         val_loss = None
         if run.step % cfg.eval_every == 0 or run.step == cfg.total_steps:
-            val_loss = _validate(model, val_streams, cfg, run, device=device)
+            val_loss = _validate(model, task, run)
         if val_loss is not None or run.step % hooks.log_every == 0:
             now = time.perf_counter()
             speed = (run.step - clock_step) * cfg.B * T / (now - clock)
@@ -125,19 +119,10 @@ def _step(
     return value
 
 
-def _validate(model: GPT, streams: Mapping[str, TokenStream], cfg: TrainConfig, run: RunState, *, device: str) -> float:
-    """The p_val-weighted mean over the validation streams. The same windows every time, so that curves are smooth."""
-    losses = evaluate(
-        model,
-        streams,
-        eval_steps=cfg.eval_steps,
-        B=cfg.B,
-        T=model.cfg.T,
-        device=device,
-        generator=make_generator(derive_seed(cfg.seed, "validation")),
-    )
-    val_loss = sum(cfg.p_val[name] * loss for name, loss in losses.items())
-    run.validations.append({"step": run.step, "val_loss": val_loss, **losses})
+def _validate(model: GPT, task: Task, run: RunState) -> float:
+    losses = task.validate(model)
+    val_loss = losses["val_loss"]
+    run.validations.append({"step": run.step, **losses})
     if run.best_val_loss is None or val_loss < run.best_val_loss:
         run.best_val_loss, run.best_step = val_loss, run.step
         run.best_model = copy.deepcopy(model.state_dict())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from niels_gpt.progress import progress
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
-from niels_gpt.windows import TokenStream
+from niels_gpt.train.task import Task
 
 # Runs whose state is kept for another try, this one included: the newest, by use.
 KEEP_RUNS = 3
@@ -23,6 +23,7 @@ KEEP_RUNS = 3
 class RunSettings:
     """How a run is executed. Nothing here changes a number."""
 
+    title: str
     folder: Path
     log: Path
     log_every: int
@@ -31,8 +32,7 @@ class RunSettings:
 
 def run_training(
     model: GPT,
-    train_streams: Mapping[str, TokenStream],
-    val_streams: Mapping[str, TokenStream],
+    task: Task,
     cfg: TrainConfig,
     *,
     device: str,
@@ -46,7 +46,7 @@ def run_training(
         done = 0 if state is None else state.step
         if done:
             print(f"going on after step {done} from {folder.path}", flush=True)
-        with progress(total=cfg.total_steps, initial=done, unit="step", title="train") as bar:
+        with progress(total=cfg.total_steps, initial=done, unit="step", title=settings.title) as bar:
             hooks = Hooks(
                 step=bar.update,
                 report=RunLog(settings.log, total_steps=cfg.total_steps),
@@ -55,7 +55,7 @@ def run_training(
                 log_every=settings.log_every,
                 checkpoint_every=settings.checkpoint_every,
             )
-            return train(model, train_streams, val_streams, cfg, device=device, state=state, hooks=hooks)
+            return train(model, task, cfg, state=state, hooks=hooks)
 
 
 def stop_on_signal() -> Callable[[], bool]:

@@ -1,0 +1,34 @@
+"""sft: the pretrained model goes on, on chats, with loss on what the assistant says alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.mix import mix_probabilities
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.task import ChatTask, PretrainTask
+from stages.stage import Stage, run_stage
+from stages.training import prepare_device, train_and_write, train_config
+
+
+def main(stage: Stage) -> None:
+    params, root = stage.params, Path()
+    p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
+    p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
+    cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
+    device = prepare_device(params.runtime)
+    config, weights, _, _ = load_checkpoint("models/pretrain/best.pt", device)
+    model = GPT({**config, "dropout": params.model.dropout}).to(device)
+    model.load_state_dict(weights)
+    T = model.cfg.T
+    mix = open_mix("cache/mix.json", root=root)
+    chats = open_chats("cache/chat_mix.json", names=list(p_sft), T=T, device=device, root=root)
+    text = PretrainTask(train=mix.train, val={name: mix.val[name] for name in p_val}, cfg=cfg, T=T, device=device)
+    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
+    train_and_write(stage, model, task, cfg, device=device, out="models/sft")
+
+
+if __name__ == "__main__":
+    run_stage("sft", main)
