@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.meta import list_files, read_meta, write_meta
+from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
 from niels_gpt.cache.shards import write_shards
 from stages.stage import Stage, run_stage
 
@@ -31,10 +31,7 @@ def main(stage: Stage) -> None:
         out / "meta.json",
         {
             **provenance,
-            "dataset_name": source.get("dataset") or source["name"],
-            "dataset_config": source.get("config"),
-            "split_rule": rule["by"],
-            "seed": rule.get("seed"),
+            **describe_origin(source, rule),
             "shard_bytes": shard_bytes,
             "train_tokens": manifest["train"]["tokens"],
             "val_tokens": manifest["val"]["tokens"],

@@ -11,7 +11,7 @@ import numpy as np
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
-from niels_gpt.cache.meta import list_files, read_meta, sha256_file, write_meta
+from niels_gpt.cache.meta import describe_origin, list_files, read_meta, sha256_file, write_meta
 from niels_gpt.chat_template import format_chat
 from niels_gpt.documents import read_chats, read_texts
 from niels_gpt.progress import progress
@@ -54,7 +54,9 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str
     totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=stage.params.model.T)
     if not totals["train_examples"] or not totals["val_examples"]:
         raise ValueError(f"no chat has an answer within model.T = {stage.params.model.T} tokens: raise it")
-    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json"), **totals})
+    source = meta.pop("source")
+    origin = describe_origin(source, read_meta(split / "split.json"))
+    write_meta(out / "meta.json", {**meta, **origin, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
         "tokenizer_sha256": meta["tokenizer_sha256"],

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.documents import read_texts
-from niels_gpt.tokenizer import ByteTokenizer, describe, load_tokenizer
+from niels_gpt.tokenizer import ByteTokenizer, describe, load_tokenizer, tokenizer_file
 from niels_gpt.tokenizer_training import train_sentencepiece
 from stages.params import SentencePiece
 from stages.stage import Stage, run_stage
@@ -40,7 +40,10 @@ def main(stage: Stage) -> None:
         (out / "spm.model").write_bytes(model)
     else:
         write_json(out / "tokenizer.json", describe(ByteTokenizer(), settings.kind))
-    stage.say(f"{settings.kind}, V={load_tokenizer(out).vocab_size:,} -> cache/tokenizer")
+    tokenizer = load_tokenizer(out)
+    facts = {**describe(tokenizer, settings.kind), "tokenizer_sha256": sha256_file(tokenizer_file(out))}
+    write_meta(out / "meta.json", facts)
+    stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> cache/tokenizer")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import subprocess
@@ -170,3 +171,18 @@ def test_a_folder_of_anybodys_text_is_a_source(fresh_repo: Repo) -> None:
     assert "4 documents" in done.stdout
     (mine / "rows.jsonl").write_text('{"text": "row one"}\n{broken\n')
     refused(fresh_repo.stage("load", "roam"), "rows.jsonl, line 2, is not JSON")
+
+
+def test_every_cache_says_where_it_comes_from_as_the_seed_lists(built_repo: Repo) -> None:
+    common = ["dataset_name", "dataset_config", "split_rule", "seed", "token_dtype", "tokenizer_sha256", "vocab_size"]
+    common += ["special_token_ids"]
+    for place, own in (
+        ("pretrain/wiki", ["train_tokens", "val_tokens", "shard_bytes"]),
+        ("sft/dolly15k", ["train_examples", "val_examples"]),
+        ("sft/oasst1", ["train_examples", "val_examples"]),
+    ):
+        text = (built_repo.path / "cache" / place / "meta.json").read_text()
+        assert {*common, *own} <= set(json.loads(text)), place
+        assert str(built_repo.path) not in text
+    tokenizer = json.loads((built_repo.path / "cache/tokenizer/meta.json").read_text())
+    assert tokenizer["vocab_size"] == 260

@@ -60,3 +60,11 @@ def test_everything_made_of_a_source_goes_to_that_sources_remote() -> None:
 def test_the_library_knows_nothing_of_the_stages_or_of_dvc() -> None:
     for path in (ROOT / "niels_gpt").rglob("*.py"):
         assert not re.search(r"^\s*(?:from|import) (?:stages|dvc)\b", path.read_text(), flags=re.MULTILINE), path
+
+
+def test_what_is_made_of_all_sources_goes_to_no_public_remote() -> None:
+    """Private notes may be in pieces, in a mix and in a model: these go to the default remote, the private one."""
+    assert "remote = private" in (ROOT / ".dvc/config").read_text()
+    for name in ("tokenizer", "mix", "train", "sft", "eval"):
+        for out in STAGES[name].get("outs", []):
+            assert isinstance(out, str), out

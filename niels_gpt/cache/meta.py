@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,17 @@ def read_meta(path: str | Path) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise ValueError(f"{path} holds no JSON object: build the cache again")
     return meta
+
+
+def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
+    """What a cache's meta.json says of where its text came from and how it was split."""
+    return {
+        "dataset_name": source.get("dataset") or source["name"],
+        "dataset_config": source.get("config"),
+        "dataset_revision": source.get("revision"),
+        "split_rule": rule["by"],
+        "seed": rule.get("seed"),
+    }
 
 
 def sha256_file(path: str | Path) -> str:

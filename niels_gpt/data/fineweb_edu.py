@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from niels_gpt.data.fields import select_text_field, small_fields
 from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset, parquet_options, shuffled, stream_rows
@@ -39,6 +38,6 @@ def iter_fineweb_edu(
             rows = shuffled(rows, seed=seed, buffer_size=shuffle_buffer_size) if streaming else rows.shuffle(seed=seed)
         return rows
 
-    for row in islice(stream_rows(open_rows, what=f"dataset {path} (config {name})", patience_s=patience_s), take):
+    for row in stream_rows(open_rows, what=f"dataset {path} (config {name})", take=take, patience_s=patience_s):
         text = select_text_field(row)
         yield PretrainSample(text=text, source="fineweb_edu", meta=small_fields(row, text=text))

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -100,16 +101,19 @@ def shuffled(dataset: Any, *, seed: int, buffer_size: int) -> Any:
     return dataset.shuffle(**options)
 
 
-def stream_rows(open_rows: Callable[[], Iterable[Any]], *, what: str, patience_s: float = PATIENCE_S) -> Iterator[Any]:
-    """The rows of `open_rows()`, each once and in order, across transient failures and never longer than patient.
+def stream_rows(
+    open_rows: Callable[[], Iterable[Any]], *, what: str, take: int | None = None, patience_s: float = PATIENCE_S
+) -> Iterator[Any]:
+    """The first `take` rows of `open_rows()`, each once and in order, across transient failures.
 
     The order of a seeded stream is fixed, so after a failure it is opened again and the rows already given are passed
     over: exact for shuffled streams too, where the library's own resume loses rows. Reading happens on a thread, since
-    a stalled read (up to 28 minutes) cannot be interrupted, only abandoned.
+    a stalled read (up to 28 minutes) cannot be interrupted, only abandoned after `patience_s`; it reads a little ahead,
+    but not past `take`.
     """
     given = 0
     for attempt in range(ATTEMPTS):
-        reader = _Reader(open_rows, skip=given)
+        reader = _Reader(open_rows, skip=given, take=take)
         try:
             for chunk in reader.chunks(patience_s=patience_s, what=what):
                 for row in chunk:
@@ -222,10 +226,10 @@ class _ReadFailed(Exception):
 class _Reader:
     """One opening of a stream, read ahead on a thread of its own."""
 
-    def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int) -> None:
-        self._open_rows, self._skip = open_rows, skip
+    def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
+        self._open_rows, self._skip, self._take = open_rows, skip, take
         self._queue: queue.Queue[list[Any] | BaseException | None] = queue.Queue(maxsize=8)
-        self._stopped, self._finished = threading.Event(), False
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -239,17 +243,16 @@ class _Reader:
                     "folder"
                 ) from None
             if item is None:
-                self._finished = True
                 return
             if isinstance(item, BaseException):
                 raise _ReadFailed(item)
             yield item
 
     def stop(self) -> None:
-        """Leave the stream; where it is left early, come back when Arrow's threads have been quiet for a while."""
+        """Leave the stream, and come back when Arrow's threads have been quiet for a while."""
         self._stopped.set()
         self._thread.join(timeout=2.0)
-        if self._finished or not _count_reads.cache_info().currsize:
+        if not _count_reads.cache_info().currsize:
             return
         deadline, quiet_since = time.monotonic() + 10.0, time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet_since < _QUIET_S:
@@ -259,9 +262,7 @@ class _Reader:
 
     def _read(self) -> None:
         try:
-            rows = _iterate(self._open_rows())
-            for _ in range(self._skip):
-                next(rows)
+            rows = islice(_iterate(self._open_rows()), self._skip, self._take)
             chunk: list[Any] = []
             for row in rows:
                 chunk.append(row)
