@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -131,8 +130,7 @@ class SentencePieceTokenizer:
         plain = [text for text in texts if _SPACE_MARK not in text]
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
         lists = (self.encode(text) if _SPACE_MARK in text else next(encoded) for text in texts)
-        # By way of array: numpy takes three times as long to read a list of ints.
-        return [np.frombuffer(array("H", ids), dtype=np.uint16).astype("<u2", copy=False) for ids in lists]
+        return [np.array(ids, dtype="<u2") for ids in lists]
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Chat tokens have no text of their own and are left out."""

@@ -229,7 +229,7 @@ class _Reader:
     def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
         self._open_rows, self._skip, self._take = open_rows, skip, take
         self._queue: queue.Queue[list[Any] | BaseException | None] = queue.Queue(maxsize=8)
-        self._stopped = threading.Event()
+        self._stopped, self._exhausted = threading.Event(), False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -249,10 +249,10 @@ class _Reader:
             yield item
 
     def stop(self) -> None:
-        """Leave the stream, and come back when Arrow's threads have been quiet for a while."""
+        """Leave the stream; where that is before its own end, come back when Arrow's threads have been quiet a while."""
         self._stopped.set()
         self._thread.join(timeout=2.0)
-        if not _count_reads.cache_info().currsize:
+        if self._exhausted or not _count_reads.cache_info().currsize:
             return
         deadline, quiet_since = time.monotonic() + 10.0, time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet_since < _QUIET_S:
@@ -264,13 +264,17 @@ class _Reader:
         try:
             rows = islice(_iterate(self._open_rows()), self._skip, self._take)
             chunk: list[Any] = []
+            read = self._skip
             for row in rows:
+                read += 1
                 chunk.append(row)
                 if len(chunk) == _CHUNK_ROWS:
                     self._put(chunk)
                     chunk = []
                 if self._stopped.is_set():
                     return
+            # Ended by `take`, the stream itself may have more, and Arrow be at it.
+            self._exhausted = self._take is None or read < self._take
             self._put(chunk)
             self._put(None)
         except BaseException as error:
