@@ -30,4 +30,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # Everything that was generated, but not DVC's cache: `dvc repro` then restores instead of computing.
 clean:
-	rm -rf cache models checkpoints logs metrics/samples.md
+	rm -rf cache models checkpoints logs metrics/*samples.md

@@ -1,7 +1,7 @@
 """Batches from a mix of sources: each row draws its source, then its place, independently of all others.
 
 The order of the draws is fixed (one multinomial for the batch, then one randint a row), so a seed always means the
-same batch. Only the copying of windows is done for all rows at once.
+same batch, however many rows are drawn at once.
 """
 
 from __future__ import annotations
@@ -68,12 +68,20 @@ def draw_rows(
         raise ValueError(f"too short for a window of T+1 = {T + 1} tokens: {short}")
     probabilities = torch.tensor([p[name] for name in names], dtype=torch.float64)
     choices = torch.multinomial(probabilities, B, replacement=True, generator=generator).numpy()
-    windows = np.empty(B, dtype=np.int64)
-    place = torch.empty(1, dtype=torch.int64)
-    for row, choice in enumerate(choices.tolist()):
-        torch.randint(0, counts[choice], (1,), generator=generator, out=place)
-        windows[row] = place.item()
+    windows = _randints(np.array(counts)[choices], generator)
     return Draw(names=names, choices=choices, windows=windows)
+
+
+def _randints(bounds: np.ndarray, generator: torch.Generator | None) -> np.ndarray:
+    """What `torch.randint(0, bound, (1,))` gives for one bound after the other, at the price of one call.
+
+    Below 2**28 such a call takes the generator's next 32 bits modulo its bound; an int64 of full range is two of them.
+    """
+    pairs = 0 if bounds.max(initial=0) >= 2**28 else len(bounds) // 2
+    bits = torch.empty(pairs, dtype=torch.int64).random_(-(2**63), None, generator=generator).numpy().view(np.uint64)
+    raw = np.stack((bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)), axis=1).reshape(-1).astype(np.int64)
+    rest = [int(torch.randint(0, int(bound), (1,), generator=generator)) for bound in bounds[2 * pairs :]]
+    return np.concatenate((raw % bounds[: 2 * pairs], np.array(rest, dtype=np.int64)))
 
 
 def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:

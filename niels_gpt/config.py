@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 
 def default_p_train() -> dict[str, float]:
@@ -76,6 +76,8 @@ class TrainConfig:
     grad_clip: float = 1.0
     eval_every: int = 200
     eval_steps: int = 20
+    precision: Literal["float32", "bf16"] = "float32"
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "B", "eval_every", "eval_steps"):

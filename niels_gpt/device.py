@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
+
+from niels_gpt.allocator import KEEP_FREED, use_allocation
 
 
 def get_device() -> str:
@@ -20,3 +24,12 @@ def resolve_device(name: str) -> str:
         have = ", ".join(k for k, v in available.items() if v)
         raise ValueError(f"device {name!r} is not available here (there is: {have}); `auto` chooses one")
     return name
+
+
+def prepare_device(name: str, *, threads: int) -> str:
+    """The device to compute on, with so many CPU threads (0: all). Of several processes each has a GPU of its own."""
+    if threads:
+        torch.set_num_threads(threads)
+    use_allocation(KEEP_FREED)
+    device, local = resolve_device(name), os.environ.get("LOCAL_RANK")
+    return f"cuda:{local}" if device == "cuda" and local is not None else device

@@ -1,15 +1,26 @@
-"""Text from a model, one token at a time."""
+"""Text from a model, one token at a time; what was said before is kept in a cache, so that a token costs one token."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import codecs
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
-from niels_gpt.eval import inference
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kv_cache import KVCache
 from niels_gpt.tokenizer import Tokenizer, decode, encode
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn: over the `top_k` likeliest, and of those the fewest that make up `top_p`."""
+
+    temperature: float = 0.9
+    top_k: int | None = 50
+    top_p: float | None = None
 
 
 def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
@@ -20,22 +31,38 @@ def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
     return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)
 
 
+def top_p_filter(logits: torch.Tensor, p: float) -> torch.Tensor:
+    """Keep the fewest of the last dimension whose probabilities reach p, the likeliest first; the rest becomes -inf."""
+    if not 0.0 < p <= 1.0:
+        raise ValueError(f"top_p must be in (0, 1], got {p}")
+    ordered = logits.sort(dim=-1, descending=True)
+    probabilities = ordered.values.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    kept = ordered.values.masked_fill(before >= p, float("-inf"))
+    return torch.full_like(logits, float("-inf")).scatter(-1, ordered.indices, kept)
+
+
 def sample_next_token(
     logits_1d: torch.Tensor,
     *,
     temperature: float,
     top_k: int | None,
     generator: torch.Generator | None = None,
+    top_p: float | None = None,
 ) -> int:
-    """One id drawn from softmax(logits / temperature) over the top k; temperature 0 takes the largest."""
+    """One id drawn from softmax(logits / temperature) over the top k and p; temperature 0 takes the largest."""
     if temperature < 0:
         raise ValueError(f"temperature must be >= 0, got {temperature}")
     if temperature == 0:
         return int(logits_1d.argmax())
-    logits = logits_1d.float() if top_k is None else top_k_filter(logits_1d.float(), top_k)
+    logits = logits_1d.float().cpu()
+    if top_k is not None:
+        logits = top_k_filter(logits, top_k)
     # The largest logit is taken off first: a tiny temperature must not overflow to inf - inf.
-    probabilities = ((logits - logits.max()) / temperature).softmax(dim=-1)
-    return int(torch.multinomial(probabilities.cpu(), 1, generator=generator))
+    logits = (logits - logits.max()) / temperature
+    if top_p is not None:
+        logits = top_p_filter(logits, top_p)
+    return int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator))
 
 
 def generate(
@@ -45,22 +72,21 @@ def generate(
     max_new_tokens: int,
     temperature: float = 0.9,
     top_k: int | None = 50,
+    top_p: float | None = None,
     tokenizer: Tokenizer | None = None,
     generator: torch.Generator | None = None,
 ) -> str:
     """The prompt and its continuation. Without a tokenizer text is bytes, V=256; with one, its end-of-turn id stops.
 
-    Each forward sees the last T ids, at positions 0..len-1; what lies further back is forgotten.
+    Each token sees the last T ids, at positions 0..len-1; what lies further back is forgotten.
     """
     ids = encode(prompt_text).tolist() if tokenizer is None else tokenizer.encode(prompt_text)
-    stop = None if tokenizer is None else tokenizer.special_token_ids()["eot"]
     ids = generate_ids(
         model,
         ids,
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        stop=stop,
+        sampling=Sampling(temperature, top_k, top_p),
+        stop=None if tokenizer is None else tokenizer.special_token_ids()["eot"],
         generator=generator,
     )
     return decode(torch.tensor(ids)) if tokenizer is None else tokenizer.decode(ids)
@@ -74,6 +100,7 @@ def generate_reply(
     max_new_tokens: int,
     temperature: float = 0.9,
     top_k: int | None = 50,
+    top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> str:
     """What a fine-tuned model answers to a chat."""
@@ -81,8 +108,7 @@ def generate_reply(
         model,
         format_prompt(tokenizer, messages),
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
+        sampling=Sampling(temperature, top_k, top_p),
         stop=tokenizer.special_token_ids()["eot"],
         generator=generator,
     )
@@ -94,21 +120,131 @@ def generate_ids(
     prompt: Sequence[int],
     *,
     max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    stop: int | None,
-    generator: torch.Generator | None,
+    sampling: Sampling,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
 ) -> list[int]:
     """The prompt's ids and those drawn after it, up to `stop` (which is not among them) or `max_new_tokens`."""
-    ids = list(prompt)
-    if not ids:
+    steps = stream_ids(
+        model, [prompt], max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, generators=[generator]
+    )
+    return [*prompt, *(token for (token,) in steps if token is not None)]
+
+
+def stream_ids(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    stop: int | None = None,
+    generators: Sequence[torch.Generator | None] | None = None,
+) -> Iterator[list[int | None]]:
+    """For every step the next id of every prompt, None for those that have reached `stop`; ends when all have.
+
+    Each prompt has a generator of its own, so that what it gets does not depend on its neighbours in the batch.
+    """
+    if not all(prompts):
         raise ValueError("the prompt is empty: give the model at least one character to go on from")
-    device = model.tok_emb.weight.device
-    with inference(model):
-        for _ in range(max_new_tokens):
-            window = torch.tensor([ids[-model.cfg.T :]], dtype=torch.int64, device=device)
-            token = sample_next_token(model(window)[0, -1], temperature=temperature, top_k=top_k, generator=generator)
-            if token == stop:
-                break
+    generators = generators or [None] * len(prompts)
+    was_training = model.training
+    model.eval()
+    try:
+        yield from _steps(_Writers(model, prompts), generators, max_new_tokens, sampling=sampling, stop=stop)
+    finally:
+        model.train(was_training)
+
+
+def _steps(
+    writers: _Writers,
+    generators: Sequence[torch.Generator | None],
+    max_new_tokens: int,
+    *,
+    sampling: Sampling,
+    stop: int | None,
+) -> Iterator[list[int | None]]:
+    running = [True] * len(generators)
+    for _ in range(max_new_tokens):
+        logits = writers.next_logits()
+        tokens: list[int | None] = []
+        for row, generator in enumerate(generators):
+            token = None
+            if running[row]:
+                token = sample_next_token(
+                    logits[row],
+                    temperature=sampling.temperature,
+                    top_k=sampling.top_k,
+                    top_p=sampling.top_p,
+                    generator=generator,
+                )
+                running[row] = token != stop
+            tokens.append(token if running[row] else None)
+        if not any(running):
+            return
+        yield tokens
+        writers.append([0 if token is None else token for token in tokens])
+
+
+class _Writers:
+    """Sequences that grow by a token at a time, and the model's cache of them while they fit its context."""
+
+    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]]) -> None:
+        self._model = model
+        self._ids = [list(prompt) for prompt in prompts]
+        self._device = model.tok_emb.weight.device
+        self._cache: KVCache | None = None
+
+    def append(self, tokens: Sequence[int]) -> None:
+        for ids, token in zip(self._ids, tokens, strict=True):
             ids.append(token)
-    return ids
+
+    def next_logits(self) -> torch.Tensor:
+        """(B, V) after the last token of each."""
+        with torch.inference_mode():  # not around the whole stream: it would hold for whoever reads it, too
+            if self._cache is None:
+                return self._read_prompts()
+            full = [row for row, length in enumerate(self._cache.lengths) if length == self._model.cfg.T]
+            if len(full) == len(self._ids):
+                return self._reread(full)
+            # A row that has slid out of the cache takes part with any place; its result is replaced.
+            self._cache.keep([min(length, self._model.cfg.T - 1) for length in self._cache.lengths])
+            last = torch.tensor([[ids[-1]] for ids in self._ids], device=self._device)
+            logits = self._logits_at(last, [0] * len(self._ids))
+            if full:
+                self._cache.keep(
+                    [self._model.cfg.T if row in full else length for row, length in enumerate(self._cache.lengths)]
+                )
+                logits[full] = self._reread(full)
+            return logits
+
+    def _read_prompts(self) -> torch.Tensor:
+        windows = [ids[-self._model.cfg.T :] for ids in self._ids]
+        lengths = [len(window) for window in windows]
+        weight = self._model.tok_emb.weight
+        self._cache = KVCache(self._model.cfg, B=len(windows), device=weight.device, dtype=weight.dtype)
+        padded = [window + [0] * (max(lengths) - len(window)) for window in windows]
+        logits = self._logits_at(torch.tensor(padded, device=self._device), [length - 1 for length in lengths])
+        self._cache.keep(lengths)
+        return logits
+
+    def _reread(self, rows: list[int]) -> torch.Tensor:
+        """Past the context every position changes with every token, and nothing can be kept: the last T, read anew."""
+        windows = torch.tensor([self._ids[row][-self._model.cfg.T :] for row in rows], device=self._device)
+        hidden = self._model.hidden(self._model.embed(windows))
+        return self._model.logits(hidden[:, -1])
+
+    def _logits_at(self, x: torch.Tensor, places: list[int]) -> torch.Tensor:
+        hidden = self._model.hidden(self._model.embed(x), cache=self._cache)
+        return self._model.logits(hidden[torch.arange(len(places)), places])
+
+
+def stream_text(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
+    """The text of ids as they come, never half a character: its first bytes wait for the rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for token in ids:
+        text = decoder.decode(tokenizer.piece(token))
+        if text:
+            yield text
+    rest = decoder.decode(b"", final=True)
+    if rest:
+        yield rest

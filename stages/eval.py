@@ -7,6 +7,7 @@ from pathlib import Path
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.device import prepare_device
 from niels_gpt.eval import Score, score_chats, score_stream
 from niels_gpt.generate import generate, generate_reply
 from niels_gpt.model.gpt import GPT
@@ -15,7 +16,6 @@ from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.windows import check_lengths
 from stages.stage import Stage, run_stage
-from stages.training import prepare_device
 
 
 def load_model(path: str, device: str) -> GPT:
@@ -26,7 +26,8 @@ def load_model(path: str, device: str) -> GPT:
 
 
 def main(stage: Stage) -> None:
-    settings, device = stage.params.eval, prepare_device(stage.params.runtime)
+    settings, runtime = stage.params.eval, stage.params.runtime
+    device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer("cache/tokenizer")
     pretrained, tuned = (load_model(f"models/{name}/best.pt", device) for name in ("pretrain", "sft"))
     T = pretrained.cfg.T

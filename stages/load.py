@@ -71,8 +71,9 @@ def documents(source: Source, *, path: str, revision: str | None, patience_s: fl
             yield from up_to_budget(books, source, bytes_per_token=load.bytes_per_token)
         case RoamLoad():
             yield from files(iter_roam(path))
-        case TextLoad():
-            yield from files(iter_text(path))
+        case TextLoad() as load:
+            documents = files(iter_text(path))
+            yield from cut_tails(documents, load.held_out_tail) if load.held_out_tail else documents
         case PrimerLoad() as load:
             for dialogue in iter_primer(path, delimiter=load.delimiter):
                 yield Document(id=str(dialogue.meta["dialogue"]), text=dialogue.text)
@@ -89,6 +90,14 @@ def up_to_budget(samples: Iterator[PretrainSample], source: Source, *, bytes_per
         fetched += document.bytes()
         if fetched >= wanted:
             return
+
+
+def cut_tails(documents: Iterator[Document], fraction: float) -> Iterator[Document]:
+    """Every document in two: what comes first, to train on, and its end, to be held out."""
+    for document in documents:
+        cut = round(len(document.text) * (1 - fraction))
+        yield Document(id=document.id, text=document.text[:cut], split="train")
+        yield Document(id=f"{document.id}, end", text=document.text[cut:], split="val")
 
 
 def files(samples: Iterator[PretrainSample]) -> Iterator[Document]:

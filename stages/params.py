@@ -70,7 +70,10 @@ class PrimerLoad(Section):
 
 
 class TextLoad(Section):
+    """`held_out_tail`: so much of the end of every document is held out (with `split: {by: given}`); 0 for none."""
+
     kind: Literal["text"]
+    held_out_tail: Fraction
 
 
 class DollyLoad(Load):
@@ -121,6 +124,15 @@ class Source(AnySource):
     ]
     split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
     shard: SourceShard
+
+    @model_validator(mode="after")
+    def _split_fits_the_loader(self) -> Self:
+        tail, given = isinstance(self.load, TextLoad) and self.load.held_out_tail > 0, self.split.by == "given"
+        if tail and not given:
+            raise ValueError("held_out_tail already splits every document: it goes with split {by: given}")
+        if given and not tail and not isinstance(self.load, WikitextLoad):
+            raise ValueError(f"{self.load.kind} brings no split of its own: use split {{by: document, val_frac, seed}}")
+        return self
 
 
 class ChatSource(AnySource):
@@ -176,6 +188,8 @@ class Train(Section):
     grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     eval_every: Count
     eval_steps: Count
+    precision: Literal["float32", "bf16"]
+    optimizer: Literal["adamw", "muon"]
 
 
 class Eval(Section):
@@ -193,6 +207,10 @@ class Runtime(Section):
     device: str
     hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     threads: Annotated[int, Field(ge=0)]
+    nproc: Count
+    compile: Literal["auto"] | bool
+    micro_batch_tokens: Budget
+    deterministic: bool
     log_every: Count
     checkpoint_every: Count
 

@@ -6,19 +6,23 @@ from pathlib import Path
 
 from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.device import prepare_device
 from niels_gpt.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
+from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import ChatTask, PretrainTask
 from stages.stage import Stage, run_stage
-from stages.training import prepare_device, train_and_write, train_config
+from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def main(stage: Stage) -> None:
+    if trained_by_ranks(stage):
+        return
     params, root = stage.params, Path()
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
-    device = prepare_device(params.runtime)
+    device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     config, weights, _, _ = load_checkpoint("models/pretrain/best.pt", device)
     model = GPT({**config, "dropout": params.model.dropout}).to(device)
     model.load_state_dict(weights)
@@ -27,7 +31,8 @@ def main(stage: Stage) -> None:
     chats = open_chats("cache/chat_mix.json", names=list(p_sft), T=T, device=device, root=root)
     text = PretrainTask(train=mix.train, val={name: mix.val[name] for name in p_val}, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
-    train_and_write(stage, model, task, cfg, device=device, out="models/sft")
+    tokenizer = load_tokenizer("cache/tokenizer")
+    train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft")
 
 
 if __name__ == "__main__":

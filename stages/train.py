@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.cache.manifest import open_mix
+from niels_gpt.device import prepare_device
 from niels_gpt.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import PretrainTask
 from niels_gpt.windows import check_lengths
 from stages.stage import Stage, run_stage
-from stages.training import prepare_device, train_and_write, train_config
+from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def main(stage: Stage) -> None:
+    if trained_by_ranks(stage):
+        return
     params = stage.params
     p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
@@ -23,11 +27,12 @@ def main(stage: Stage) -> None:
     model_cfg = params.model.config(V=mix.vocab_size)
     train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
     check_lengths({"train": train, "val": val}, T=model_cfg.T)
-    device = prepare_device(params.runtime)
+    device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     set_seed(derive_seed(cfg.seed, "init"))
     model = GPT(model_cfg).to(device)
     task = PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device)
-    train_and_write(stage, model, task, cfg, device=device, out="models/pretrain")
+    tokenizer = load_tokenizer("cache/tokenizer")
+    train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/pretrain")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
-"""What the training stages share: from a task to models/NAME and metrics/NAME.*."""
+"""What the training stages share: from a task to models/NAME and metrics/NAME.*, in one process or in several."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from niels_gpt.atomic import write_json
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import TrainConfig, to_dict
-from niels_gpt.device import resolve_device
 from niels_gpt.model.gpt import GPT
+from niels_gpt.samples import format_samples
+from niels_gpt.tokenizer import Tokenizer
 from niels_gpt.train.metrics import loss_curve, summarise, write_tsv
+from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.run import RunSettings, run_training
 from niels_gpt.train.state import RunState
+from niels_gpt.train.step import Execution
 from niels_gpt.train.task import Task
-from stages.params import Runtime, Train
+from stages.params import Train
 from stages.stage import Stage, project_root
 
 
@@ -25,33 +28,60 @@ def train_config(settings: Train, *, p_train: Mapping[str, float], p_val: Mappin
     return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump())
 
 
-def prepare_device(runtime: Runtime) -> str:
-    if runtime.threads:
-        torch.set_num_threads(runtime.threads)
-    return resolve_device(runtime.device)
+def trained_by_ranks(stage: Stage) -> bool:
+    """With runtime.nproc above 1: start so many processes of this stage, of which the first writes everything."""
+    nproc = stage.params.runtime.nproc
+    if nproc == 1 or "RANK" in os.environ:
+        return False
+    threads = str(stage.params.runtime.threads or max(1, (os.cpu_count() or 1) // nproc))
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "-m", f"stages.{stage.name}"]
+    done = subprocess.run([sys.executable, *launch], env={**os.environ, "OMP_NUM_THREADS": threads}, check=False)
+    if done.returncode:
+        raise RuntimeError(f"one of {nproc} processes failed; what it said stands above")
+    return True
 
 
-def train_and_write(stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, device: str, out: str) -> None:
-    """Train, or go on training; then publish `out`, metrics/<stage>.json and the two curves."""
+def train_and_write(
+    stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, tokenizer: Tokenizer, device: str, out: str
+) -> None:
+    """Train, or go on training; then publish `out`, metrics/<stage>.json, the two curves and the samples."""
     runtime, T = stage.params.runtime, model.cfg.T
-    stage.say(f"{model.parameter_count():,} parameters on {device}, {cfg.B * T:,} tokens a step")
-    stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
-    settings = RunSettings(
-        title=stage.name,
-        folder=project_root() / "checkpoints" / stage.inputs.fingerprint(),
-        log=project_root() / f"logs/{stage.name}.jsonl",
-        log_every=runtime.log_every,
-        checkpoint_every=runtime.checkpoint_every,
-    )
-    run = run_training(model, task, cfg, device=device, settings=settings)
+    with joined_ranks(device) as ranks:
+        execution = Execution(
+            device=device,
+            compile=runtime.compile,
+            micro_batch_tokens=runtime.micro_batch_tokens,
+            deterministic=runtime.deterministic,
+            ranks=ranks,
+            say=stage.say,
+        )
+        if ranks.first:
+            among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
+            stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * T:,} tokens a step")
+            stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
+        settings = RunSettings(
+            title=stage.name,
+            folder=project_root() / "checkpoints" / stage.inputs.fingerprint(),
+            log=project_root() / f"logs/{stage.name}.jsonl",
+            log_every=runtime.log_every,
+            checkpoint_every=runtime.checkpoint_every,
+            decode=tokenizer.decode,
+        )
+        run = run_training(model, task, cfg, execution=execution, settings=settings)
     if run.step < cfg.total_steps:
-        stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
+        if ranks.first:
+            stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
         sys.exit(130)
+    if not ranks.first:
+        return
     _write_model(stage.out(out), model, run)
     summary = summarise(run, cfg, parameters=model.parameter_count(), T=T)
     write_json(stage.out(f"metrics/{stage.name}.json"), summary)
     write_tsv(stage.out(f"metrics/{stage.name}.tsv"), loss_curve(run, cfg))
     write_tsv(stage.out(f"metrics/{stage.name}_val.tsv"), run.validations)
+    samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
+    page = format_samples({"What the model wrote at each validation": samples})
+    stage.out(f"metrics/{stage.name}_samples.md").write_text(page, encoding="utf-8")
 
 
 def _write_model(folder: Path, model: GPT, run: RunState) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 # Modules that change how a stage runs but not what it computes: an edit of them must not re-tokenize a corpus.
 INFRASTRUCTURE = {
+    "niels_gpt/allocator.py",
     "niels_gpt/atomic.py",
     "niels_gpt/device.py",
     "niels_gpt/progress.py",
     "niels_gpt/train/log.py",
+    "niels_gpt/train/speed.py",
     "stages/params.py",
     "stages/stage.py",
     "stages/yaml12.py",

@@ -15,7 +15,7 @@ from niels_gpt.atomic import atomic_path
 from niels_gpt.checkpoint import load_checkpoint, save_checkpoint, save_tensors
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.model.gpt import GPT
-from niels_gpt.train.optimizer import build_optimizer
+from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
 
 CFG = ModelConfig(V=20, T=8, C=8, L=1, H=2, d_ff=16, dropout=0.0)
@@ -23,7 +23,7 @@ CFG = ModelConfig(V=20, T=8, C=8, L=1, H=2, d_ff=16, dropout=0.0)
 
 def test_round_trip_with_and_without_the_optimizer(tmp_path: Path) -> None:
     model = GPT(CFG)
-    optimizer = build_optimizer(model, TrainConfig(total_steps=1))
+    (optimizer,) = build_optimizers(model, TrainConfig(total_steps=1))
     model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
     optimizer.step()
     save_checkpoint(tmp_path / "a.pt", model, optimizer, 7, to_dict(CFG))
@@ -34,7 +34,7 @@ def test_round_trip_with_and_without_the_optimizer(tmp_path: Path) -> None:
     again.load_state_dict(weights)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     assert optimizer_state is not None
-    build_optimizer(again, TrainConfig(total_steps=1)).load_state_dict(optimizer_state)
+    build_optimizers(again, TrainConfig(total_steps=1))[0].load_state_dict(optimizer_state)
     save_checkpoint(tmp_path / "b.pt", model, None, 7, to_dict(CFG))
     assert load_checkpoint(tmp_path / "b.pt", "cpu")[2] is None
 

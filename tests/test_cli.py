@@ -54,7 +54,7 @@ def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
 def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Path) -> None:
     result = CliRunner().invoke(app, ["preset", "v9"])
     assert result.exit_code != 0
-    assert "sample, v0" in " ".join(result.output.split())
+    assert "sample, shakespeare, v0" in " ".join(result.output.split())
     assert (project / "params.yaml").read_text() == SAMPLE
 
 

@@ -38,7 +38,7 @@ def test_the_key_set_is_frozen() -> None:
         *by_document,
     ]
     schedule = ["seed", "total_steps", "B", "base_lr", "min_lr", "warmup_steps", "weight_decay", "beta1", "beta2"]
-    schedule += ["grad_clip", "eval_every", "eval_steps"]
+    schedule += ["grad_clip", "eval_every", "eval_steps", "precision", "optimizer"]
     expected = {
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document]),
@@ -56,6 +56,7 @@ def test_the_key_set_is_frozen() -> None:
             for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]
         ),
         *(f"runtime.{key}" for key in ["device", "hub_patience_s", "threads", "log_every", "checkpoint_every"]),
+        *(f"runtime.{key}" for key in ["nproc", "compile", "micro_batch_tokens", "deterministic"]),
     }
     assert leaves(raw) == expected
 

@@ -19,7 +19,7 @@ from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer import ByteTokenizer
 from niels_gpt.train.loop import Hooks, StepReport, train
 from niels_gpt.train.metrics import loss_curve, summarise, write_tsv
-from niels_gpt.train.optimizer import build_optimizer
+from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import ChatTask, PretrainTask
 from niels_gpt.windows import TokenStream
@@ -116,7 +116,7 @@ def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad()
 
 def test_decay_is_on_matrices_only() -> None:
     model = GPT(MODEL)
-    decayed, plain = build_optimizer(model, CONFIG).param_groups
+    decayed, plain = build_optimizers(model, CONFIG)[0].param_groups
     assert decayed["weight_decay"] == CONFIG.weight_decay
     assert plain["weight_decay"] == 0
     assert all(p.dim() >= 2 for p in decayed["params"])

@@ -59,7 +59,7 @@ def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, r
     sources = {name: mix["sources"][name] for name in names}
     _check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
 
-    def datasets(split: str) -> dict[str, SFTExampleDataset]:
+    def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
         return {
             name: SFTExampleDataset(
                 root / source["folder"] / f"{split}_tokens.bin",
@@ -73,7 +73,8 @@ def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, r
         }
 
     val_names = {name: source["val_name"] for name, source in sources.items()}
-    return Chats(train=datasets("train"), val=datasets("val"), val_names=val_names)
+    # The trainer brings batches to the device by itself.
+    return Chats(train=datasets("train", "cpu"), val=datasets("val", device), val_names=val_names)
 
 
 def _check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:

@@ -14,6 +14,13 @@ from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import rope
+from niels_gpt.model.gelu import gelu
+from niels_gpt.model.kv_cache import LayerCache
+from niels_gpt.model.places import Places
+
+# Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
+# of the time of torch's fused CPU kernel, forward and backward. Further on the T*T scores cost too much memory.
+_WRITTEN_OUT_T = 512
 
 
 class CausalSelfAttention(nn.Module):
@@ -34,24 +41,50 @@ class CausalSelfAttention(nn.Module):
         self.register_buffer("rope_cos", cos, persistent=False)
 
     def forward(
-        self, x: torch.Tensor, *, return_attn: bool = False
+        self,
+        x: torch.Tensor,
+        *,
+        places: Places | None = None,
+        cache: LayerCache | None = None,
+        return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T)."""
+        """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T).
+
+        With a cache, x goes on where the cache ends and looks at what is in it; `places` then says where that is.
+        """
         B, T, C = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.cfg.H, self.cfg.D)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-        q, k = rope.apply_rope(q, k, self.rope_sin.to(q.dtype), self.rope_cos.to(q.dtype))
+        if places is None and x.is_cuda and torch.compiler.is_compiling():
+            from niels_gpt.model import rope_triton  # only where there is a GPU is there a Triton
+
+            q, k, v = rope_triton.split_and_rotate(self.qkv(x), self.rope_sin, self.rope_cos, H=self.cfg.H)
+        else:
+            parts = self.qkv(x).split(C, dim=-1)
+            q, k, v = (part.view(B, T, self.cfg.H, self.cfg.D).transpose(1, 2) for part in parts)  # (B, H, T, D) each
+            sin, cos = (self.rope_sin, self.rope_cos) if places is None else (places.sin, places.cos)
+            q, k = rope.apply_rope(q, k, sin, cos)
+        mask = None if places is None else places.mask
+        if cache is not None:
+            k, v = cache.extend(k, v)
         dropout = self.cfg.dropout if self.training else 0.0
-        if return_attn:
-            # The fused kernel keeps its probabilities to itself; this is the same sum written out.
-            scores = q @ k.transpose(-2, -1) / math.sqrt(self.cfg.D)
-            future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
-            attn = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
+        attn = q.new_empty(0)
+        if return_attn or (q.device.type == "cpu" and q.dtype == torch.bfloat16 and T <= _WRITTEN_OUT_T):
+            attn = _probabilities(q, k, mask)
             out = F.dropout(attn, dropout) @ v
         else:
-            out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+            causal = mask is None and T > 1
+            out = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal)
         out = self.resid_dropout(self.proj(out.transpose(1, 2).reshape(B, T, C)))
         return (out, attn) if return_attn else out
+
+
+def _probabilities(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Attention weights (B, H, queries, keys): the sum inside the fused kernel, which keeps it to itself."""
+    T, keys = q.shape[2], k.shape[2]
+    if mask is None:
+        mask = torch.ones(T, keys, dtype=torch.bool, device=q.device).tril(keys - T)
+    hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, float("-inf"))
+    scores = q * (1 / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
+    return (scores + hidden).softmax(dim=-1)
 
 
 class MLP(nn.Module):
@@ -64,7 +97,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.dropout(self.fc2(F.gelu(self.fc1(x)))))
+        return cast(torch.Tensor, self.dropout(self.fc2(gelu(self.fc1(x)))))
 
 
 class Block(nn.Module):
@@ -78,14 +111,19 @@ class Block(nn.Module):
         self.mlp = MLP(cfg)
 
     def forward(
-        self, x: torch.Tensor, *, return_attn: bool = False
+        self,
+        x: torch.Tensor,
+        *,
+        places: Places | None = None,
+        cache: LayerCache | None = None,
+        return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
         if return_attn:
-            out, attn = self.attn(self.ln1(x), return_attn=True)
+            out, attn = self.attn(self.ln1(x), places=places, cache=cache, return_attn=True)
             x = x + out
             return x + self.mlp(self.ln2(x)), attn
-        x = x + self.attn(self.ln1(x))
+        x = x + self.attn(self.ln1(x), places=places, cache=cache)
         return x + self.mlp(self.ln2(x))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, init_weights
+from niels_gpt.model.embedding import embed
+from niels_gpt.model.kv_cache import KVCache
 
 
 class GPT(nn.Module):
@@ -26,14 +28,34 @@ class GPT(nn.Module):
         self.lm_head.weight = self.tok_emb.weight
         self.apply(init_weights)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, cache: KVCache | None = None) -> torch.Tensor:
         """Token ids (B, T) -> logits (B, T, V) in float32. T may be shorter than cfg.T, not longer."""
-        if x.shape[1] > self.cfg.T:
-            raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
-        h = self.dropout(self.tok_emb(x))  # (B, T, C)
-        for block in self.blocks:
-            h = block(h)
-        logits: torch.Tensor = self.lm_head(self.ln_f(h))
+        return self.logits(self.hidden(self.embed(x), cache=cache))
+
+    def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """(B, T) ids -> (B, T, C). The dtype is that of the residual stream from here on."""
+        return embed(x, self.tok_emb.weight, dtype=dtype)
+
+    def hidden(self, h: torch.Tensor, *, cache: KVCache | None = None) -> torch.Tensor:
+        """From what `embed` gives to what `logits` takes, (B, T, C) both. With a cache, it goes on where that ends."""
+        T, before = h.shape[1], 0 if cache is None else max(cache.lengths)
+        if before + T > self.cfg.T:
+            raise ValueError(f"{before + T} tokens do not fit the context of T={self.cfg.T}")
+        places = None
+        if cache is not None:
+            attention = cast(Block, self.blocks[0]).attn
+            places = cache.places(T, sin=attention.rope_sin, cos=attention.rope_cos)
+        h = self.dropout(h)
+        for i, block in enumerate(self.blocks):
+            h = block(h, places=places, cache=None if cache is None else cache.layer(i))
+        if cache is not None:
+            cache.advance(T)
+        normed: torch.Tensor = self.ln_f(h)
+        return normed
+
+    def logits(self, h: torch.Tensor) -> torch.Tensor:
+        """(..., C) -> (..., V) in float32."""
+        logits: torch.Tensor = self.lm_head(h)
         return logits.float()
 
     def parameter_count(self) -> int:

@@ -6,31 +6,42 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.loss import loss_fn
+from niels_gpt.generate import Sampling, generate_ids
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import derive_seed, set_seed
-from niels_gpt.train.optimizer import build_optimizer
+from niels_gpt.precision import computing_in
+from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.train.feed import batches
+from niels_gpt.train.speed import flops_per_token
 from niels_gpt.train.state import RunState
+from niels_gpt.train.step import Execution, Step, build_step
 from niels_gpt.train.task import Task
+
+# On a GPU losses are read in one go, because each reading makes it wait; at least every so many steps, for a stop and
+# for a loss that is no number.
+_READ_EVERY = 20
+_SAMPLE_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a log line tells."""
+    """What a log line tells. `utilisation` is of the rate of a large matrix product here, where somebody measured."""
 
     step: int
     loss: float
     lr: float
     tokens_per_second: float
+    utilisation: float | None
+    seconds_left: float
     drawn_rows: Mapping[str, int]
     val_loss: float | None = None
+    sample: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class Hooks:
     should_stop: Callable[[], bool] = lambda: False
     log_every: int = 50
     checkpoint_every: int = 200
+    matmul_flops: float | None = None  # a second, of the machine
 
 
 def train(
@@ -52,84 +64,152 @@ def train(
     *,
     state: RunState | None = None,
     hooks: Hooks | None = None,
+    execution: Execution | None = None,
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    The result has been through hooks.save.
+    The result has been through hooks.save. With several ranks, the first one validates, reports and saves.
     """
-    hooks = hooks or Hooks()
-    T = model.cfg.T
-    optimizer = build_optimizer(model, cfg)
-    if state is None:
-        run = RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
-    else:
-        run = state
+    hooks, execution = hooks or Hooks(), execution or Execution()
+    run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
+    if state is not None:
         model.load_state_dict(run.model)
-        optimizer.load_state_dict(run.optimizer)
-    clock, clock_step = time.perf_counter(), run.step
-    while run.step < cfg.total_steps and not hooks.should_stop():
-        n = run.step
-        lr = lr_at_step(n, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)
-        batch = task.batch(n)
-        loss = _step(model, optimizer, batch.x, batch.y, lr=lr, cfg=cfg, n=n)
-        run.step = n + 1
-        hooks.step(1)
-        run.losses.append(loss)
-        for name, rows in batch.rows.items():
-            run.drawn_rows[name] += rows
-        val_loss = None
-        if run.step % cfg.eval_every == 0 or run.step == cfg.total_steps:
-            val_loss = _validate(model, task, run)
-        if val_loss is not None or run.step % hooks.log_every == 0:
-            now = time.perf_counter()
-            speed = (run.step - clock_step) * cfg.B * T / (now - clock)
-            hooks.report(StepReport(run.step, loss, lr, speed, dict(run.drawn_rows), val_loss))
-            clock, clock_step = time.perf_counter(), run.step
-        if run.step % hooks.checkpoint_every == 0 and run.step < cfg.total_steps:
-            hooks.save(_capture(run, model, optimizer))
-    hooks.save(_capture(run, model, optimizer))
+    try:
+        step = build_step(model, cfg, execution, state=None if state is None else run.optimizer)
+        _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        tokens = min(cfg.B * model.cfg.T, execution.micro_batch_tokens or cfg.B * model.cfg.T)
+        raise ValueError(
+            f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
+            "(the batch is then worked off in parts, with the same result), or lower B, model.T or model.C"
+        ) from error
+    if execution.ranks.first:
+        hooks.save(_capture(run, model, step))
     return run
 
 
-def _step(
-    model: GPT,
-    optimizer: torch.optim.Optimizer,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    *,
-    lr: float,
-    cfg: TrainConfig,
-    n: int,
-) -> float:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    set_seed(derive_seed(cfg.seed, "dropout", n))
-    model.train()
-    loss = loss_fn(model(x), y)
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise ValueError(
-            f"the loss became {value} at step {n} with lr {lr:.3g}: lower train.base_lr or lengthen the warm-up "
-            "(the last checkpoint before it is kept)"
+def _run_steps(
+    run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: Step, hooks: Hooks, execution: Execution
+) -> None:
+    ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
+    unread: list[torch.Tensor] = []
+    meter = _Meter(cfg, model, first_step=run.step, matmul_flops=hooks.matmul_flops)
+
+    def read_losses() -> None:
+        if unread:
+            losses = ranks.sum(torch.stack(unread)).tolist()
+            _check_finite(losses, first_step=run.step - len(losses), task=task, cfg=cfg)
+            run.losses += losses
+            unread.clear()
+
+    stopping = ranks.any(hooks.should_stop(), device=execution.device)
+    with closing(batches(task, range(run.step, cfg.total_steps), device=execution.device)) as feed:
+        while run.step < cfg.total_steps and not stopping:
+            batch = next(feed)
+            lr = _lr(cfg, run.step)
+            unread.append(step(batch, lr=lr, n=run.step))
+            run.step += 1
+            hooks.step(1)
+            for name, rows in batch.rows.items():
+                run.drawn_rows[name] += rows
+            last = run.step == cfg.total_steps
+            validating = last or run.step % cfg.eval_every == 0
+            reporting = validating or run.step % hooks.log_every == 0
+            saving = not last and run.step % hooks.checkpoint_every == 0
+            if reporting or saving or len(unread) == read_every:
+                read_losses()
+                stopping = ranks.any(hooks.should_stop(), device=execution.device)
+            if not ranks.first:
+                continue
+            if validating:
+                with meter.paused():
+                    _validate(model, task, cfg, run, device=execution.device)
+            if reporting:
+                hooks.report(meter.report(run, lr=lr, validated=validating))
+            if saving:
+                hooks.save(_capture(run, model, step))
+    read_losses()
+
+
+class _Meter:
+    """Tokens a second since the last report, and the time left at the pace since the start."""
+
+    def __init__(self, cfg: TrainConfig, model: GPT, *, first_step: int, matmul_flops: float | None) -> None:
+        self._cfg, self._tokens = cfg, cfg.B * model.cfg.T
+        self._flops, self._matmul_flops = flops_per_token(model.cfg), matmul_flops
+        self._first_step, self._step = first_step, first_step
+        self._start = self._last = time.perf_counter()
+        self._pause = 0.0
+
+    def paused(self) -> _Pause:
+        return _Pause(self)
+
+    def skip(self, seconds: float) -> None:
+        self._pause += seconds
+
+    def report(self, run: RunState, *, lr: float, validated: bool) -> StepReport:
+        now = time.perf_counter()
+        speed = (run.step - self._step) * self._tokens / max(1e-9, now - self._last - self._pause)
+        pace = (now - self._start) / (run.step - self._first_step)
+        self._last, self._step, self._pause = now, run.step, 0.0
+        return StepReport(
+            step=run.step,
+            loss=run.losses[-1],
+            lr=lr,
+            tokens_per_second=speed,
+            utilisation=None if self._matmul_flops is None else speed * self._flops / self._matmul_flops,
+            seconds_left=pace * (self._cfg.total_steps - run.step),
+            drawn_rows=dict(run.drawn_rows),
+            val_loss=run.validations[-1]["val_loss"] if validated else None,
+            sample=tuple(run.samples[-1]["ids"]) if validated else (),
         )
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
-    optimizer.step()
-    return value
 
 
-def _validate(model: GPT, task: Task, run: RunState) -> float:
-    losses = task.validate(model)
-    val_loss = losses["val_loss"]
+class _Pause:
+    def __init__(self, meter: _Meter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._meter.skip(time.perf_counter() - self._start)
+
+
+def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """torch has a class for a full GPU, and for a full machine a sentence."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def _lr(cfg: TrainConfig, n: int) -> float:
+    return lr_at_step(n, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)
+
+
+def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: TrainConfig) -> None:
+    for n, loss in enumerate(losses, start=first_step):
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the loss became {loss} at step {n} with lr {_lr(cfg, n):.3g}: lower base_lr or lengthen the warm-up "
+                f"(the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
+            )
+
+
+def _validate(model: GPT, task: Task, cfg: TrainConfig, run: RunState, *, device: str) -> None:
+    with computing_in(cfg.precision, device):
+        losses = task.validate(model)
+        prompt = task.prompt()
+        dice = make_generator(derive_seed(cfg.seed, "sample"))
+        ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
     run.validations.append({"step": run.step, **losses})
+    run.samples.append({"step": run.step, "prompt": len(prompt), "ids": ids})
+    val_loss = losses["val_loss"]
     if run.best_val_loss is None or val_loss < run.best_val_loss:
         run.best_val_loss, run.best_step = val_loss, run.step
         run.best_model = copy.deepcopy(model.state_dict())
-    return val_loss
 
 
-def _capture(run: RunState, model: GPT, optimizer: torch.optim.Optimizer) -> RunState:
-    state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    run.model, run.optimizer = state["model"], state["optimizer"]
+def _capture(run: RunState, model: GPT, step: Step) -> RunState:
+    run.model, run.optimizer = model.state_dict(), step.optimizer_state()
     return run

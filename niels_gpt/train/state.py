@@ -31,6 +31,7 @@ class RunState:
     drawn_rows: dict[str, int] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)  # one a step
     validations: list[dict[str, float]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)  # one a validation: step, length of the prompt, ids
 
 
 class RunFolder:
@@ -53,6 +54,8 @@ class RunFolder:
                     f"this very training is already running (process {lock.read().strip() or 'unknown'}): "
                     "wait for it, or stop it and run again"
                 ) from error
+            for stale in self.path.glob(".*.tmp*"):  # of a writer that was killed
+                stale.unlink()
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()

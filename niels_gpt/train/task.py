@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from niels_gpt.batching import draw_rows, gather_rows, split_targets
+from niels_gpt.batching import Draw, draw_rows, gather_rows, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval import evaluate, mean_chat_loss
+from niels_gpt.loss import IGNORE_INDEX
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.windows import TokenStream
@@ -20,19 +21,63 @@ from niels_gpt.windows import TokenStream
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and targets (B, T), targets that do not count being -100, and how many rows each source gave."""
+    """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source.
 
-    x: torch.Tensor
-    y: torch.Tensor
+    All numbers lie in one tensor, so that a batch travels in one piece.
+    """
+
+    numbers: torch.Tensor  # x, y and the number of targets, int64
+    B: int
     rows: dict[str, int]
+
+    @classmethod
+    def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int]) -> Batch:
+        targets = (y != IGNORE_INDEX).sum()
+        if not targets:
+            raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
+        return cls(numbers=torch.cat((x.flatten(), y.flatten(), targets[None])), B=len(x), rows=rows)
+
+    @property
+    def x(self) -> torch.Tensor:
+        return self._xy[0]
+
+    @property
+    def y(self) -> torch.Tensor:
+        return self._xy[1]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        return self.numbers[-1]
+
+    def take(self, rows: slice) -> Batch:
+        """Some of the rows, still counted against the targets of all."""
+        x, y = self.x[rows], self.y[rows]
+        return replace(self, numbers=torch.cat((x.flatten(), y.flatten(), self.numbers[-1:])), B=len(x))
+
+    def to(self, device: str) -> Batch:
+        return replace(self, numbers=self.numbers.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        return replace(self, numbers=self.numbers.pin_memory())
+
+    def copy_(self, other: Batch) -> None:
+        """Another batch's numbers in the place of this one's, which stay where they are."""
+        self.numbers.copy_(other.numbers, non_blocking=True)
+
+    @property
+    def _xy(self) -> torch.Tensor:
+        return self.numbers[:-1].view(2, self.B, -1)
 
 
 class Task(Protocol):
-    """Batch n is a function of (seed, n). `validate` gives losses by name, and as "val_loss" the one that decides."""
+    """Batch n is a function of (seed, n), and so is what `describe` says of its rows. `validate` gives losses by name,
+    and as "val_loss" the one that decides; `prompt` is held-out text for a sample of what the model writes."""
 
     @property
     def sources(self) -> tuple[str, ...]: ...
     def batch(self, n: int) -> Batch: ...
+    def describe(self, n: int) -> str: ...
+    def prompt(self) -> list[int]: ...
     def validate(self, model: GPT) -> dict[str, float]: ...
 
 
@@ -51,10 +96,24 @@ class PretrainTask:
         return tuple(sorted(self.train))
 
     def batch(self, n: int) -> Batch:
+        draw = self._draw(n)
+        x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
+        return Batch.of(x, y, draw.counts())
+
+    def describe(self, n: int) -> str:
+        draw = self._draw(n)
+        rows = zip(draw.choices.tolist(), draw.windows.tolist(), strict=True)
+        return "windows " + ", ".join(f"{draw.names[choice]}[{window}]" for choice, window in rows)
+
+    def prompt(self) -> list[int]:
+        """The first tokens of the first validation source."""
+        stream = self.val[min(self.val)]
+        window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
+        return window[: max(1, self.T // 8)]
+
+    def _draw(self, n: int) -> Draw:
         generator = make_generator(derive_seed(self.cfg.seed, "batch", n))
-        draw = draw_rows(self.train, p=self.cfg.p_train, B=self.cfg.B, T=self.T, generator=generator)
-        x, y = split_targets(gather_rows(self.train, draw, T=self.T), device=self.device)
-        return Batch(x=x, y=y, rows=draw.counts())
+        return draw_rows(self.train, p=self.cfg.p_train, B=self.cfg.B, T=self.T, generator=generator)
 
     def validate(self, model: GPT) -> dict[str, float]:
         losses = evaluate(
@@ -85,16 +144,32 @@ class ChatTask:
         return tuple(sorted(self.train))
 
     def batch(self, n: int) -> Batch:
+        chosen = self._draw(n)
+        parts = [self.train[name].examples(rows) for name, rows in chosen.items() if len(rows)]
+        x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()})
+
+    def describe(self, n: int) -> str:
+        chosen = self._draw(n)
+        return "chats " + ", ".join(f"{name}[{row}]" for name, rows in chosen.items() for row in rows.tolist())
+
+    def prompt(self) -> list[int]:
+        """The first held-out chat, up to where the assistant begins to speak."""
+        x, _, y = self.val[min(self.val)].examples(np.array([0]))
+        first = int((y[0] != IGNORE_INDEX).nonzero()[0])
+        prompt: list[int] = x[0, : first + 1].tolist()
+        return prompt
+
+    def _draw(self, n: int) -> dict[str, np.ndarray]:
+        """Which examples of each source."""
         generator = make_generator(derive_seed(self.cfg.seed, "chat batch", n))
         p = torch.tensor([self.cfg.p_train[name] for name in self.sources], dtype=torch.float64)
-        choices = torch.multinomial(p, self.cfg.B, replacement=True, generator=generator).numpy()
-        parts, rows = [], {}
-        for i, name in enumerate(self.sources):
-            rows[name] = int((choices == i).sum())
-            if rows[name]:
-                parts.append(self.train[name].get_batch(B=rows[name], generator=generator))
-        x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return Batch(x=x, y=y, rows=rows)
+        choices = torch.multinomial(p, self.cfg.B, replacement=True, generator=generator)
+        counts = torch.bincount(choices, minlength=len(self.sources)).tolist()
+        return {
+            name: torch.randint(0, len(self.train[name]), (count,), generator=generator).numpy()
+            for name, count in zip(self.sources, counts, strict=True)
+        }
 
     def validate(self, model: GPT) -> dict[str, float]:
         limit = self.cfg.eval_steps * self.cfg.B

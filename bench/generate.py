@@ -1,0 +1,44 @@
+"""256 new tokens at v0 size with the cache, and with the whole window through the model each time.
+
+Run: python -m bench.generate
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bench.reference import plain_generate
+from bench.rounds import print_result, seconds_in_turns
+from niels_gpt.config import ModelConfig
+from niels_gpt.generate import Sampling, generate_ids, stream_ids
+from niels_gpt.model.gpt import GPT
+
+NEW_TOKENS = 256
+
+
+def main() -> None:
+    cfg = ModelConfig(T=272, dropout=0.0)  # room for the prompt and 256 tokens: what is compared is the cache
+    torch.manual_seed(0)
+    model = GPT(cfg).eval()
+    prompt, greedy = list(b"The harbour lies"), Sampling(temperature=0)
+    cached = generate_ids(model, prompt, max_new_tokens=NEW_TOKENS, sampling=greedy)
+    assert cached == plain_generate(model, prompt, T=cfg.T, new_tokens=NEW_TOKENS), "both must write the same"
+    seconds = seconds_in_turns(
+        {
+            "with the cache": lambda: generate_ids(model, prompt, max_new_tokens=NEW_TOKENS, sampling=greedy),
+            "window each time": lambda: plain_generate(model, prompt, T=cfg.T, new_tokens=NEW_TOKENS),
+            "8 at once, each": lambda: list(
+                stream_ids(model, [prompt] * 8, max_new_tokens=NEW_TOKENS, sampling=greedy)
+            ),
+        },
+        rounds=5,
+        calls=1,
+    )
+    seconds["8 at once, each"] /= 8
+    rates = {name: NEW_TOKENS / value for name, value in seconds.items()}
+    ratio = rates["with the cache"] / rates["window each time"]
+    print_result(f"{NEW_TOKENS} new tokens, V256 C256 L4 H4", rates, unit="tokens/s", ratio=ratio)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Tokens a second of training, beside a plain loop in the same process; and the losses, which must be alike.
+
+Run: python -m bench.train            on a CPU, the v0 size, under two minutes
+     python -m bench.train cuda       on a GPU: v0, v1 and 124M, and what drawing batches costs
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from bench.reference import PlainLoop, floor_nats, synthetic_tokens
+from niels_gpt.allocator import KEEP_FREED, SYSTEM, use_allocation
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.precision import Precision
+from niels_gpt.rng import set_seed
+from niels_gpt.train.feed import batches
+from niels_gpt.train.speed import flops_per_token, matmul_flops
+from niels_gpt.train.step import Execution, build_step
+from niels_gpt.train.task import PretrainTask
+from niels_gpt.windows import TokenStream
+
+SIZES = {
+    "v0": ModelConfig(dropout=0.0),
+    "v1": ModelConfig(V=16128, T=1024, C=512, L=8, H=8, d_ff=2048, dropout=0.0),
+    "124M": ModelConfig(V=50304, T=1024, C=768, L=12, H=12, d_ff=3072, dropout=0.0),
+}
+B = 32
+
+
+class OurLoop:
+    """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
+
+    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str) -> None:
+        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision)
+        stream = {"text": TokenStream([tokens])}
+        task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=device)
+        set_seed(0)
+        execution = Execution(device=device, deterministic=False)
+        self._step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
+        self._feed = batches(task, range(10**9), device=device)
+        self._batch = next(self._feed)
+        self._n = 0
+        self.losses: list[torch.Tensor] = []
+
+    def step(self) -> None:
+        self._batch = next(self._feed)
+        self.step_on_the_same_batch()
+
+    def step_on_the_same_batch(self) -> None:
+        self.losses.append(self._step(self._batch, lr=1e-3, n=self._n))
+        self._n += 1
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+def tokens_a_second(loops: dict[str, Callable[[], None]], *, T: int, rounds: int, steps: int) -> dict[str, float]:
+    """Medians over rounds in which every loop takes its turn."""
+    speeds: dict[str, list[float]] = {name: [] for name in loops}
+    for number in range(rounds + 1):
+        for name, step in loops.items():
+            # Part of what this project does for a CPU, and of what a plain loop leaves alone.
+            use_allocation(SYSTEM if name.startswith("plain") else KEEP_FREED)
+            step()
+            wait_for_gpu()
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            wait_for_gpu()
+            if number:  # the first round is for warming up
+                speeds[name].append(steps * B * T / (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in speeds.items()}
+
+
+def wait_for_gpu() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def on_cpu() -> dict[str, object]:
+    cfg = SIZES["v0"]
+    tokens = synthetic_tokens(cfg.V, 400_000)
+    plain = PlainLoop(cfg, tokens, B=B, device="cpu", bf16=False, compile=False)
+    exact = OurLoop(cfg, tokens, precision="float32", device="cpu")
+    rounded = OurLoop(cfg, tokens, precision="bf16", device="cpu")
+    loops = {"plain loop, float32": plain.step, "niels_gpt, float32": exact.step, "niels_gpt, bf16": rounded.step}
+    speeds = tokens_a_second(loops, T=cfg.T, rounds=7, steps=2)
+    losses = [plain.losses, torch.stack(exact.losses).tolist(), torch.stack(rounded.losses).tolist()]
+    final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
+    print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
+    for name, speed in speeds.items():
+        ratio = speed / speeds["plain loop, float32"]
+        print(f"  {name:<24}{speed:>12,.0f} tokens/s{ratio:>8.2f}x   loss at step {len(losses[0])}: {final[name]:.3f}")
+    return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "loss": final, "floor": floor_nats(cfg.V)}
+
+
+def on_gpu(sizes: list[str]) -> dict[str, object]:
+    peak = matmul_flops("cuda", "bf16")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, a large bf16 product {peak / 1e12:,.0f} TFLOP/s")
+    results: dict[str, object] = {"device": torch.cuda.get_device_name(), "matmul_flops": peak}
+    tokens = synthetic_tokens(256, 1_000_000)
+    for size in sizes:
+        cfg = SIZES[size]
+        steps = {"v0": 300, "v1": 40, "124M": 15}[size]
+        plain = PlainLoop(cfg, tokens, B=B, device="cuda", bf16=True, compile=True)
+        with closing(OurLoop(cfg, tokens, precision="bf16", device="cuda")) as ours:
+            loops = {"plain": plain.step, "niels_gpt": ours.step, "one batch": ours.step_on_the_same_batch}
+            speeds = tokens_a_second(loops, T=cfg.T, rounds=5, steps=steps)
+        used = speeds["niels_gpt"] * flops_per_token(cfg) / peak
+        data = 1 - speeds["niels_gpt"] / speeds["one batch"]
+        print(
+            f"  {size:<5}{speeds['niels_gpt'] / 1e6:.3f} M tokens/s, {used:.0%} of that rate; batches cost {data:.1%}; "
+            f"plain loop, compiled, {speeds['plain'] / 1e6:.3f} M ({speeds['niels_gpt'] / speeds['plain']:.2f}x)",
+            flush=True,
+        )
+        results[size] = {**speeds, "utilisation": used, "data_share": data}
+        torch._dynamo.reset()
+    return results
+
+
+def curves(size: str, steps: int) -> dict[str, object]:
+    """The same run in float32 and in bf16, twice each: how far apart they end, and how far two equal ones do."""
+    cfg, out = replace(SIZES[size], V=256), {}
+    tokens = synthetic_tokens(256, 1_000_000)
+    for name, precision in (("float32", "float32"), ("bf16", "bf16"), ("bf16 again", "bf16")):
+        with closing(OurLoop(cfg, tokens, precision=precision, device="cuda")) as loop:  # type: ignore[arg-type]
+            for _ in range(steps):
+                loop.step()
+            losses = torch.stack(loop.losses).tolist()
+        out[name] = [statistics.mean(losses[i - 20 : i]) for i in (steps // 4, steps // 2, steps)]
+        print(f"  {size} {name:<12} loss after {steps // 4}, {steps // 2}, {steps} steps: {out[name]}", flush=True)
+        torch._dynamo.reset()
+    return {"curves": out, "floor": floor_nats(256)}
+
+
+def main() -> None:
+    result = on_cpu() if "cuda" not in sys.argv else {**on_gpu(list(SIZES)), **curves("v0", 600)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The batches of a run, in order, ready before they are asked for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator
+
+from niels_gpt.train.task import Batch, Task
+
+_AHEAD = 8
+
+
+def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
+    """Batch n for n in `steps`, on the CPU. For a GPU they are drawn ahead on a thread, into memory it can fetch from.
+
+    On the CPU itself a second thread would only take time from the matrix products.
+    """
+    if not device.startswith("cuda"):
+        yield from map(task.batch, steps)
+        return
+    ready: queue.Queue[Batch | BaseException] = queue.Queue(_AHEAD)
+    done = threading.Event()
+
+    def draw() -> None:
+        try:
+            for n in steps:
+                batch = task.batch(n).pinned()
+                while not done.is_set():
+                    try:
+                        ready.put(batch, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if done.is_set():
+                    return
+        except BaseException as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=draw, name="batches", daemon=True)
+    thread.start()
+    try:
+        for _ in steps:
+            batch = ready.get()
+            if isinstance(batch, BaseException):
+                raise batch
+            yield batch
+    finally:
+        done.set()
+        thread.join()
