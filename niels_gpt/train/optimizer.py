@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, An
     for i, optimizer in enumerate(optimizers):
         groups = optimizer.state_dict()["param_groups"]
         lrs = [group["lr"] for group in optimizer.param_groups]
-        optimizer.load_state_dict({"state": state[str(i)], "param_groups": groups})
+        # A copy: an optimizer works on in the very tensors it is given.
+        optimizer.load_state_dict({"state": copy.deepcopy(state[str(i)]), "param_groups": groups})
         for group, lr in zip(optimizer.param_groups, lrs, strict=True):
             group["lr"] = lr  # the very tensor, where it is one
