@@ -1,11 +1,17 @@
-"""What DVC costs when there is nothing to do. Run after `make run`: python -m bench.pipeline"""
+"""What DVC costs, with nothing to do and as part of a run. After `make run`: python -m bench.pipeline"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 from bench.rounds import print_result, seconds_in_turns
+
+# Stages whose own work is short: the more of them, the more DVC there is in a run.
+STAGES = ["load@roam", "split@roam", "tokenize@roam", "shard@roam"]
 
 
 def main() -> None:
@@ -17,8 +23,27 @@ def main() -> None:
     def start_python() -> None:
         subprocess.run([sys.executable, "-c", "import dvc.repo"], check=True)
 
-    seconds = seconds_in_turns({"dvc repro": repro, "python, import dvc.repo": start_python}, rounds=5, calls=1)
-    print_result("a `dvc repro` with nothing to do", seconds, unit="s")
+    idle = seconds_in_turns({"dvc repro": repro, "python, import dvc.repo": start_python}, rounds=5, calls=1)
+    print_result("a `dvc repro` with nothing to do", idle, unit="s")
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = os.path.join(folder, "project")
+        shutil.copytree(".", root, symlinks=True, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "logs"))
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+
+        def through_dvc() -> None:
+            command = ["dvc", "repro", "--single-item", "--force", "--no-run-cache", *STAGES]
+            subprocess.run(command, cwd=root, capture_output=True, check=True)
+
+        def by_themselves() -> None:
+            for stage in STAGES:
+                module, _, key = stage.partition("@")
+                command = [sys.executable, "-m", f"stages.{module}", key]
+                subprocess.run(command, cwd=root, capture_output=True, check=True)
+
+        seconds = seconds_in_turns({"through DVC": through_dvc, "by themselves": by_themselves}, rounds=3, calls=1)
+    share = 1 - seconds["by themselves"] / seconds["through DVC"]
+    print_result(f"{len(STAGES)} stages of the sample, run again", seconds, unit="s", share=share)
 
 
 if __name__ == "__main__":

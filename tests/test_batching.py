@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.batching import draw_rows, get_batch
+from niels_gpt.batching import _randints, draw_rows, get_batch
 from niels_gpt.windows import TokenStream, check_lengths
 
 SOURCES = {
@@ -99,3 +99,11 @@ def test_all_short_streams_are_listed_at_once() -> None:
     short, fine = TokenStream.of(b"abc"), TokenStream.of(b"abcdefgh")
     with pytest.raises(ValueError, match=r"T\+1 = 5 tokens: wiki train has 3, roam val has 3;"):
         check_lengths({"train": {"wiki": short, "roam": fine}, "val": {"roam": short}}, T=4)
+
+
+@given(st.lists(st.integers(1, 2**28 + 3), min_size=1, max_size=9), st.integers(0, 2**32))
+def test_many_places_at_once_are_the_draws_of_one_after_the_other(bounds: list[int], seed: int) -> None:
+    ours, theirs = (torch.Generator().manual_seed(seed) for _ in range(2))
+    drawn = _randints(np.array(bounds), ours).tolist()
+    assert drawn == [int(torch.randint(0, bound, (1,), generator=theirs)) for bound in bounds]
+    assert torch.equal(ours.get_state(), theirs.get_state())

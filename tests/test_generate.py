@@ -4,8 +4,19 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import generate, generate_reply, sample_next_token, top_k_filter
+from niels_gpt.generate import (
+    Sampling,
+    generate,
+    generate_ids,
+    generate_reply,
+    sample_next_token,
+    stream_ids,
+    stream_text,
+    top_k_filter,
+    top_p_filter,
+)
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kv_cache import KVCache
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import ByteTokenizer
 
@@ -73,6 +84,84 @@ def test_a_reply_is_what_comes_before_the_end_of_the_turn() -> None:
         model.tok_emb.weight[259] = 1.0
         model.ln_f.bias.fill_(1.0)
     assert generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, temperature=0) == ""
+
+
+LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
+GREEDY = Sampling(temperature=0)
+
+
+def long_model() -> GPT:
+    torch.manual_seed(0)
+    model = GPT(LONG).eval()
+    with torch.no_grad():
+        model.tok_emb.weight.mul_(20)  # far from uniform, so that a wrong cache would show
+    return model
+
+
+def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
+    model, x = long_model(), torch.randint(0, 260, (2, LONG.T))
+    with torch.inference_mode():
+        whole = model(x)
+        for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
+            cache = KVCache(LONG, B=2, device="cpu", dtype=torch.float32)
+            pieces = [model(piece, cache=cache) for piece in x.split(parts, dim=1)]
+            torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match="25 tokens do not fit"):
+            model(x[:, :1], cache=cache)
+
+
+def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
+    model = long_model()
+    prompts = [list(b"a"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]
+    steps = list(stream_ids(model, prompts, max_new_tokens=30, sampling=GREEDY))
+    for row, prompt in enumerate(prompts):
+        alone = generate_ids(model, prompt, max_new_tokens=30, sampling=GREEDY)
+        assert [step[row] for step in steps] == alone[len(prompt) :]
+        ids = list(prompt)
+        with torch.inference_mode():
+            for _ in range(30):
+                ids.append(int(model(torch.tensor([ids[-LONG.T :]]))[0, -1].argmax()))
+        assert alone == ids  # past the context, too
+
+
+def test_what_a_prompt_gets_depends_on_its_own_generator_alone() -> None:
+    model, prompt, hot = long_model(), list(b"abc"), Sampling(temperature=20.0)
+    dice = [torch.Generator().manual_seed(i) for i in range(3)]
+    rows = list(stream_ids(model, [prompt] * 3, max_new_tokens=12, sampling=hot, generators=dice))
+    alone = generate_ids(model, prompt, max_new_tokens=12, sampling=hot, generator=torch.Generator().manual_seed(1))
+    assert [step[1] for step in rows] == alone[3:]
+    assert [step[0] for step in rows] != [step[1] for step in rows]
+
+
+def test_a_row_that_stops_is_silent_while_others_go_on() -> None:
+    model, prompts = long_model(), [list(b"a"), list(b"hello there")]
+    free = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY))
+    first = [step[0] for step in free]
+    stop = first[4]
+    steps = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY, stop=stop))
+    cut = first.index(stop)
+    assert [step[0] for step in steps][: cut + 1] == [*first[:cut], None]
+    assert all(step[0] is None for step in steps[cut:])
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    logits = torch.tensor([0.5, 0.1, 0.3, 0.1]).log()
+    assert top_p_filter(logits, 0.5).isfinite().tolist() == [True, False, False, False]
+    assert top_p_filter(logits, 0.51).isfinite().tolist() == [True, False, True, False]
+    assert top_p_filter(logits, 1.0).isfinite().all()
+    drawn = {sample_next_token(logits, temperature=1.0, top_k=None, top_p=0.6) for _ in range(60)}
+    assert drawn == {0, 2}
+    with pytest.raises(ValueError, match="top_p must be in"):
+        top_p_filter(logits, 0.0)
+
+
+def test_a_stream_never_holds_half_a_character() -> None:
+    text = "naïve 🌊 日本"
+    pieces = list(stream_text(ByteTokenizer(), text.encode()))
+    assert "".join(pieces) == text
+    assert "\ufffd" not in "".join(pieces)
+    assert "🌊" in pieces
+    assert list(stream_text(ByteTokenizer(), b"a\xf0\x9f")) == ["a", "\ufffd"]  # what the model left unfinished
 
 
 def test_samples_cannot_break_out_of_their_fence() -> None:

@@ -1,0 +1,56 @@
+"""Resident memory of training on a token file of a gigabyte, over 2,000 steps. Run: python -m bench.memory"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.allocator import KEEP_FREED, use_allocation
+from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.loop import Hooks, StepReport, train
+from niels_gpt.train.task import PretrainTask
+from niels_gpt.windows import TokenStream
+
+STEPS, PAGE = 2000, 4096
+
+
+def resident() -> dict[str, float]:
+    """Megabytes: what the process allocated, and what it has mapped of files."""
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile")}
+
+
+def main() -> None:
+    use_allocation(KEEP_FREED)
+    cfg = TrainConfig(
+        total_steps=STEPS, B=8, p_train={"text": 1.0}, p_val={"text": 1.0}, eval_every=STEPS, eval_steps=1
+    )
+    model = ModelConfig(V=512, T=64, C=32, L=1, H=2, d_ff=64, dropout=0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "shard.bin")
+        with path.open("wb") as f:
+            rng = np.random.default_rng(0)
+            for _ in range(16):
+                rng.integers(0, 512, 32 << 20, dtype=np.uint16).tofile(f)
+        stream = {"text": TokenStream([open_tokens(path)])}
+        task = PretrainTask(train=stream, val=stream, cfg=cfg, T=model.T, device="cpu")
+        seen: dict[int, dict[str, float]] = {0: resident()}
+
+        def note(report: StepReport) -> None:
+            seen[report.step] = resident()
+
+        train(GPT(model), task, cfg, hooks=Hooks(report=note, log_every=200))
+    touched = STEPS * cfg.B * 2 * PAGE / 2**20  # a window of 130 bytes lies in one page or two
+    print(f"training on {path.name} of 1 GiB, {STEPS} steps of {cfg.B} windows, which touch at most {touched:.0f} MiB")
+    for step, row in seen.items():
+        print(f"  step {step:>5}   allocated {row['RssAnon']:>7.1f} MiB   mapped {row['RssFile']:>7.1f} MiB")
+    print(json.dumps({"touched_mib": touched, **{str(step): row for step, row in seen.items()}}))
+
+
+if __name__ == "__main__":
+    main()
