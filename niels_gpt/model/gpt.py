@@ -12,6 +12,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, init_weights
 from niels_gpt.model.embedding import embed
 from niels_gpt.model.kv_cache import KVCache
+from niels_gpt.model.places import Places, places_of
 
 
 class GPT(nn.Module):
@@ -28,23 +29,43 @@ class GPT(nn.Module):
         self.lm_head.weight = self.tok_emb.weight
         self.apply(init_weights)
 
-    def forward(self, x: torch.Tensor, *, cache: KVCache | None = None) -> torch.Tensor:
-        """Token ids (B, T) -> logits (B, T, V) in float32. T may be shorter than cfg.T, not longer."""
-        return self.logits(self.hidden(self.embed(x), cache=cache))
+    def forward(
+        self,
+        x: torch.Tensor,
+        *,
+        position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> torch.Tensor:
+        """Token ids (B, T) -> logits (B, T, V) in float32. T may be shorter than cfg.T, not longer.
+
+        Positions are 0..T-1 and everything is one segment, unless (B, T) tensors say otherwise.
+        """
+        h = self.hidden(self.embed(x), position_ids=position_ids, segment_ids=segment_ids, cache=cache)
+        return self.logits(h)
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """(B, T) ids -> (B, T, C). The dtype is that of the residual stream from here on."""
         return embed(x, self.tok_emb.weight, dtype=dtype)
 
-    def hidden(self, h: torch.Tensor, *, cache: KVCache | None = None) -> torch.Tensor:
+    def hidden(
+        self,
+        h: torch.Tensor,
+        *,
+        position_ids: torch.Tensor | None = None,
+        segment_ids: torch.Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> torch.Tensor:
         """From what `embed` gives to what `logits` takes, (B, T, C) both. With a cache, it goes on where that ends."""
         T, before = h.shape[1], 0 if cache is None else max(cache.lengths)
         if before + T > self.cfg.T:
             raise ValueError(f"{before + T} tokens do not fit the context of T={self.cfg.T}")
-        places = None
+        attention = cast(Block, self.blocks[0]).attn
+        tables = {"sin": attention.rope_sin, "cos": attention.rope_cos}
         if cache is not None:
-            attention = cast(Block, self.blocks[0]).attn
-            places = cache.places(T, sin=attention.rope_sin, cos=attention.rope_cos)
+            places: Places | None = cache.places(T, **tables)
+        else:
+            places = places_of(position_ids=position_ids, segment_ids=segment_ids, **tables)
         h = self.dropout(h)
         for i, block in enumerate(self.blocks):
             h = block(h, places=places, cache=None if cache is None else cache.layer(i))

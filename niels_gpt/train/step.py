@@ -60,19 +60,20 @@ class SummedLoss(nn.Module):
     def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution) -> None:
         super().__init__()
         self.model, self._cfg, self._device = model, cfg, execution.device
-        self._hidden: Callable[[torch.Tensor], torch.Tensor] = self._computed_hidden
+        self._hidden: Callable[..., torch.Tensor] = self._computed_hidden
         if wants_compiler(execution):
             # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
             options: dict[str, Any] = {"combo_kernels": True, "benchmark_combo_kernel": False}
             self._hidden = torch.compile(self._computed_hidden, options=options if execution.cuda else {})
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, y: torch.Tensor, **places: torch.Tensor) -> torch.Tensor:
+        """`places`: position_ids, segment_ids."""
         h = self.model.embed(x, dtype=stream_dtype(self._cfg.precision))
-        return summed_loss(self._hidden(h), self.model.lm_head.weight, y)
+        return summed_loss(self._hidden(h, **places), self.model.lm_head.weight, y)
 
-    def _computed_hidden(self, h: torch.Tensor) -> torch.Tensor:
+    def _computed_hidden(self, h: torch.Tensor, **places: Any) -> torch.Tensor:
         with computing_in(self._cfg.precision, self._device):
-            return self.model.hidden(h).to(h.dtype)
+            return self.model.hidden(h, **places).to(h.dtype)
 
 
 def wants_compiler(execution: Execution) -> bool:
@@ -140,9 +141,9 @@ class PlainStep:
             optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=batch.x.device)
         pieces = list(self._pieces(batch))
-        for i, (x, y) in enumerate(pieces):
+        for i, piece in enumerate(pieces):
             with self._without_sync(last=i == len(pieces) - 1):
-                loss = self._loss(x, y) / batch.targets
+                loss = self._loss(**piece) / batch.targets
                 # DDP takes the mean over ranks; the sum is meant, since each has its part of one mean.
                 (loss * self._execution.ranks.size).backward()
             total += loss.detach()
@@ -151,11 +152,12 @@ class PlainStep:
             optimizer.step()
         return total
 
-    def _pieces(self, batch: Batch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
         """The batch in equal parts of as many rows as may go through the model at once."""
         limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
         parts = 1 if limit is None else -(-B // max(1, limit // T))
-        yield from zip(batch.x.tensor_split(parts), batch.y.tensor_split(parts), strict=True)
+        for values in zip(*(tensor.tensor_split(parts) for tensor in batch.tensors.values()), strict=True):
+            yield dict(zip(batch.parts, values, strict=True))
 
     def _without_sync(self, *, last: bool) -> AbstractContextManager[object]:
         """Gradients travel between ranks once a step, with the last part."""

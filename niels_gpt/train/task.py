@@ -23,27 +23,37 @@ from niels_gpt.windows import TokenStream
 class Batch:
     """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source.
 
-    All numbers lie in one tensor, so that a batch travels in one piece.
+    All numbers lie in one tensor, so that a batch travels in one piece: x, y and, if given, position and segment ids.
     """
 
-    numbers: torch.Tensor  # x, y and the number of targets, int64
+    numbers: torch.Tensor  # `parts` times (B, T) and the number of targets, int64
     B: int
+    parts: tuple[str, ...]
     rows: dict[str, int]
 
     @classmethod
-    def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int]) -> Batch:
+    def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int], **more: torch.Tensor | None) -> Batch:
+        """`more`: position_ids, segment_ids."""
         targets = (y != IGNORE_INDEX).sum()
         if not targets:
             raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
-        return cls(numbers=torch.cat((x.flatten(), y.flatten(), targets[None])), B=len(x), rows=rows)
+        parts = {"x": x, "y": y, **{name: value for name, value in more.items() if value is not None}}
+        numbers = torch.cat((*(value.long().flatten() for value in parts.values()), targets[None]))
+        return cls(numbers=numbers, B=len(x), parts=tuple(parts), rows=rows)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """(B, T) each, by name."""
+        stacked = self.numbers[:-1].view(len(self.parts), self.B, -1)
+        return dict(zip(self.parts, stacked, strict=True))
 
     @property
     def x(self) -> torch.Tensor:
-        return self._xy[0]
+        return self.tensors["x"]
 
     @property
     def y(self) -> torch.Tensor:
-        return self._xy[1]
+        return self.tensors["y"]
 
     @property
     def targets(self) -> torch.Tensor:
@@ -51,8 +61,8 @@ class Batch:
 
     def take(self, rows: slice) -> Batch:
         """Some of the rows, still counted against the targets of all."""
-        x, y = self.x[rows], self.y[rows]
-        return replace(self, numbers=torch.cat((x.flatten(), y.flatten(), self.numbers[-1:])), B=len(x))
+        kept = [value[rows] for value in self.tensors.values()]
+        return replace(self, numbers=torch.cat((*(v.flatten() for v in kept), self.numbers[-1:])), B=len(kept[0]))
 
     def to(self, device: str) -> Batch:
         return replace(self, numbers=self.numbers.to(device, non_blocking=True))
@@ -63,10 +73,6 @@ class Batch:
     def copy_(self, other: Batch) -> None:
         """Another batch's numbers in the place of this one's, which stay where they are."""
         self.numbers.copy_(other.numbers, non_blocking=True)
-
-    @property
-    def _xy(self) -> torch.Tensor:
-        return self.numbers[:-1].view(2, self.B, -1)
 
 
 class Task(Protocol):

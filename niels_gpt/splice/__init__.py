@@ -1,0 +1,21 @@
+"""Training on chosen documents at many places: which spans, how often, and the examples made of them."""
+
+from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, SpliceDocumentDataset
+from niels_gpt.splice.example import make_example
+from niels_gpt.splice.quotas import edge_weights, quantile_indices, quotas
+from niels_gpt.splice.selection import select_documents, training_subset
+from niels_gpt.splice.sharding import rank_indices
+from niels_gpt.splice.spans import validation_grid
+
+__all__ = [
+    "MultiSpliceDocumentDataset",
+    "SpliceDocumentDataset",
+    "edge_weights",
+    "make_example",
+    "quantile_indices",
+    "quotas",
+    "rank_indices",
+    "select_documents",
+    "training_subset",
+    "validation_grid",
+]

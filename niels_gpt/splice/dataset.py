@@ -1,0 +1,183 @@
+"""Datasets of spliced documents. An epoch is a rule from a number to (document, t, s), not a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.splice.example import Example, collate
+from niels_gpt.splice.quotas import quantile_indices, quotas, temperature
+from niels_gpt.splice.spans import SpanRules, Spans
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: multiples of it fill [0, 2**64) evenly
+
+
+class MultiSpliceDocumentDataset:
+    """Spans of several documents. `rules` are SpanRules' keywords; `docs` may be memory-mapped, and is only sliced."""
+
+    def __init__(
+        self,
+        docs: Sequence[np.ndarray] | Sequence[Sequence[int]],
+        *,
+        S: int,
+        pad_id: int,
+        balance_mode: str = "by_temperature",
+        balance_tau: float = 1.0,
+        epoch_length: int | None = None,
+        **rules: Any,
+    ) -> None:
+        temperature(balance_mode, balance_tau)
+        if epoch_length is not None and epoch_length < 1:
+            raise ValueError(f"epoch_length must be at least 1 (or null for every pair once), got {epoch_length}")
+        if pad_id < 0:
+            raise ValueError(f"pad_id must be an id of the vocabulary, got {pad_id}")
+        self.docs, self.pad_id, self.rules = docs, pad_id, SpanRules(S=S, **rules)
+        self._spans = [Spans(len(doc), self.rules) for doc in docs]
+        pairs = [len(spans) for spans in self._spans]
+        self._valid = [i for i, count in enumerate(pairs) if count]
+        if not self._valid:
+            raise ValueError(_why_nothing_fits([len(doc) for doc in docs], self.rules))
+        by_document = balance_mode == "by_document"
+        # Every pair once, or every document's pairs repeated to the length of the longest: exact, where it can be.
+        self._cycle = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
+        longest = max(pairs)
+        whole = len(self._valid) * longest if by_document else sum(pairs)
+        self.quotas = [0] * len(docs)
+        shares = (
+            [longest if by_document else pairs[i] for i in self._valid]
+            if self._cycle
+            else quotas(
+                [len(docs[i]) for i in self._valid],
+                balance_mode=balance_mode,
+                balance_tau=balance_tau,
+                epoch_length=epoch_length or whole,
+            )
+        )
+        for i, share in zip(self._valid, shares, strict=True):
+            self.quotas[i] = share
+        self._ends = np.cumsum(self.quotas)
+        self._weighted = {
+            i: quantile_indices(len(spans), self.quotas[i], spans.weights)
+            for i, spans in enumerate(self._spans)
+            if spans.weights is not None and self.quotas[i]
+        }
+
+    def __len__(self) -> int:
+        """Examples in an epoch."""
+        return int(self._ends[-1])
+
+    def triples(self, epoch: int = 0) -> np.ndarray:
+        """(N, 3) int64 of (doc_idx, t, s), in the order of the epoch before any shuffling."""
+        return self._triples(np.arange(len(self)), epoch)
+
+    def __getitem__(self, index: int) -> Example:
+        """One example as a frame."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        batch = self.batch(np.array([index % len(self)]), layout="frame")
+        return Example({name: value[0] for name, value in batch.items()})
+
+    def batch(self, indices: Sequence[int] | np.ndarray, *, layout: str = "compact", epoch: int = 0) -> Example:
+        triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
+        return collate(
+            self.docs,
+            triples,
+            self._copy_lens(triples),
+            S=self.rules.S,
+            pad_id=self.pad_id,
+            layout=layout,
+            cyclic=self._cyclic,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What is trained on, in numbers."""
+        triples = self.triples() if len(self) <= 1_000_000 else self._triples(np.arange(0, len(self), 101), 0)
+        copied = self._copy_lens(triples)
+        K = [spans.K if len(spans) else None for spans in self._spans]
+        room = [self.rules.S - k for k in K if k is not None]
+        visited = [len(np.unique(triples[triples[:, 0] == i, 1])) for i in range(len(self.docs))]
+        starts = [len(spans.starts) if len(spans) else 0 for spans in self._spans]
+        return {
+            "num_docs": len(self.docs),
+            "valid_docs": list(self._valid),
+            "doc_lengths": [len(doc) for doc in self.docs],
+            "S": self.rules.S,
+            "content_length": self.rules.content_length,
+            "mode": self.rules.mode if self.rules.mode == "slide" else self.rules.content_start_mode,
+            "K_per_doc": K,
+            "starts_per_doc": starts,
+            "pairs_per_doc": [len(spans) for spans in self._spans],
+            "quotas": list(self.quotas),
+            "docs_without_examples": [i for i in self._valid if not self.quotas[i]],
+            "epoch_length": len(self),
+            "unvisited_starts": [n - seen for n, seen in zip(starts, visited, strict=True)],
+            "supervised_tokens_per_frame": float((copied - 1).mean()),
+            "effective_jitter": max((min(self.rules.offset_jitter, r) for r in room), default=0),
+            "jitter_is_inert": bool(self.rules.offset_jitter) and not any(room),
+        }
+
+    @property
+    def longest_span(self) -> int:
+        return max(spans.K or 0 for spans in self._spans)
+
+    @property
+    def _cyclic(self) -> bool:
+        return self.rules.content_start_mode == "cyclic_roll" and not self.rules.balanced
+
+    def _triples(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        doc_idx = np.searchsorted(self._ends, indices, side="right")
+        out = np.empty((len(indices), 3), dtype=np.int64)
+        out[:, 0] = doc_idx
+        for i in np.unique(doc_idx).tolist():
+            rows = doc_idx == i
+            first = int(self._ends[i]) - self.quotas[i]
+            numbers = self._chosen(i, indices[rows] - first)
+            t, s = self._spans[i].at(numbers)
+            out[rows, 1], out[rows, 2] = t, s - self._jitter(indices[rows], room=s, epoch=epoch)
+        return out
+
+    def _chosen(self, i: int, k: np.ndarray) -> np.ndarray:
+        """Numbers of the pairs that are the k-th of document i's share."""
+        pairs = len(self._spans[i])
+        if self._cycle:
+            return k % pairs
+        if i in self._weighted:
+            return self._weighted[i][k]
+        return (2 * k + 1) * pairs // (2 * self.quotas[i])
+
+    def _jitter(self, indices: np.ndarray, *, room: np.ndarray, epoch: int) -> np.ndarray:
+        """How far left of flush right each example is put: another place in every epoch."""
+        if not self.rules.offset_jitter:
+            return np.zeros_like(room)
+        places = np.minimum(self.rules.offset_jitter, room) + 1
+        if self.rules.jitter_mode == "uniform":
+            return (indices + epoch) % places
+        turn = (indices + 1 + epoch * len(self)).astype(np.uint64) * _GOLDEN
+        # The high half of a 128-bit product, from 32-bit halves.
+        count, low, high = places.astype(np.uint64), turn & np.uint64(0xFFFFFFFF), turn >> np.uint64(32)
+        return ((high * count + (low * count >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+    def _copy_lens(self, triples: np.ndarray) -> np.ndarray:
+        doc_idx, t, s = triples.T
+        lengths = np.array([len(doc) for doc in self.docs])[doc_idx]
+        K = np.array([spans.K or 0 for spans in self._spans])[doc_idx]
+        left = lengths if self._cyclic else lengths - t
+        return np.minimum(np.minimum(K, left), self.rules.S - s)
+
+
+class SpliceDocumentDataset(MultiSpliceDocumentDataset):
+    """Spans of one document."""
+
+    def __init__(self, doc: np.ndarray | Sequence[int], *, S: int, pad_id: int, **rules: Any) -> None:
+        super().__init__([np.asarray(doc)], S=S, pad_id=pad_id, **rules)
+
+
+def _why_nothing_fits(lengths: list[int], rules: SpanRules) -> str:
+    if rules.mode == "slide":
+        return f"slide needs documents of S={rules.S} tokens or more, not {lengths}: use mode splice, or longer ones"
+    return (
+        f"no valid span: documents of {lengths} tokens, S={rules.S}, content_length={rules.content_length}, "
+        f"min_copy_len={rules.min_copy_len}; choose longer documents, or lower min_copy_len or content_length"
+    )

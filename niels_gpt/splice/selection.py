@@ -1,0 +1,104 @@
+"""Which documents to train on, from their lengths alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+SELECT_MODES = ("first", "longest", "shortest", "random")
+
+
+def select_documents(
+    lengths: Sequence[int],
+    *,
+    n: int,
+    mode: str,
+    min_len: int | None = None,
+    max_len: int | None = None,
+    doc_index: int | None = None,
+    dataset_name: str = "",
+    strict_num_docs: bool = True,
+) -> tuple[list[int], str]:
+    """(rows, reason): n rows by the policy `mode` among those of allowed length; empty rows are never among them.
+
+    A doc_index of allowed length is taken as it is. Where one document is wanted and none is allowed: the longest.
+    """
+    if mode not in SELECT_MODES:
+        raise ValueError(f"doc_select_mode must be one of {', '.join(SELECT_MODES)}, got {mode!r}")
+    if n < 1:
+        raise ValueError(f"num_docs must be at least 1, got {n}")
+    filled = [row for row, length in enumerate(lengths) if length > 0]
+    allowed = [
+        row
+        for row in filled
+        if (min_len is None or lengths[row] >= min_len) and (max_len is None or lengths[row] <= max_len)
+    ]
+    rejected = ""
+    if doc_index is not None:
+        if n != 1:
+            raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
+        if not 0 <= doc_index < len(lengths):
+            raise ValueError(f"doc_index out of range: {doc_index} of {len(lengths)} documents")
+        if doc_index in allowed:
+            return [doc_index], "doc_index"
+        rejected = "doc_index_rejected_"
+    if not filled:
+        raise ValueError("there is no document with a token in it: choose another source")
+    order = _order(mode, lengths, dataset_name)
+    longest = _order("longest", lengths, dataset_name)
+    if len(allowed) >= n:
+        return sorted(allowed, key=order)[:n], f"{rejected}policy"
+    if n == 1:
+        return [min(filled, key=longest)], f"{rejected}fallback_longest"
+    others = sorted(set(filled) - set(allowed), key=longest)
+    if strict_num_docs or len(allowed) + len(others) < n:
+        raise ValueError(
+            f"only {len(allowed)} of {n} documents match min_doc_length={min_len} and max_doc_length={max_len}: widen "
+            "them, lower num_docs, or set strict_num_docs to false"
+        )
+    return [*sorted(allowed, key=order), *others[: n - len(allowed)]], "backfilled_longest"
+
+
+def _order(mode: str, lengths: Sequence[int], dataset_name: str) -> Callable[[int], tuple[int, int]]:
+    """What rows are sorted by; equals go by row."""
+    if mode == "random":
+        key = hashlib.blake2b(dataset_name.encode(), digest_size=8).digest()
+
+        def shuffled(row: int) -> tuple[int, int]:
+            digest = hashlib.blake2b(row.to_bytes(8, "little"), key=key, digest_size=8).digest()
+            return int.from_bytes(digest, "big"), row
+
+        return shuffled
+    sign = {"first": 0, "longest": -1, "shortest": 1}[mode]
+    return lambda row: (sign * lengths[row], row)
+
+
+def training_subset(
+    lengths: Sequence[int],
+    *,
+    S: int,
+    max_train_batches: int | None = None,
+    initial_batch_size: int | None = None,
+    num_validation_sequences: int = 0,
+    experiment_budget: float | None = None,
+    target_budget: float | None = None,
+) -> tuple[int, list[int]]:
+    """(cutoff_tokens, rows): the rows that lie wholly in the part of the tokens that a training run reads."""
+    sequences = sum(lengths) // S
+    if experiment_budget is not None and target_budget is not None:
+        sequences = int(sequences * experiment_budget / target_budget)
+    sequences -= num_validation_sequences
+    if max_train_batches is not None:
+        if initial_batch_size is None:
+            raise ValueError("max_train_batches counts batches of initial_batch_size sequences: give that, too")
+        sequences = min(sequences, max_train_batches * initial_batch_size)
+    cutoff, end, rows = max(0, sequences) * S, 0, []
+    for row, length in enumerate(lengths):
+        end += length
+        if end <= cutoff:
+            rows.append(row)
+    if not rows:
+        raise ValueError(
+            f"no document ends within the first {cutoff} tokens that are trained on: train on more of them"
+        )
+    return cutoff, rows

@@ -1,0 +1,104 @@
+"""Spliced documents as something to train on: epochs of a dataset, each in an order of its own, and a loss a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from niels_gpt.config import TrainConfig
+from niels_gpt.eval import inference
+from niels_gpt.loss import IGNORE_INDEX
+from niels_gpt.model.gpt import GPT
+from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
+from niels_gpt.splice.example import Example, collate
+from niels_gpt.splice.sharding import rank_indices
+from niels_gpt.splice.spans import validation_grid
+from niels_gpt.train.task import Batch
+
+
+@dataclass(frozen=True)
+class SpliceTask:
+    """Batch n is the n-th B examples of epoch after epoch; `names` are the documents'."""
+
+    dataset: MultiSpliceDocumentDataset
+    names: tuple[str, ...]
+    cfg: TrainConfig
+    device: str
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.names
+
+    def batch(self, n: int) -> Batch:
+        examples = self._draw(n)
+        x, y, positions = (examples["tokens"], masked_targets(examples), examples["position_ids"])
+        # One width for all batches, so that a step can be recorded: the longest span there is.
+        missing = self.dataset.longest_span - x.shape[1]
+        x, y = F.pad(x, (0, missing), value=self.dataset.pad_id), F.pad(y, (0, missing), value=IGNORE_INDEX)
+        counts = torch.bincount(examples["doc_idx"], minlength=len(self.names)).tolist()
+        rows = dict(zip(self.names, counts, strict=True))
+        return Batch.of(x, y, rows, position_ids=F.pad(positions, (0, missing)))
+
+    def describe(self, n: int) -> str:
+        examples = self._draw(n)
+        places = zip(*(examples[key].tolist() for key in ("doc_idx", "t", "s")), strict=True)
+        return "spans " + ", ".join(f"{self.names[i]}[{t}]@{s}" for i, t, s in places)
+
+    def prompt(self) -> list[int]:
+        """The beginning of the first document."""
+        start: list[int] = np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
+        return start
+
+    def validate(self, model: GPT) -> dict[str, float]:
+        """The loss of every document on a fixed grid of spans and places; their mean decides."""
+        losses = {}
+        rules = self.dataset.rules
+        with inference(model):
+            for i, name in enumerate(self.names):
+                pairs = validation_grid(len(self.dataset.docs[i]), rules.S, rules.content_length)
+                triples = np.array([(i, t, s) for t, s in pairs])
+                K = min(rules.content_length or rules.S, rules.S, len(self.dataset.docs[i]))
+                lens = np.full(len(triples), K)
+                grid = collate(
+                    self.dataset.docs, triples, lens, S=rules.S, pad_id=self.dataset.pad_id, layout="compact"
+                )
+                logits = model(grid["tokens"].to(self.device), position_ids=grid["position_ids"].to(self.device))
+                y = masked_targets(grid).to(self.device)
+                losses[name] = float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX))
+        return {"val_loss": sum(losses.values()) / len(losses), **losses}
+
+    def _draw(self, n: int) -> Example:
+        N, B = len(self.dataset), self.cfg.B
+        places = np.arange(n * B, (n + 1) * B)
+        batches = []
+        for epoch in np.unique(places // N).tolist():
+            order = _order(N, self.cfg.seed, epoch)
+            batches.append(self.dataset.batch(order[places[places // N == epoch] % N], epoch=epoch))
+        return batches[0] if len(batches) == 1 else _joined(batches, pad_id=self.dataset.pad_id)
+
+
+@lru_cache(maxsize=2)
+def _order(n: int, seed: int, epoch: int) -> np.ndarray:
+    return rank_indices(n, seed=seed, epoch=epoch, rank=0, world_size=1)
+
+
+def masked_targets(examples: Example) -> torch.Tensor:
+    """Targets, with -100 where there is no loss."""
+    targets: torch.Tensor = examples["targets"].masked_fill(~examples["loss_mask"], IGNORE_INDEX)
+    return targets
+
+
+def _joined(batches: list[Example], *, pad_id: int) -> Example:
+    """Batches of different width as one."""
+    width = max(batch["tokens"].shape[1] for batch in batches)
+    fill = {"tokens": pad_id, "targets": pad_id}
+
+    def widened(batch: Example, name: str) -> torch.Tensor:
+        value: torch.Tensor = batch[name]
+        return value if value.dim() == 1 else F.pad(value, (0, width - value.shape[1]), value=fill.get(name, 0))
+
+    return Example({name: torch.cat([widened(batch, name) for batch in batches]) for name in batches[0]})

@@ -1,0 +1,477 @@
+"""Splice datasets and P(z): the golden vectors, the properties behind them, and what a model makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.memorization import (
+    document_log_pz,
+    log_pz,
+    pz_stats,
+    pz_windows,
+    samples_needed,
+    suffix_positions,
+    token_coverage,
+)
+from niels_gpt.model.gpt import GPT
+from niels_gpt.splice import (
+    MultiSpliceDocumentDataset,
+    SpliceDocumentDataset,
+    edge_weights,
+    make_example,
+    quantile_indices,
+    quotas,
+    rank_indices,
+    select_documents,
+    training_subset,
+    validation_grid,
+)
+from niels_gpt.splice.task import SpliceTask, masked_targets
+from niels_gpt.train.loop import train
+from niels_gpt.train.state import RunState
+
+PAD = 99
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "golden_splice.json").read_text())
+
+
+def of_kind(*kinds: str) -> list[Any]:
+    return [pytest.param(c["inputs"], c["expect"], id=c["id"]) for c in CASES if c["kind"] in kinds]
+
+
+def check_example(example: Any, expected: dict[str, Any]) -> None:
+    for key, value in expected.items():
+        got = example["position_ids" if key == "positions" else key]
+        assert got.tolist() == ([bool(x) for x in value] if key == "loss_mask" else value), key
+
+
+def dataset(inputs: dict[str, Any]) -> MultiSpliceDocumentDataset:
+    arguments = {key: value for key, value in inputs.items() if key not in ("docs", "epoch", "pad_id")}
+    return MultiSpliceDocumentDataset(inputs["docs"], pad_id=PAD, **arguments)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("single", "multi"))
+def test_golden_enumeration(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    if expect["count"] == 0:
+        with pytest.raises(ValueError, match=r"no valid span|slide needs"):
+            dataset(inputs)
+        return
+    ds = dataset(inputs)
+    epoch = inputs.get("epoch", 0)
+    assert len(ds) == expect["count"]
+    assert ds.triples(epoch).tolist() == expect["triples"]
+    assert ds.triples(epoch).dtype == np.int64
+    summary = ds.summary()
+    for key in ("valid_docs", "starts_per_doc", "quotas", "K_per_doc"):
+        if key in expect:
+            assert summary[key] == expect[key], key
+    for example in expect.get("examples", []) if epoch == 0 else []:
+        check_example(ds[expect["triples"].index([example[key] for key in ("doc_idx", "t", "s")])], example)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("construct"))
+def test_golden_examples(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    check_example(make_example(**inputs), expect)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("count"))
+def test_golden_counts_without_a_list(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    inputs = dict(inputs)
+    assert len(SpliceDocumentDataset(np.arange(inputs.pop("L")), pad_id=PAD, **inputs)) == expect["count"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("compact"))
+def test_golden_compact_rows(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    ds = SpliceDocumentDataset(
+        inputs["docs"][0],
+        S=inputs["S"],
+        pad_id=PAD,
+        content_start_mode="slide_within",
+        content_length=inputs["content_length"],
+    )
+    index = ds.triples().tolist().index([0, inputs["t"], inputs["s"]])
+    batch = ds.batch([index])
+    for key, value in expect.items():
+        assert batch[key][0].tolist() == ([bool(x) for x in value] if key == "loss_mask" else value), key
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("edge_weights"))
+def test_golden_edge_weights(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    weights = edge_weights(inputs["L"], inputs["content_length"], inputs["alpha"])
+    np.testing.assert_allclose(weights, expect["w"], rtol=1e-11)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("quota"))
+def test_golden_quotas(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert quotas(**inputs) == expect["quotas"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("quantile"))
+def test_golden_quantiles(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert quantile_indices(**inputs).tolist() == expect["indices"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("validation_grid"))
+def test_golden_validation_grids(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert [list(pair) for pair in validation_grid(**inputs)] == expect["pairs"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("select"))
+def test_golden_selection(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    if "raises" in expect:
+        with pytest.raises(ValueError, match=expect["message_contains"]):
+            select_documents(**inputs)
+    else:
+        assert select_documents(**inputs) == (expect["rows"], expect["reason"])
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("subset"))
+def test_golden_subsets(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    if "raises" in expect or not expect["eligible_rows"]:
+        with pytest.raises(ValueError, match=r"initial_batch_size|no document ends within"):
+            training_subset(**inputs)
+    else:
+        assert training_subset(**inputs) == (expect["cutoff_tokens"], expect["eligible_rows"])
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("subset_boundary"))
+def test_golden_subset_boundary(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    lengths, cutoff = inputs["lengths"], inputs["cutoff_tokens"]
+    assert training_subset(lengths, S=cutoff)[1] == expect["eligible_rows"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("shard"))
+def test_golden_shards_are_every_nth(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    n, world = len(inputs["triples"]), inputs["world_size"]
+    sizes = [len(rank_indices(n, seed=1, epoch=0, rank=r, world_size=world)) for r in range(world)]
+    assert sizes == [len(rows) for rows in expect["per_rank"]]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("pz_windows"))
+def test_golden_windows(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    starts = pz_windows(**inputs).tolist()
+    assert (len(starts), starts[:3], starts[-1:]) == (expect["count"], expect["first"], expect["last"])
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("pz_positions"))
+def test_golden_positions(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    positions = suffix_positions(**inputs)
+    assert (positions[0], positions[-1], len(positions)) == (expect["first"], expect["last"], expect["count"])
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("pz_value"))
+def test_golden_pz(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    value = log_pz(
+        torch.tensor(inputs["logits"]),
+        torch.tensor(inputs["tokens"]),
+        prompt_tokens=inputs["prompt_tokens"],
+        temperature=inputs["temperature"],
+        top_k=inputs["top_k"],
+    )
+    assert value.dtype == torch.float64
+    assert float(value) == pytest.approx(-math.inf if expect["log_pz"] is None else expect["log_pz"], abs=1e-9)
+    assert math.exp(value) == pytest.approx(expect["pz"], abs=1e-9)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("pz_n"))
+def test_golden_samples_needed(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert samples_needed(**inputs) == expect["n"]
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("pz_underflow"))
+def test_golden_underflow(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    n, nll = inputs["suffix_tokens"], inputs["nll_per_token"]
+    other = math.log(1 - math.exp(-nll))
+    logits = torch.tensor([[-nll, other]]).expand(n + 1, 2)
+    value = float(log_pz(logits, torch.zeros(n + 1, dtype=torch.int64), prompt_tokens=1))
+    assert value == pytest.approx(expect["log_pz"], rel=1e-6)
+    assert math.exp(value) == pytest.approx(expect["pz_float64"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("inputs", "expect"), of_kind("raises"))
+def test_golden_refusals(inputs: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert expect["raises"] == "ValueError"
+    with pytest.raises(ValueError, match=r"must be|no valid span"):
+        MultiSpliceDocumentDataset(inputs.get("docs", [list(range(9))]), S=8, pad_id=PAD, **without_docs(inputs))
+
+
+def without_docs(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in inputs.items() if key != "docs"}
+
+
+REFUSALS = [
+    ({"offset_stride": 0}, "offset_stride must be at least 1"),
+    ({"min_copy_len": 1}, "min_copy_len must be at least 2"),
+    ({"alpha": 0.5, "suffix_starts": True}, "exclude each other"),
+    ({"alpha": -1.0}, "alpha must be"),
+    ({"alpha": 0.5, "content_start_mode": "slide_within"}, "goes with content_start_mode coverage_balanced"),
+    ({"mode": "slide", "S": 20}, "slide needs documents of S=20"),
+    ({"mode": "shuffle"}, "mode must be one of"),
+    ({"content_start_mode": "middle"}, "content_start_mode must be one of"),
+    ({"offset_bound": "none"}, "offset_bound must be one of"),
+    ({"jitter_mode": "none"}, "jitter_mode must be one of"),
+    ({"balance_tau": math.inf}, "balance_tau must be a finite"),
+    ({"min_copy_len": 10}, "no valid span"),
+    ({"epoch_length": 0}, "epoch_length must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSALS)
+def test_refusals_say_what_to_do(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultiSpliceDocumentDataset([list(range(9))], pad_id=PAD, **{"S": 8, **arguments})
+
+
+def test_a_prompt_as_long_as_the_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter than the window"):
+        log_pz(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64), prompt_tokens=4)
+
+
+rules = st.fixed_dictionaries(
+    {
+        "S": st.integers(4, 12),
+        "content_start_mode": st.sampled_from(["anchor_start", "slide_within", "cyclic_roll", "coverage_balanced"]),
+        "content_length": st.none() | st.integers(2, 14),
+        "content_stride": st.integers(1, 4),
+        "offset_stride": st.integers(1, 3),
+        "offset_bound": st.sampled_from(["tight", "loose"]),
+        "min_copy_len": st.integers(2, 4),
+    }
+)
+
+
+@given(rules, st.integers(1, 15))
+def test_pairs_by_number_are_those_of_plain_loops(arguments: dict[str, Any], L: int) -> None:
+    S, K, least = arguments["S"], arguments["content_length"] or 10**9, arguments["min_copy_len"]
+    mode, loose = arguments["content_start_mode"], arguments["offset_bound"] == "loose"
+    expected = []
+    for t in range(0, 1 if mode == "anchor_start" else L, arguments["content_stride"]):
+        span = min(K, L if mode == "cyclic_roll" else L - t, S)
+        if mode == "coverage_balanced":
+            if min(K, S, L) == span and span >= least:
+                expected.append([0, t, S - span])
+        elif span >= least:
+            last = S - least if loose else S - span
+            expected += [[0, t, s] for s in range(0, last + 1, arguments["offset_stride"])]
+    if not expected:
+        with pytest.raises(ValueError, match="no valid span"):
+            SpliceDocumentDataset(np.arange(L), pad_id=PAD, **arguments)
+        return
+    ds = SpliceDocumentDataset(np.arange(L), pad_id=PAD, **arguments)
+    assert ds.triples().tolist() == expected
+    frame, compact = (ds.batch(range(len(ds)), layout=layout) for layout in ("frame", "compact"))
+    for row in range(len(ds)):
+        one = ds[row]
+        n, s, t = int(one["copy_len"]), int(one["s"]), int(one["t"])
+        document = [(t + i) % L for i in range(n)]
+        assert one["tokens"].tolist() == [PAD] * s + document + [PAD] * (S - s - n)
+        assert compact["tokens"][row, :n].tolist() == document
+        assert compact["position_ids"][row, :n].tolist() == list(range(s, s + n))
+        supervised = one["loss_mask"].nonzero().flatten().tolist()
+        wanted = [s + i for i in range(n - 1) if document[i] != L - 1 or mode != "cyclic_roll"]
+        assert supervised == wanted
+        assert compact["loss_mask"][row].nonzero().flatten().tolist() == [i - s for i in wanted]
+        assert all(one["targets"][i] == one["tokens"][i + 1] for i in supervised)
+        assert torch.equal(frame["tokens"][row], one["tokens"])
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 60), st.floats(0, 2))
+def test_quotas_sum_to_the_epoch_and_differ_from_the_share_by_less_than_one(
+    lengths: list[int], E: int, tau: float
+) -> None:
+    shares = quotas(lengths, balance_mode="by_temperature", balance_tau=tau, epoch_length=E)
+    weights = [length**tau for length in lengths]
+    assert sum(shares) == E
+    assert all(abs(q - E * w / sum(weights)) < 1 + 1e-6 for q, w in zip(shares, weights, strict=True))
+
+
+@given(st.integers(1, 40), st.integers(1, 80))
+def test_quantiles_spread_evenly(n: int, Q: int) -> None:
+    indices = quantile_indices(n, Q)
+    assert (np.diff(indices) >= 0).all()
+    counts = np.bincount(indices, minlength=n)
+    assert len(counts) == n
+    assert counts.max() - counts.min() <= 1
+    np.testing.assert_array_equal(indices, quantile_indices(n, Q, np.ones(n)))
+
+
+@given(st.integers(1, 100), st.integers(0, 5), st.integers(1, 7), st.integers(0, 9))
+def test_ranks_share_one_permutation_of_each_epoch(n: int, epoch: int, world: int, seed: int) -> None:
+    parts = [rank_indices(n, seed=seed, epoch=epoch, rank=rank, world_size=world) for rank in range(world)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(n))
+    whole = rank_indices(n, seed=seed, epoch=epoch, rank=0, world_size=1)
+    for rank, part in enumerate(parts):
+        assert part.tolist() == whole[rank::world].tolist()
+    if n > 20:
+        assert whole.tolist() != rank_indices(n, seed=seed, epoch=epoch + 1, rank=0, world_size=1).tolist()
+
+
+def test_jitter_visits_every_place_over_the_epochs_and_says_when_it_cannot() -> None:
+    for jitter_mode in ("uniform", "low_discrepancy"):
+        ds = SpliceDocumentDataset(
+            np.arange(20), S=8, pad_id=PAD, content_length=5, offset_jitter=2, jitter_mode=jitter_mode
+        )
+        places = {(t, s) for epoch in range(12) for _, t, s in ds.triples(epoch).tolist()}
+        assert places == {(t, s) for t in range(16) for s in (1, 2, 3)}
+    assert SpliceDocumentDataset(np.arange(20), S=8, pad_id=PAD, offset_jitter=2).summary()["jitter_is_inert"]
+
+
+def test_a_large_sweep_is_counted_not_listed() -> None:
+    ds = SpliceDocumentDataset(np.arange(4096), S=4096, pad_id=0, content_start_mode="slide_within")
+    assert len(ds) == 4096 * 4097 // 2 - 4096
+    _, t, s = ds.batch([len(ds) - 1])["doc_idx"], *(ds.batch([len(ds) - 1])[key] for key in ("t", "s"))
+    assert (int(t), int(s)) == (4094, 4094)
+
+
+def test_memory_mapped_documents_are_only_sliced(tmp_path: Path) -> None:
+    np.arange(1000, dtype=np.uint16).tofile(tmp_path / "doc.bin")
+    doc = np.memmap(tmp_path / "doc.bin", dtype=np.uint16, mode="r")
+    batch = MultiSpliceDocumentDataset([doc[:400], doc[400:]], S=16, pad_id=0).batch([0, 500])
+    assert batch["tokens"][1].tolist() == list(range(int(batch["t"][1]) + 400, int(batch["t"][1]) + 416))
+
+
+def test_statistics_of_known_windows() -> None:
+    starts = pz_windows(200, chunk_size=20, cursor_inc_tokens=10)
+    logs = np.where(starts < 100, 0.0, -200.0)
+    stats = pz_stats(logs, starts, L=200)
+    assert stats["num_windows"] == 19
+    assert stats["median_pz"] == 1.0
+    assert stats["mean_pz"] == pytest.approx(10 / 19)
+    assert stats["median_pz_by_third"] == {"head": 1.0, "middle": pytest.approx(0.5), "tail": pytest.approx(0.0)}
+    assert stats["fraction_at_least"]["0.5"] == pytest.approx(10 / 19)
+    assert stats["found_in_n_samples"]["1"] == pytest.approx(10 / 19)
+    assert token_coverage(logs, starts, L=200, chunk_size=20, prompt_tokens=10) == pytest.approx(100 / 200)
+    with pytest.raises(ValueError, match="shorter than a window"):
+        pz_stats([], [], L=5)
+
+
+MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
+
+
+def test_golden_attention_mask() -> None:
+    (case,) = [c for c in CASES if c["kind"] == "attention"]
+    from niels_gpt.model.places import places_of
+
+    segments = torch.tensor([case["inputs"]["segment_ids"]])
+    table = torch.zeros(1, 1, 5, 2)
+    places = places_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
+    assert places is not None
+    assert places.mask is not None
+    assert places.mask[0, 0].int().tolist() == case["expect"]["allowed"]
+
+
+def test_golden_loss_is_over_tokens_not_rows() -> None:
+    (case,) = [c for c in CASES if c["kind"] == "loss_reduce"]
+    loss, mask = torch.tensor(case["inputs"]["loss"]), torch.tensor(case["inputs"]["loss_mask"]).bool()
+    assert float(loss[mask].mean()) == pytest.approx(case["expect"]["loss"])
+
+
+def test_compact_and_frame_are_the_same_to_the_model() -> None:
+    torch.manual_seed(0)
+    model = GPT(MODEL)
+    ds = SpliceDocumentDataset(
+        torch.randint(0, 10, (20,)).numpy(), S=32, pad_id=11, content_start_mode="slide_within", content_length=9
+    )
+    indices, losses, grads = [0, 7, 100, len(ds) - 1], [], []
+    for layout in ("frame", "compact"):
+        batch = ds.batch(indices, layout=layout)
+        segments = batch["segment_ids"] if layout == "frame" else None
+        logits = model(batch["tokens"], position_ids=batch["position_ids"], segment_ids=segments)
+        losses.append(logits[batch["loss_mask"]])
+        y = masked_targets(batch)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+        grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_where_a_span_stands_changes_nothing_and_filler_learns_nothing() -> None:
+    torch.manual_seed(0)
+    model = GPT(MODEL)
+    document = torch.randint(0, 10, (9,)).numpy()
+    logits = []
+    for s in (0, 7, 23):
+        example = make_example([document], 0, 0, s, S=32, pad_id=11)
+        out = model(example["tokens"][None], segment_ids=example["segment_ids"][None])
+        logits.append(out[0, s : s + 9])
+        model.zero_grad()
+        # Through the embedding alone: the head, which shares its weight, pushes every id's logit down.
+        h = model.embed(example["tokens"][None]).detach().requires_grad_()
+        hidden = model.hidden(h, segment_ids=example["segment_ids"][None])
+        y = masked_targets(example)[None]
+        loss = torch.nn.functional.cross_entropy(model.logits(hidden).flatten(0, 1), y.flatten())
+        (grad,) = torch.autograd.grad(loss, h)
+        assert (grad[0, :s] == 0).all()
+        assert (grad[0, s + 9 :] == 0).all()
+        assert (grad[0, s : s + 8] != 0).any()
+    for shifted in logits[1:]:
+        torch.testing.assert_close(shifted, logits[0], atol=1e-5, rtol=1e-5)
+
+
+def trained_on(
+    docs: list[np.ndarray], *, steps: int, lr: float = 1e-2, model: ModelConfig = MODEL, **rules: Any
+) -> tuple[GPT, RunState]:
+    cfg = TrainConfig(
+        total_steps=steps, B=16, base_lr=lr, min_lr=lr / 10, warmup_steps=10, eval_every=steps, p_train={}, p_val={}
+    )
+    ds = MultiSpliceDocumentDataset(docs, S=model.T, pad_id=11, **rules)
+    task = SpliceTask(dataset=ds, names=tuple(f"doc{i}" for i in range(len(docs))), cfg=cfg, device="cpu")
+    torch.manual_seed(0)
+    network = GPT(model)
+    return network, train(network, task, cfg)
+
+
+def median_pz(model: GPT, document: np.ndarray) -> dict[str, Any]:
+    starts, logs = document_log_pz(model, document, chunk_size=20, prompt_tokens=10, cursor_inc_tokens=2)
+    return pz_stats(logs, starts, L=len(document))
+
+
+def test_three_documents_are_learned_and_told_from_one_that_was_not_there() -> None:
+    rng = np.random.default_rng(0)
+    docs = [rng.integers(0, 10, 60) for _ in range(4)]
+    model, run = trained_on(docs[:3], steps=100, suffix_starts=True)
+    assert run.losses[-1] < 0.3 * run.losses[0]
+    assert set(run.drawn_rows) == {"doc0", "doc1", "doc2"}
+    assert set(run.validations[-1]) == {"step", "val_loss", "doc0", "doc1", "doc2"}
+    own = [median_pz(model, doc)["median_pz"] for doc in docs[:3]]
+    other = median_pz(model, docs[3])["median_pz"]
+    assert min(own) > 0.1
+    assert other < 1e-6
+
+
+def test_without_suffix_starts_the_tail_is_not_known_where_it_is_measured() -> None:
+    """Four symbols, so that a few tokens do not tell where one is: a tail only ever seen after a long context is lost."""
+    document = np.random.default_rng(2).integers(0, 4, 144)
+    shape = replace(MODEL, T=48, C=64, d_ff=128)
+    tails = {}
+    for suffix_starts in (False, True):
+        model, _ = trained_on([document], model=shape, steps=600, lr=5e-3, suffix_starts=suffix_starts)
+        starts, logs = document_log_pz(model, document, chunk_size=24, prompt_tokens=12, cursor_inc_tokens=2)
+        thirds = pz_stats(logs, starts, L=len(document))["median_pz_by_third"]
+        tails[suffix_starts] = thirds["tail"] / thirds["head"]
+    assert tails[True] > 0.8
+    assert tails[False] < 0.3
+
+
+def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
+    ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
+    task = SpliceTask(dataset=ds, names=("a",), cfg=TrainConfig(total_steps=9, B=3), device="cpu")
+    seen = [(int(t), int(s)) for n in range(7) for t, s in zip(*(task._draw(n)[k] for k in ("t", "s")), strict=True)]
+    assert len(seen) == 21
+    for epoch in range(3):
+        assert sorted(seen[7 * epoch : 7 * epoch + 7]) == [(t, 4) for t in range(7)]
+    assert seen[:7] != seen[7:14]
+    assert task.batch(2).tensors["position_ids"].shape == (3, 4)
+    assert "a[" in task.describe(0)
