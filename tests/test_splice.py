@@ -452,7 +452,7 @@ def test_three_documents_are_learned_and_told_from_one_that_was_not_there() -> N
 
 
 def test_without_suffix_starts_the_tail_is_not_known_where_it_is_measured() -> None:
-    """Four symbols, so that a few tokens do not tell where one is: a tail only ever seen after a long context is lost."""
+    """Four symbols, so that a few tokens do not tell where one is: what was only seen after many is lost."""
     document = np.random.default_rng(2).integers(0, 4, 144)
     shape = replace(MODEL, T=48, C=64, d_ff=128)
     tails = {}

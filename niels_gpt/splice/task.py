@@ -1,4 +1,4 @@
-"""Spliced documents as something to train on: epochs of a dataset, each in an order of its own, and a loss a document."""
+"""Spliced documents as something to train on: epoch after epoch, each in its own order, and a loss a document."""
 
 from __future__ import annotations
 
