@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from niels_gpt.atomic import atomic_path, write_json
+from niels_gpt.model.gpt import GPT
 
 _KEYS = {"config", "model", "optimizer", "step"}
 
@@ -41,6 +42,14 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
     if not set(stored) >= _KEYS:
         raise ValueError(f"{path} is not a checkpoint of this project: it lacks {sorted(_KEYS - set(stored))}")
     return stored["config"], stored["model"], stored["optimizer"], int(stored["step"])
+
+
+def load_model(path: str | Path, device: str) -> GPT:
+    """The model a checkpoint holds."""
+    config, weights, _, _ = load_checkpoint(path, device)
+    model = GPT(config).to(device)
+    model.load_state_dict(weights)
+    return model
 
 
 def save_tensors(path: str | Path, values: dict[str, Any]) -> None:

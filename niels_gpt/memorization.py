@@ -78,6 +78,23 @@ def document_log_pz(
     return starts, np.concatenate(values) if values else np.empty(0)
 
 
+def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(log-probability, likeliest id) of every token of a document, each with at least half a context before it, where
+    there is so much; the first has no context, hence nan and its own id."""
+    T, L = model.cfg.T, len(tokens)
+    log_probs, likeliest = np.full(L, np.nan), np.array(tokens, dtype=np.int64)
+    device = model.tok_emb.weight.device
+    with inference(model):
+        for start in range(0, max(1, L - T // 2), max(1, T // 2)):
+            x = torch.from_numpy(np.asarray(tokens[start : start + T], dtype=np.int64)).to(device)
+            scores = model(x[None])[0, :-1].double().log_softmax(dim=-1)
+            own, best = scores.gather(-1, x[1:, None])[:, 0].cpu().numpy(), scores.argmax(dim=-1).cpu().numpy()
+            skip = T // 2 if start else 1  # the window before has seen the first half with more context
+            log_probs[start + skip : start + len(x)] = own[skip - 1 :]
+            likeliest[start + skip : start + len(x)] = best[skip - 1 :]
+    return log_probs, likeliest
+
+
 def samples_needed(pz: float, p: float) -> float:
     """How often one must sample to see the suffix with probability p at least; inf where it is impossible."""
     if pz <= 0:

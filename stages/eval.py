@@ -6,7 +6,7 @@ from pathlib import Path
 
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.manifest import open_chats, open_mix
-from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.eval import Score, score_chats, score_stream
 from niels_gpt.generate import generate, generate_reply
@@ -16,13 +16,6 @@ from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.windows import check_lengths
 from stages.stage import Stage, run_stage
-
-
-def load_model(path: str, device: str) -> GPT:
-    config, weights, _, _ = load_checkpoint(path, device)
-    model = GPT(config).to(device)
-    model.load_state_dict(weights)
-    return model
 
 
 def main(stage: Stage) -> None:

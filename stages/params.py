@@ -73,7 +73,7 @@ class TextLoad(Section):
     """`held_out_tail`: so much of the end of every document is held out (with `split: {by: given}`); 0 for none."""
 
     kind: Literal["text"]
-    held_out_tail: Fraction
+    held_out_tail: Fraction = 0.0  # the one key with a default: a source of text is two lines
 
 
 class DollyLoad(Load):
@@ -203,6 +203,76 @@ class Eval(Section):
     seed: Seed
 
 
+class Spans(Section):
+    """Which spans of a document are placed where in a frame."""
+
+    mode: Literal["splice", "slide"]
+    content_start_mode: Literal["anchor_start", "slide_within", "cyclic_roll", "coverage_balanced"]
+    content_length: Annotated[int, Field(ge=2)] | None
+    content_stride: Count
+    offset_stride: Count
+    offset_bound: Literal["tight", "loose"]
+    min_copy_len: Annotated[int, Field(ge=2)]
+    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    adaptive_k: bool
+    include_tail: bool
+    suffix_starts: bool
+    offset_jitter: Annotated[int, Field(ge=0)]
+    jitter_mode: Literal["uniform", "low_discrepancy"]
+
+
+class TrainingSubset(Section):
+    max_train_batches: Budget
+    initial_batch_size: Budget
+    num_validation_sequences: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _batches_have_a_size(self) -> Self:
+        if self.max_train_batches is not None and self.initial_batch_size is None:
+            raise ValueError("max_train_batches counts batches of initial_batch_size sequences: give that, too")
+        return self
+
+
+class Splice(Section):
+    dataset_name: str
+    num_docs: Count
+    min_doc_length: Budget
+    max_doc_length: Budget
+    doc_select_mode: Literal["first", "longest", "shortest", "random"]
+    doc_index: Annotated[int, Field(ge=0)] | None
+    strict_num_docs: bool
+    restrict_to_training_subset: bool
+    training_subset: TrainingSubset
+    spans: Spans
+    balance_mode: Literal["by_temperature", "by_coverage", "by_document"]
+    balance_tau: Annotated[float, Field(allow_inf_nan=False)]
+    epoch_length: Budget
+    shuffle: bool
+    train: Train
+
+    @model_validator(mode="after")
+    def _subset_is_a_head(self) -> Self:
+        if self.restrict_to_training_subset and self.shuffle:
+            raise ValueError(
+                "restrict_to_training_subset needs shuffle: false (shuffled, the head of a corpus is not what is read)"
+            )
+        return self
+
+
+class Memorize(Section):
+    chunk_size: Annotated[int, Field(ge=2)]
+    prompt_tokens: Count
+    cursor_inc_tokens: Count
+    top_k: Budget
+    B: Count
+
+    @model_validator(mode="after")
+    def _prompt_is_shorter(self) -> Self:
+        if self.prompt_tokens >= self.chunk_size:
+            raise ValueError(f"prompt_tokens={self.prompt_tokens} must be shorter than chunk_size={self.chunk_size}")
+        return self
+
+
 class Runtime(Section):
     device: str
     hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -227,6 +297,8 @@ class Params(Section):
     train: Train
     sft: Train
     eval: Eval
+    splice: Splice
+    memorize: Memorize
     runtime: Runtime
 
     @model_validator(mode="after")
@@ -248,6 +320,8 @@ class Params(Section):
                 raise ValueError(
                     f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
                 )
+        if self.splice.dataset_name not in self.sources:
+            raise ValueError(f"splice.dataset_name is {self.splice.dataset_name!r}, not one of {sorted(self.sources)}")
         val_names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
         twice = sorted({name for name in val_names if val_names.count(name) > 1})
         if twice:

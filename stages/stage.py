@@ -65,6 +65,8 @@ class Stage:
     def out(self, path: str) -> Path:
         """A temporary path to write this out to; it takes its place only when the whole stage has succeeded."""
         final = Path(path)
+        if final in self._outs:
+            return self._outs[final]
         final.parent.mkdir(parents=True, exist_ok=True)
         for stale in final.parent.glob(f".{final.name}.tmp*"):  # of a run that was killed
             discard(stale)

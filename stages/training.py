@@ -43,8 +43,11 @@ def trained_by_ranks(stage: Stage) -> bool:
 
 def train_and_write(
     stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, tokenizer: Tokenizer, device: str, out: str
-) -> None:
-    """Train, or go on training; then publish `out`, metrics/<stage>.json, the two curves and the samples."""
+) -> bool:
+    """Train, or go on training; then write `out`, metrics/<stage>.json, the two curves and the samples.
+
+    False in a process that only helps: of several, the first one writes.
+    """
     runtime, T = stage.params.runtime, model.cfg.T
     with joined_ranks(device) as ranks:
         execution = Execution(
@@ -73,7 +76,7 @@ def train_and_write(
             stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
         sys.exit(130)
     if not ranks.first:
-        return
+        return False
     _write_model(stage.out(out), model, run)
     summary = summarise(run, cfg, parameters=model.parameter_count(), T=T)
     write_json(stage.out(f"metrics/{stage.name}.json"), summary)
@@ -82,6 +85,7 @@ def train_and_write(
     samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
     page = format_samples({"What the model wrote at each validation": samples})
     stage.out(f"metrics/{stage.name}_samples.md").write_text(page, encoding="utf-8")
+    return True
 
 
 def _write_model(folder: Path, model: GPT, run: RunState) -> None:

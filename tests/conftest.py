@@ -38,6 +38,12 @@ TINY: dict[str, object] = {
     "sft.eval_every": 6,
     "sft.eval_steps": 2,
     "eval.max_new_tokens": 8,
+    "splice.min_doc_length": 40,
+    "splice.train.total_steps": 6,
+    "splice.train.warmup_steps": 1,
+    "splice.train.eval_every": 3,
+    "memorize.chunk_size": 16,
+    "memorize.prompt_tokens": 8,
     "runtime.threads": 1,
 }
 

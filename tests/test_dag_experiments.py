@@ -20,7 +20,7 @@ def train_metrics(repo: Repo) -> dict[str, dict[str, dict[str, float]]]:
 
 def test_one_weight_runs_train_and_eval_and_the_metrics_say_what_was_drawn(built_repo: Repo) -> None:
     done = built_repo.run("dvc", "exp", "run", "-S", "p_train.roam=0.3")
-    assert stages_run(done.stdout) == ["train", "sft", "eval"]
+    assert sorted(stages_run(done.stdout)) == ["eval", "memorize", "sft", "splice", "train"]
     roam = train_metrics(built_repo)["mix"]["roam"]
     assert roam["p"] == pytest.approx(0.3 / 1.104)
     rows = 40 * 8
@@ -39,7 +39,7 @@ def test_one_weight_runs_train_and_eval_and_the_metrics_say_what_was_drawn(built
 
 def test_a_small_number_written_by_dvc_is_read_as_a_number(built_repo: Repo) -> None:
     done = built_repo.run("dvc", "exp", "run", "-S", "train.base_lr=1e-5", "-S", "train.min_lr=1e-6")
-    assert stages_run(done.stdout) == ["train", "sft", "eval"]
+    assert sorted(stages_run(done.stdout)) == ["eval", "memorize", "sft", "splice", "train"]
     assert "base_lr: 1e-05" in (built_repo.path / "params.yaml").read_text()
 
 
@@ -56,7 +56,7 @@ def test_a_mistyped_parameter_is_refused_and_nothing_runs(built_repo: Repo) -> N
 def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built_repo: Repo) -> None:
     before = (built_repo.path / "metrics/train.json").read_bytes()
     done = built_repo.run("dvc", "exp", "run", "--temp", "-n", "mixed", "-S", "p_train.roam=0.3")
-    assert stages_run(done.stdout) == ["train", "sft", "eval"]
+    assert sorted(stages_run(done.stdout)) == ["eval", "memorize", "sft", "splice", "train"]
     assert (built_repo.path / "metrics/train.json").read_bytes() == before
     shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
     assert "mixed" in shown

@@ -31,7 +31,9 @@ def test_code_a_stage_runs_is_in_its_deps_file_by_file(name: str) -> None:
 def test_every_stage_module_is_a_stage_or_infrastructure() -> None:
     modules = {path.stem for path in (ROOT / "stages").glob("*.py")} - {"__init__"}
     infrastructure = {path.removeprefix("stages/").removesuffix(".py") for path in INFRASTRUCTURE if "stages/" in path}
-    assert modules == {module_of(name) for name in STAGES} | infrastructure | {"training"}  # shared by train and sft
+    assert modules == {module_of(name) for name in STAGES} | infrastructure | {
+        "training"
+    }  # shared by train, sft and splice
 
 
 @pytest.mark.parametrize("name", STAGES)

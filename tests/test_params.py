@@ -50,7 +50,16 @@ def test_the_key_set_is_frozen() -> None:
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),
-        *(f"{stage}.{key}" for stage in ("train", "sft") for key in schedule),
+        *(f"{stage}.{key}" for stage in ("train", "sft", "splice.train") for key in schedule),
+        *(f"splice.{key}" for key in ["dataset_name", "num_docs", "min_doc_length", "max_doc_length", "doc_index"]),
+        *(f"splice.{key}" for key in ["doc_select_mode", "strict_num_docs", "restrict_to_training_subset", "shuffle"]),
+        *(f"splice.{key}" for key in ["balance_mode", "balance_tau", "epoch_length"]),
+        *(f"splice.training_subset.{key}" for key in ["max_train_batches", "initial_batch_size"]),
+        "splice.training_subset.num_validation_sequences",
+        *(f"splice.spans.{key}" for key in ["mode", "content_start_mode", "content_length", "content_stride"]),
+        *(f"splice.spans.{key}" for key in ["offset_stride", "offset_bound", "min_copy_len", "alpha", "adaptive_k"]),
+        *(f"splice.spans.{key}" for key in ["include_tail", "suffix_starts", "offset_jitter", "jitter_mode"]),
+        *(f"memorize.{key}" for key in ["chunk_size", "prompt_tokens", "cursor_inc_tokens", "top_k", "B"]),
         *(
             f"eval.{key}"
             for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]

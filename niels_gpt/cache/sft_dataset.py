@@ -27,7 +27,7 @@ class SFTExampleDataset:
         asst_id: int | None = None,
     ) -> None:
         self._tokens = open_tokens(tokens_path)
-        self._starts, self._lengths = _read_offsets(idx_path, tokens=len(self._tokens))
+        self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
             asst_id = int(read_meta(Path(tokens_path).with_name("meta.json"))["special_token_ids"]["asst"])
@@ -58,7 +58,7 @@ class SFTExampleDataset:
         return whole[:, :-1], whole[:, 1:], targets[:, 1:]
 
 
-def _read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """(starts, lengths), once they are known to describe a file of so many tokens."""
     try:
         starts = np.load(path, allow_pickle=False)

@@ -28,6 +28,7 @@ class SpliceTask:
     names: tuple[str, ...]
     cfg: TrainConfig
     device: str
+    shuffle: bool = True  # another order in every epoch; else the dataset's
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ class SpliceTask:
         places = np.arange(n * B, (n + 1) * B)
         batches = []
         for epoch in np.unique(places // N).tolist():
-            order = _order(N, self.cfg.seed, epoch)
+            order = _order(N, self.cfg.seed, epoch) if self.shuffle else np.arange(N)
             batches.append(self.dataset.batch(order[places[places // N == epoch] % N], epoch=epoch))
         return batches[0] if len(batches) == 1 else _joined(batches, pad_id=self.dataset.pad_id)
 

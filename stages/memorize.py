@@ -1,0 +1,88 @@
+"""memorize: P(z) of every chosen document, before the splice stage and after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from niels_gpt.atomic import write_json
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.checkpoint import load_model
+from niels_gpt.device import prepare_device
+from niels_gpt.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
+from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
+from niels_gpt.model.gpt import GPT
+from niels_gpt.splice.documents import TokenStore
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.metrics import write_tsv
+from stages.params import Memorize
+from stages.stage import Stage, run_stage
+
+
+def measure(model: GPT, tokens: np.ndarray, settings: Memorize) -> tuple[np.ndarray, np.ndarray]:
+    return document_log_pz(
+        model,
+        tokens,
+        chunk_size=settings.chunk_size,
+        prompt_tokens=settings.prompt_tokens,
+        cursor_inc_tokens=settings.cursor_inc_tokens,
+        top_k=settings.top_k,
+        B=settings.B,
+    )
+
+
+def main(stage: Stage) -> None:
+    settings, runtime = stage.params.memorize, stage.params.runtime
+    device = prepare_device(runtime.device, threads=runtime.threads)
+    tokenizer = load_tokenizer("cache/tokenizer")
+    models = {
+        "before": load_model("models/pretrain/best.pt", device),
+        "after": load_model("models/splice/last.pt", device),
+    }
+    chosen = read_meta("models/splice/documents.json")
+    store = TokenStore(f"cache/tokens/{chosen['dataset_name']}")
+    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
+    documents: dict[str, dict[str, object]] = {}
+    together: dict[str, list[np.ndarray]] = {"before": [], "after": []}
+    results, curves = [], stage.out("metrics/pz")
+    curves.mkdir()
+    for row in chosen["rows"]:
+        name, tokens = f"doc{row}", store.document(row)
+        starts, logs = np.empty(0), {}
+        for when, model in models.items():
+            starts, logs[when] = measure(model, tokens, settings)
+            together[when].append(logs[when])
+        documents[name] = {
+            when: {
+                **pz_stats(values, starts, L=len(tokens)),
+                "token_coverage": token_coverage(values, starts, L=len(tokens), **window),
+            }
+            for when, values in logs.items()
+        }
+        curve = zip(starts.tolist(), np.exp(logs["before"]), np.exp(logs["after"]), strict=True)
+        write_tsv(curves / f"{name}.tsv", [{"start": t, "pz_before": b, "pz_after": a} for t, b, a in curve])
+        probabilities, likeliest = token_log_probs(models["after"], tokens)
+        results.append(DocumentResult(name, tokens, starts, np.exp(logs["after"]), probabilities, likeliest))
+    # Over all windows of all documents, whose thirds are each document's own.
+    joint = {
+        when: {
+            key: value
+            for key, value in pz_stats(np.concatenate(logs), np.arange(sum(map(len, logs))), L=0).items()
+            if key not in ("doc_len", "median_pz_by_third")
+        }
+        for when, logs in together.items()
+    }
+    distribution = "full softmax" if settings.top_k is None else f"top {settings.top_k}"
+    write_json(
+        stage.out("metrics/memorize.json"),
+        {"distribution": distribution, "documents": documents, "together": joint},
+    )
+    stage.out("metrics/memorize.html").write_text(render_page(results, tokenizer, window=window), encoding="utf-8")
+    stage.out("metrics/memorize.svg").write_text(render_strips(results, **window), encoding="utf-8")
+    for when, stats in joint.items():
+        stage.say(
+            f"{when}: median P(z) {stats['median_pz']:.3g}, mean {stats['mean_pz']:.3g}, {stats['num_windows']} windows"
+        )
+
+
+if __name__ == "__main__":
+    run_stage("memorize", main)
