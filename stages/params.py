@@ -320,8 +320,6 @@ class Params(Section):
                 raise ValueError(
                     f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
                 )
-        if self.splice.dataset_name not in self.sources:
-            raise ValueError(f"splice.dataset_name is {self.splice.dataset_name!r}, not one of {sorted(self.sources)}")
         val_names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
         twice = sorted({name for name in val_names if val_names.count(name) > 1})
         if twice:

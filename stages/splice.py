@@ -39,6 +39,8 @@ def main(stage: Stage) -> None:
     if trained_by_ranks(stage):
         return
     params, settings = stage.params, stage.params.splice
+    if settings.dataset_name not in params.sources:
+        raise ValueError(f"splice.dataset_name is {settings.dataset_name!r}, not one of {sorted(params.sources)}")
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     tokenizer = load_tokenizer("cache/tokenizer")
     config, weights, _, _ = load_checkpoint("models/pretrain/best.pt", device)
