@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -40,11 +39,13 @@ B = 32
 class OurLoop:
     """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
 
-    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str) -> None:
-        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision)
+    def __init__(
+        self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str, seed: int = 0
+    ) -> None:
+        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision, seed=seed)
         stream = {"text": TokenStream([tokens])}
         task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=device)
-        set_seed(0)
+        set_seed(seed)
         execution = Execution(device=device, deterministic=False)
         self._step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
         self._feed = batches(task, range(10**9), device=device)
@@ -94,7 +95,7 @@ def on_cpu() -> dict[str, object]:
     exact = OurLoop(cfg, tokens, precision="float32", device="cpu")
     rounded = OurLoop(cfg, tokens, precision="bf16", device="cpu")
     loops = {"plain loop, float32": plain.step, "niels_gpt, float32": exact.step, "niels_gpt, bf16": rounded.step}
-    speeds = tokens_a_second(loops, T=cfg.T, rounds=7, steps=2)
+    speeds = tokens_a_second(loops, T=cfg.T, rounds=11, steps=2)
     losses = [plain.losses, torch.stack(exact.losses).tolist(), torch.stack(rounded.losses).tolist()]
     final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
     print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
@@ -128,23 +129,29 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
     return results
 
 
-def curves(size: str, steps: int) -> dict[str, object]:
-    """The same run in float32 and in bf16, twice each: how far apart they end, and how far two equal ones do."""
-    cfg, out = replace(SIZES[size], V=256), {}
-    tokens = synthetic_tokens(256, 1_000_000)
-    for name, precision in (("float32", "float32"), ("bf16", "bf16"), ("bf16 again", "bf16")):
-        with closing(OurLoop(cfg, tokens, precision=precision, device="cuda")) as loop:  # type: ignore[arg-type]
-            for _ in range(steps):
-                loop.step()
-            losses = torch.stack(loop.losses).tolist()
-        out[name] = [statistics.mean(losses[i - 20 : i]) for i in (steps // 4, steps // 2, steps)]
-        print(f"  {size} {name:<12} loss after {steps // 4}, {steps // 2}, {steps} steps: {out[name]}", flush=True)
-        torch._dynamo.reset()
-    return {"curves": out, "floor": floor_nats(256)}
+def curves(size: str, *, steps: int, seeds: range) -> dict[str, object]:
+    """The same runs in float32 and in bf16: how far apart they end, and how far apart seeds do."""
+    cfg = SIZES[size]
+    ends: dict[Precision, list[float]] = {"float32": [], "bf16": []}
+    tokens = synthetic_tokens(cfg.V, 1_000_000)
+    for seed in seeds:
+        for precision, losses in ends.items():
+            with closing(OurLoop(cfg, tokens, precision=precision, device="cuda", seed=seed)) as loop:
+                for _ in range(steps):
+                    loop.step()
+                last = torch.stack(loop.losses[-50:]).tolist()
+            losses.append(statistics.mean(last))
+            torch._dynamo.reset()
+    for precision, losses in ends.items():
+        print(
+            f"  {size} {precision:<8} loss at step {steps}, by seed: {' '.join(f'{loss:.4f}' for loss in losses)}",
+            flush=True,
+        )
+    return {"curves": ends, "floor": floor_nats(cfg.V)}
 
 
 def main() -> None:
-    result = on_cpu() if "cuda" not in sys.argv else {**on_gpu(list(SIZES)), **curves("v0", 600)}
+    result = on_cpu() if "cuda" not in sys.argv else {**on_gpu(list(SIZES)), **curves("v0", steps=1000, seeds=range(4))}
     print(json.dumps(result))
 
 

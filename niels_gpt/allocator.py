@@ -25,9 +25,12 @@ KEEP_FREED = Allocation(mmap_max=0, trim_threshold=2**31 - 1)
 
 def use_allocation(allocation: Allocation) -> None:
     """From now on, in this process; without effect where the C library is another."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    libc = ctypes.CDLL(None)
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_MMAP_MAX, allocation.mmap_max)
         mallopt(_M_TRIM_THRESHOLD, allocation.trim_threshold)
         mallopt(_M_TOP_PAD, 64 << 20 if allocation == KEEP_FREED else 128 << 10)
+        if allocation == SYSTEM:
+            libc.malloc_trim(0)  # what was kept goes back, as if it never had been

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import rope
-from niels_gpt.model.gelu import gelu
 from niels_gpt.model.kv_cache import LayerCache
 from niels_gpt.model.places import Places
 
@@ -53,10 +52,11 @@ class CausalSelfAttention(nn.Module):
         With a cache, x goes on where the cache ends and looks at what is in it; `places` then says where that is.
         """
         B, T, C = x.shape
-        if places is None and x.is_cuda and torch.compiler.is_compiling():
-            from niels_gpt.model import rope_triton  # only where there is a GPU is there a Triton
+        if places is None and _compiled_for_gpu(x):
+            from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
 
-            q, k, v = rope_triton.split_and_rotate(self.qkv(x), self.rope_sin, self.rope_cos, H=self.cfg.H)
+            qkv = F.linear(x, self.qkv.weight)
+            q, k, v = split_and_rotate(qkv, self.qkv.bias, self.rope_sin, self.rope_cos, H=self.cfg.H)
         else:
             parts = self.qkv(x).split(C, dim=-1)
             q, k, v = (part.view(B, T, self.cfg.H, self.cfg.D).transpose(1, 2) for part in parts)  # (B, H, T, D) each
@@ -75,6 +75,11 @@ class CausalSelfAttention(nn.Module):
             out = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal)
         out = self.resid_dropout(self.proj(out.transpose(1, 2).reshape(B, T, C)))
         return (out, attn) if return_attn else out
+
+
+def _compiled_for_gpu(x: torch.Tensor) -> bool:
+    """Where the kernels of this project take over what a compiler does not do well by itself."""
+    return x.is_cuda and torch.compiler.is_compiling()
 
 
 def _probabilities(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -97,7 +102,13 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.dropout(self.fc2(gelu(self.fc1(x)))))
+        if _compiled_for_gpu(x):
+            from niels_gpt.model.gelu_triton import biased_gelu
+
+            h = biased_gelu(F.linear(x, self.fc1.weight), self.fc1.bias)
+        else:
+            h = F.gelu(self.fc1(x))
+        return cast(torch.Tensor, self.dropout(self.fc2(h)))
 
 
 class Block(nn.Module):

@@ -36,8 +36,10 @@ def apply_rope(
 
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
-        # Pairs as complex numbers turn in one pass over memory, a fifth of the time of what follows.
-        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * torch.complex(cos.float(), sin.float())).flatten(-2).to(x.dtype)
+        # Pairs as complex numbers turn in one pass over memory, a fifth of the time of what follows. Heads go behind
+        # positions, where they lie in memory: torch would copy the gradient of pairs that lie otherwise.
+        turns = torch.complex(cos.float(), sin.float()).transpose(1, 2)
+        pairs = torch.view_as_complex(x.transpose(1, 2).float().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * turns).flatten(-2).transpose(1, 2).to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]  # (B, H, T, D/2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)

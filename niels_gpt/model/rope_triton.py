@@ -1,4 +1,7 @@
-"""Rotary positions on a GPU: queries, keys and values out of one matrix product, and their gradients back into one."""
+"""Rotary positions on a GPU: queries, keys and values out of one matrix product, and their gradients back into one.
+
+The product's bias is added, and the bias's gradient summed, on the way: the numbers are in registers anyway.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import torch
 import triton
 import triton.language as tl
 
+_PROGRAMS = 1024  # keep a GPU busy; on the way back each sums its share of the bias's gradient
+
 
 def split_and_rotate(
-    qkv: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
+    qkv: torch.Tensor, bias: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(B, T, 3C) -> q and k, turned, and v as it is, (B, H, T, D) each; sin and cos hold the positions from 0 on."""
-    q, k, v = _Rotation.apply(qkv, sin, cos, H)
+    """qkv (B, T, 3C) + bias -> q and k, turned, and v as it is, (B, H, T, D) each. sin and cos begin at position 0."""
+    q, k, v = _Rotation.apply(qkv, bias, sin, cos, H)
     return q, k, v
 
 
@@ -21,13 +26,15 @@ class _Rotation(torch.autograd.Function):
     """One pass over memory each way. A compiler left to itself takes two to six times as long over the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, H: int) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, qkv: torch.Tensor, bias: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, H: int
+    ) -> tuple[torch.Tensor, ...]:
         B, T, C3 = qkv.shape
         C, D = C3 // 3, C3 // 3 // H
         ctx.save_for_backward(sin, cos)
         heads = [part.view(B, T, H, D).transpose(1, 2) for part in qkv.split(C, dim=-1)]
         out = torch.empty((3, B, T, H, D), device=qkv.device, dtype=qkv.dtype)
-        _turn(heads, out, sin, cos, row=C, part=B * T * C, direction=1.0)
+        _turn(heads, out, bias, sin, cos, row=C, part=B * T * C, backward=False)
         q, k, v = (out[i].transpose(1, 2) for i in range(3))
         return q, k, v
 
@@ -36,49 +43,68 @@ class _Rotation(torch.autograd.Function):
         sin, cos = ctx.saved_tensors
         B, H, T, D = grads[0].shape
         grad = torch.empty((B, T, 3 * H * D), device=sin.device, dtype=grads[0].dtype)
-        _turn(list(grads), grad, sin, cos, row=3 * H * D, part=H * D, direction=-1.0)
-        return grad, None, None, None
+        sums = torch.empty((min(_PROGRAMS, B * T), 3 * H * D), device=sin.device)
+        _turn(list(grads), grad, sums, sin, cos, row=3 * H * D, part=H * D, backward=True)
+        return grad, sums.sum(0), None, None, None
 
 
 def _turn(
     heads: list[torch.Tensor],
     out: torch.Tensor,
+    bias: torch.Tensor,
     sin: torch.Tensor,
     cos: torch.Tensor,
     *,
     row: int,
     part: int,
-    direction: float,
+    backward: bool,
 ) -> None:
-    """q, k, v, (B, H, T, D) with any strides but the last, into out: token n's part p begins at n * row + p * part."""
+    """q, k, v, (B, H, T, D) with any strides but the last, into out: token n's part p begins at n * row + p * part.
+
+    `bias` is added on the way forward; on the way backward it takes each program's sums.
+    """
     B, H, T, D = heads[0].shape
     strides = [stride for head in heads for stride in head.stride()[:3]]
     block = triton.next_power_of_2(H * D)
-    tokens = max(1, 4096 // block)
-    _kernel[(triton.cdiv(B * T, tokens), 3)](
-        *heads, out, sin, cos, B * T, T, H * D, *strides, row, part, direction, D=D, TOKENS=tokens, BLOCK=block
-    )
+    tokens = max(2, 1024 // block)  # that a program holds at a time
+    programs = len(bias) if backward else triton.cdiv(B * T, tokens)
+    rounds = triton.cdiv(B * T, tokens * programs)
+    _kernel[(programs, 3)](
+        *heads, out, bias, sin, cos, B * T, T, H * D, *strides, row, part,
+        D=D, TOKENS=tokens, ROUNDS=rounds, BLOCK=block, BACKWARD=backward, num_warps=max(1, block // 256),
+    )  # fmt: skip
 
 
 @triton.jit
 def _kernel(  # type: ignore[no-untyped-def]
-    q, k, v, out, sin, cos, N, T, C, qb, qh, qt, kb, kh, kt, vb, vh, vt, row, part, direction,
-    D: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    q, k, v, out, bias, sin, cos, N, T, C, qb, qh, qt, kb, kh, kt, vb, vh, vt, row, part,
+    D: tl.constexpr, TOKENS: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
-    token, which = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)[:, None], tl.program_id(1)
-    b, t = token // T, token % T
-    column = tl.arange(0, BLOCK)[None, :]
-    inside = (column < C) & (token < N)
+    program, which = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tl.arange(0, BLOCK)
     h, d = column // D, column % D
-    if which == 0:
-        x = tl.load(q + b * qb + h * qh + t * qt + d, mask=inside)
-    elif which == 1:
-        x = tl.load(k + b * kb + h * kh + t * kt + d, mask=inside)
-    else:
-        x = tl.load(v + b * vb + h * vh + t * vt + d, mask=inside)
-    if which < 2:
-        even, odd = tl.split(tl.reshape(x.to(tl.float32), (TOKENS, BLOCK // 2, 2)))
-        angle = t * (D // 2) + tl.arange(0, BLOCK // 2)[None, :] % (D // 2)
-        s, c = tl.load(sin + angle) * direction, tl.load(cos + angle)
-        x = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (TOKENS, BLOCK)).to(x.dtype)
-    tl.store(out + token * row + which * part + column, x, mask=inside)
+    direction = -1.0 if BACKWARD else 1.0
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for i in range(ROUNDS):
+        token = (program * ROUNDS + i) * TOKENS + tl.arange(0, TOKENS)
+        b, t = (token // T)[:, None], (token % T)[:, None]
+        inside = (column < C)[None, :] & (token < N)[:, None]
+        if which == 0:
+            x = tl.load(q + b * qb + h[None, :] * qh + t * qt + d[None, :], mask=inside, other=0.0)
+        elif which == 1:
+            x = tl.load(k + b * kb + h[None, :] * kh + t * kt + d[None, :], mask=inside, other=0.0)
+        else:
+            x = tl.load(v + b * vb + h[None, :] * vh + t * vt + d[None, :], mask=inside, other=0.0)
+        y = x.to(tl.float32)
+        if not BACKWARD:
+            y += tl.load(bias + which * C + column, mask=column < C, other=0.0)[None, :]
+        if which < 2:
+            even, odd = tl.split(tl.reshape(y, (TOKENS, BLOCK // 2, 2)))
+            angle = t * (D // 2) + (tl.arange(0, BLOCK // 2) % (D // 2))[None, :]
+            s, c = tl.load(sin + angle) * direction, tl.load(cos + angle)
+            y = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (TOKENS, BLOCK))
+        tl.store(out + token[:, None] * row + which * part + column[None, :], y.to(x.dtype), mask=inside)
+        if BACKWARD:
+            sums += tl.sum(y, axis=0)
+    if BACKWARD:
+        tl.store(bias + (program * 3 + which) * C + column, sums, mask=column < C)
