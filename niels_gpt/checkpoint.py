@@ -44,10 +44,10 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
     return stored["config"], stored["model"], stored["optimizer"], int(stored["step"])
 
 
-def load_model(path: str | Path, device: str) -> GPT:
-    """The model a checkpoint holds."""
+def load_model(path: str | Path, device: str, *, dropout: float | None = None) -> GPT:
+    """The model a checkpoint holds; with another `dropout` where it is to be trained further."""
     config, weights, _, _ = load_checkpoint(path, device)
-    model = GPT(config).to(device)
+    model = GPT(config if dropout is None else {**config, "dropout": dropout}).to(device)
     model.load_state_dict(weights)
     return model
 

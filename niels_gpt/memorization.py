@@ -104,19 +104,19 @@ def samples_needed(pz: float, p: float) -> float:
     return max(1, math.ceil(math.log1p(-p) / math.log1p(-pz)))
 
 
-def pz_stats(log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.ndarray, *, L: int) -> dict[str, Any]:
-    """Of a document's windows: p_z and its logarithm, how many reach thresholds, how many turn up in n samples, and
-    medians of the three thirds of the document, by where a window starts."""
-    logs, places = np.asarray(log_pz, dtype=np.float64), np.asarray(starts)
+def pz_stats(
+    log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.ndarray | None = None, *, L: int | None = None
+) -> dict[str, Any]:
+    """Of windows: p_z and its logarithm, how many reach thresholds, how many turn up in n samples. Of one document's,
+    whose `starts` are given, also the medians of its three thirds, by where a window starts."""
+    logs = np.asarray(log_pz, dtype=np.float64)
     if not len(logs):
         raise ValueError("the document is shorter than a window: choose longer documents or a smaller chunk_size")
     p = np.exp(logs)
     # 1 - (1-p)^n without losing a small p.
     found = {n: -np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-16))) for n in TRIES}
-    third = np.minimum(2, 3 * places // max(1, int(places.max()) + 1)) if len(places) else places
-    return {
+    stats: dict[str, Any] = {
         "num_windows": len(logs),
-        "doc_len": L,
         "mean_pz": float(p.mean()),
         "median_pz": float(np.median(p)),
         "max_pz": float(p.max()),
@@ -124,11 +124,16 @@ def pz_stats(log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.nd
         "median_log_pz": float(np.median(logs)),
         "fraction_at_least": {f"{t:g}": float((p >= t).mean()) for t in THRESHOLDS},
         "found_in_n_samples": {str(n): float(values.mean()) for n, values in found.items()},
-        "median_pz_by_third": {
-            name: float(np.median(p[third == i])) if (third == i).any() else None
-            for i, name in enumerate(("head", "middle", "tail"))
-        },
     }
+    if starts is None:
+        return stats
+    places = np.asarray(starts)
+    third = np.minimum(2, 3 * places // max(1, int(places.max()) + 1))
+    medians = {
+        name: float(np.median(p[third == i])) if (third == i).any() else None
+        for i, name in enumerate(("head", "middle", "tail"))
+    }
+    return {**stats, "doc_len": L, "median_pz_by_third": medians}
 
 
 def token_coverage(

@@ -10,24 +10,10 @@ from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
 from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
-from niels_gpt.model.gpt import GPT
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.metrics import write_tsv
-from stages.params import Memorize
 from stages.stage import Stage, run_stage
-
-
-def measure(model: GPT, tokens: np.ndarray, settings: Memorize) -> tuple[np.ndarray, np.ndarray]:
-    return document_log_pz(
-        model,
-        tokens,
-        chunk_size=settings.chunk_size,
-        prompt_tokens=settings.prompt_tokens,
-        cursor_inc_tokens=settings.cursor_inc_tokens,
-        top_k=settings.top_k,
-        B=settings.B,
-    )
 
 
 def main(stage: Stage) -> None:
@@ -49,7 +35,7 @@ def main(stage: Stage) -> None:
         name, tokens = f"doc{row}", store.document(row)
         starts, logs = np.empty(0), {}
         for when, model in models.items():
-            starts, logs[when] = measure(model, tokens, settings)
+            starts, logs[when] = document_log_pz(model, tokens, **settings.model_dump())
             together[when].append(logs[when])
         documents[name] = {
             when: {
@@ -62,15 +48,7 @@ def main(stage: Stage) -> None:
         write_tsv(curves / f"{name}.tsv", [{"start": t, "pz_before": b, "pz_after": a} for t, b, a in curve])
         probabilities, likeliest = token_log_probs(models["after"], tokens)
         results.append(DocumentResult(name, tokens, starts, np.exp(logs["after"]), probabilities, likeliest))
-    # Over all windows of all documents, whose thirds are each document's own.
-    joint = {
-        when: {
-            key: value
-            for key, value in pz_stats(np.concatenate(logs), np.arange(sum(map(len, logs))), L=0).items()
-            if key not in ("doc_len", "median_pz_by_third")
-        }
-        for when, logs in together.items()
-    }
+    joint = {when: pz_stats(np.concatenate(logs)) for when, logs in together.items()}
     distribution = "full softmax" if settings.top_k is None else f"top {settings.top_k}"
     write_json(
         stage.out("metrics/memorize.json"),

@@ -1,4 +1,5 @@
-"""The shape of params.yaml: every key, its type and its range. No key has a default: what is used is what is written.
+"""The shape of params.yaml: every key, its type and its range. What is used is what is written: no key
+has a default but `held_out_tail`, so that a source of text is two lines.
 
 `runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
 """
@@ -73,7 +74,7 @@ class TextLoad(Section):
     """`held_out_tail`: so much of the end of every document is held out (with `split: {by: given}`); 0 for none."""
 
     kind: Literal["text"]
-    held_out_tail: Fraction = 0.0  # the one key with a default: a source of text is two lines
+    held_out_tail: Fraction = 0.0
 
 
 class DollyLoad(Load):
@@ -192,6 +193,14 @@ class Train(Section):
     optimizer: Literal["adamw", "muon"]
 
 
+class PretrainTrain(Train):
+    document_mask: bool
+
+    def document_end(self, eot: int) -> int | None:
+        """The token between documents that must not see each other; None where they may."""
+        return eot if self.document_mask else None
+
+
 class Eval(Section):
     B: Count
     max_tokens: Budget
@@ -294,7 +303,7 @@ class Params(Section):
     p_val: dict[str, float]
     p_sft: dict[str, float]
     model: Model
-    train: Train
+    train: PretrainTrain
     sft: Train
     eval: Eval
     splice: Splice

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.cache.manifest import open_chats, open_mix
-from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.mix import mix_probabilities
-from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import ChatTask, PretrainTask
 from stages.stage import Stage, run_stage
@@ -23,15 +22,15 @@ def main(stage: Stage) -> None:
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
-    config, weights, _, _ = load_checkpoint("models/pretrain/best.pt", device)
-    model = GPT({**config, "dropout": params.model.dropout}).to(device)
-    model.load_state_dict(weights)
+    model = load_model("models/pretrain/best.pt", device, dropout=params.model.dropout)
     T = model.cfg.T
     mix = open_mix("cache/mix.json", root=root)
     chats = open_chats("cache/chat_mix.json", names=list(p_sft), T=T, device=device, root=root)
-    text = PretrainTask(train=mix.train, val={name: mix.val[name] for name in p_val}, cfg=cfg, T=T, device=device)
-    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
     tokenizer = load_tokenizer("cache/tokenizer")
+    val = {name: mix.val[name] for name in p_val}
+    document_end = params.train.document_end(tokenizer.special_token_ids()["eot"])
+    text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device, document_end=document_end)
+    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
     train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from niels_gpt.atomic import write_json
-from niels_gpt.checkpoint import load_checkpoint
+from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.model.gpt import GPT
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.selection import select_documents, training_subset
@@ -43,9 +42,7 @@ def main(stage: Stage) -> None:
         raise ValueError(f"splice.dataset_name is {settings.dataset_name!r}, not one of {sorted(params.sources)}")
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     tokenizer = load_tokenizer("cache/tokenizer")
-    config, weights, _, _ = load_checkpoint("models/pretrain/best.pt", device)
-    model = GPT({**config, "dropout": params.model.dropout}).to(device)
-    model.load_state_dict(weights)
+    model = load_model("models/pretrain/best.pt", device, dropout=params.model.dropout)
     T = model.cfg.T
     store = TokenStore(f"cache/tokens/{settings.dataset_name}")
     rows, reason = choose(store, settings, S=T)

@@ -30,8 +30,9 @@ def main(stage: Stage) -> None:
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     set_seed(derive_seed(cfg.seed, "init"))
     model = GPT(model_cfg).to(device)
-    task = PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device)
     tokenizer = load_tokenizer("cache/tokenizer")
+    document_end = params.train.document_end(tokenizer.special_token_ids()["eot"])
+    task = PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device, document_end=document_end)
     train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/pretrain")
 
 

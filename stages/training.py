@@ -25,7 +25,7 @@ from stages.stage import Stage, project_root
 
 
 def train_config(settings: Train, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
-    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump())
+    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"document_mask"}))
 
 
 def trained_by_ranks(stage: Stage) -> bool:

@@ -56,6 +56,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"splice.{key}" for key in ["balance_mode", "balance_tau", "epoch_length"]),
         *(f"splice.training_subset.{key}" for key in ["max_train_batches", "initial_batch_size"]),
         "splice.training_subset.num_validation_sequences",
+        "train.document_mask",
         *(f"splice.spans.{key}" for key in ["mode", "content_start_mode", "content_length", "content_stride"]),
         *(f"splice.spans.{key}" for key in ["offset_stride", "offset_bound", "min_copy_len", "alpha", "adaptive_k"]),
         *(f"splice.spans.{key}" for key in ["include_tail", "suffix_starts", "offset_jitter", "jitter_mode"]),

@@ -12,6 +12,7 @@ import torch
 from niels_gpt.batching import Draw, draw_rows, gather_rows, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
+from niels_gpt.document_mask import DocumentMasked, document_segments
 from niels_gpt.eval import evaluate, mean_chat_loss
 from niels_gpt.loss import IGNORE_INDEX
 from niels_gpt.model.gpt import GPT
@@ -89,13 +90,17 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class PretrainTask:
-    """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows."""
+    """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows.
+
+    With `document_end`, the token that ends every document, none sees what stood before it in its window.
+    """
 
     train: Mapping[str, TokenStream]
     val: Mapping[str, TokenStream]
     cfg: TrainConfig
     T: int
     device: str
+    document_end: int | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -104,7 +109,8 @@ class PretrainTask:
     def batch(self, n: int) -> Batch:
         draw = self._draw(n)
         x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
-        return Batch.of(x, y, draw.counts())
+        segments = None if self.document_end is None else document_segments(x, document_end=self.document_end)
+        return Batch.of(x, y, draw.counts(), segment_ids=segments)
 
     def describe(self, n: int) -> str:
         draw = self._draw(n)
@@ -123,7 +129,7 @@ class PretrainTask:
 
     def validate(self, model: GPT) -> dict[str, float]:
         losses = evaluate(
-            model,
+            model if self.document_end is None else DocumentMasked(model, document_end=self.document_end),
             self.val,
             eval_steps=self.cfg.eval_steps,
             B=self.cfg.B,
