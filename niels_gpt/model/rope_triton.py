@@ -18,7 +18,9 @@ def split_and_rotate(
     qkv: torch.Tensor, bias: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """qkv (B, T, 3C) + bias -> q and k, turned, and v as it is, (B, H, T, D) each. sin and cos begin at position 0."""
-    q, k, v = _Rotation.apply(qkv, bias, sin, cos, H)
+    # Heads change places with positions out here: a compiled gradient reaches a function as what it gave out was laid
+    # out, and is copied if it was not.
+    q, k, v = (part.transpose(1, 2) for part in _Rotation.apply(qkv, bias, sin, cos, H))
     return q, k, v
 
 
@@ -30,80 +32,79 @@ class _Rotation(torch.autograd.Function):
         ctx: Any, qkv: torch.Tensor, bias: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, H: int
     ) -> tuple[torch.Tensor, ...]:
         B, T, C3 = qkv.shape
-        C, D = C3 // 3, C3 // 3 // H
+        C = C3 // 3
         ctx.save_for_backward(sin, cos)
-        heads = [part.view(B, T, H, D).transpose(1, 2) for part in qkv.split(C, dim=-1)]
-        out = torch.empty((3, B, T, H, D), device=qkv.device, dtype=qkv.dtype)
-        _turn(heads, out, bias, sin, cos, row=C, part=B * T * C, backward=False)
-        q, k, v = (out[i].transpose(1, 2) for i in range(3))
-        return q, k, v
+        out = torch.empty((3, B, T, H, C // H), device=qkv.device, dtype=qkv.dtype)
+        parts = [part.view(B, T, H, C // H) for part in qkv.split(C, dim=-1)]
+        _turn(parts, out, bias, sin, cos, rows=(C3, C), part=B * T * C, backward=False)
+        return out[0], out[1], out[2]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         sin, cos = ctx.saved_tensors
-        B, H, T, D = grads[0].shape
-        grad = torch.empty((B, T, 3 * H * D), device=sin.device, dtype=grads[0].dtype)
-        sums = torch.empty((min(_PROGRAMS, B * T), 3 * H * D), device=sin.device)
-        _turn(list(grads), grad, sums, sin, cos, row=3 * H * D, part=H * D, backward=True)
+        B, T, H, D = grads[0].shape
+        C = H * D
+        grad = torch.empty((B, T, 3 * C), device=sin.device, dtype=grads[0].dtype)
+        sums = torch.empty((min(_PROGRAMS, B * T), 3 * C), device=sin.device)
+        _turn([g.contiguous() for g in grads], grad, sums, sin, cos, rows=(C, 3 * C), part=C, backward=True)
         return grad, sums.sum(0), None, None, None
 
 
 def _turn(
-    heads: list[torch.Tensor],
+    parts: list[torch.Tensor],
     out: torch.Tensor,
     bias: torch.Tensor,
     sin: torch.Tensor,
     cos: torch.Tensor,
     *,
-    row: int,
+    rows: tuple[int, int],
     part: int,
     backward: bool,
 ) -> None:
-    """q, k, v, (B, H, T, D) with any strides but the last, into out: token n's part p begins at n * row + p * part.
+    """q, k, v (B, T, H, D) into out. From token to token it is rows[0] numbers in them and rows[1] in out, where one
+    part begins `part` after another.
 
     `bias` is added on the way forward; on the way backward it takes each program's sums.
     """
-    B, H, T, D = heads[0].shape
-    strides = [stride for head in heads for stride in head.stride()[:3]]
+    B, T, H, D = parts[0].shape
     block = triton.next_power_of_2(H * D)
     tokens = max(2, 1024 // block)  # that a program holds at a time
     programs = len(bias) if backward else triton.cdiv(B * T, tokens)
     rounds = triton.cdiv(B * T, tokens * programs)
     _kernel[(programs, 3)](
-        *heads, out, bias, sin, cos, B * T, T, H * D, *strides, row, part,
+        *parts, out, bias, sin, cos, B * T, T, H * D, *rows, part,
         D=D, TOKENS=tokens, ROUNDS=rounds, BLOCK=block, BACKWARD=backward, num_warps=max(1, block // 256),
     )  # fmt: skip
 
 
 @triton.jit
 def _kernel(  # type: ignore[no-untyped-def]
-    q, k, v, out, bias, sin, cos, N, T, C, qb, qh, qt, kb, kh, kt, vb, vh, vt, row, part,
+    q, k, v, out, bias, sin, cos, N, T, C, row_in, row_out, part,
     D: tl.constexpr, TOKENS: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
     program, which = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, BLOCK)
-    h, d = column // D, column % D
     direction = -1.0 if BACKWARD else 1.0
     sums = tl.zeros((BLOCK,), tl.float32)
     for i in range(ROUNDS):
-        token = (program * ROUNDS + i) * TOKENS + tl.arange(0, TOKENS)
-        b, t = (token // T)[:, None], (token % T)[:, None]
-        inside = (column < C)[None, :] & (token < N)[:, None]
+        token = ((program * ROUNDS + i) * TOKENS + tl.arange(0, TOKENS))[:, None]
+        inside = (column < C)[None, :] & (token < N)
+        place = token * row_in + column[None, :]
         if which == 0:
-            x = tl.load(q + b * qb + h[None, :] * qh + t * qt + d[None, :], mask=inside, other=0.0)
+            x = tl.load(q + place, mask=inside, other=0.0)
         elif which == 1:
-            x = tl.load(k + b * kb + h[None, :] * kh + t * kt + d[None, :], mask=inside, other=0.0)
+            x = tl.load(k + place, mask=inside, other=0.0)
         else:
-            x = tl.load(v + b * vb + h[None, :] * vh + t * vt + d[None, :], mask=inside, other=0.0)
+            x = tl.load(v + place, mask=inside, other=0.0)
         y = x.to(tl.float32)
         if not BACKWARD:
             y += tl.load(bias + which * C + column, mask=column < C, other=0.0)[None, :]
         if which < 2:
             even, odd = tl.split(tl.reshape(y, (TOKENS, BLOCK // 2, 2)))
-            angle = t * (D // 2) + (tl.arange(0, BLOCK // 2) % (D // 2))[None, :]
+            angle = (token % T) * (D // 2) + (tl.arange(0, BLOCK // 2) % (D // 2))[None, :]
             s, c = tl.load(sin + angle) * direction, tl.load(cos + angle)
             y = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (TOKENS, BLOCK))
-        tl.store(out + token[:, None] * row + which * part + column[None, :], y.to(x.dtype), mask=inside)
+        tl.store(out + token * row_out + which * part + column[None, :], y.to(x.dtype), mask=inside)
         if BACKWARD:
             sums += tl.sum(y, axis=0)
     if BACKWARD:
