@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from niels_gpt.atomic import atomic_path
+
+if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
+    from niels_gpt.talk import Talker
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
@@ -16,6 +22,50 @@ app = typer.Typer(
 
 PRESETS = Path("presets")
 PARAMS = Path("params.yaml")
+
+ModelFolder = Annotated[
+    str, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token; 1 takes chances")]
+TopK = Annotated[int, typer.Option(min=1, help="draw from so many of the likeliest tokens")]
+TopP = Annotated[
+    float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+Seed = Annotated[int, typer.Option(min=0, help="the same seed, the same words")]
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """What went wrong in one sentence, and a non-zero exit."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        typer.echo(f"ERROR: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _talker(folder: str, device: str = "auto") -> Talker:
+    from niels_gpt.device import prepare_device
+    from niels_gpt.talk import open_talker
+
+    return open_talker(folder, device=prepare_device(device, threads=0))
+
+
+def _params() -> dict[str, Any]:
+    import yaml
+
+    if not PARAMS.is_file():
+        raise ValueError("there is no params.yaml here: run this in the project's folder")
+    values: dict[str, Any] = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))
+    return values
+
+
+def _json(path: str, *, made_by: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no {path} yet: run `{made_by}` first")
+    values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return values
 
 
 @app.callback()
@@ -38,6 +88,165 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
     with atomic_path(PARAMS) as temporary:
         temporary.write_text(apply_preset(current, chosen.read_text(encoding="utf-8")), encoding="utf-8")
     typer.echo(f"{PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
+
+
+@app.command()
+def chat(
+    model: ModelFolder = "models/sft",
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+) -> None:
+    """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
+    from niels_gpt.generate import Sampling
+    from niels_gpt.terminal import Conversation, converse
+
+    with _one_sentence():
+        talker = _talker(model)
+        sampling = Sampling(temperature, top_k, top_p)
+        conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+        converse(conversation, read=lambda: input("> "), show=lambda text: print(text, end="", flush=True))
+
+
+@app.command()
+def sample(
+    prompt: Annotated[str, typer.Argument(help="the text to go on from")],
+    model: ModelFolder = "models/pretrain",
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+) -> None:
+    """Let the model go on from a text."""
+    with _one_sentence():
+        talker = _talker(model)
+        from niels_gpt.generate import Sampling, stream_ids, stream_text
+        from niels_gpt.rng import make_generator
+
+        steps = stream_ids(
+            talker.model,
+            [talker.tokenizer.encode(prompt)],
+            max_new_tokens=max_tokens,
+            sampling=Sampling(temperature, top_k, top_p),
+            stop=talker.tokenizer.special_token_ids()["eot"],
+            generators=[make_generator(seed)],
+        )
+        print(prompt, end="", flush=True)
+        for text in stream_text(talker.tokenizer, (token for (token,) in steps if token is not None)):
+            print(text, end="", flush=True)
+        print()
+
+
+@app.command()
+def serve(
+    model: ModelFolder = "models/sft",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+) -> None:
+    """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
+    import socket
+
+    import uvicorn
+
+    with _one_sentence():
+        talker = _talker(model)
+        from niels_gpt.server.app import build_app
+
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ValueError(f"port {port} cannot be had ({error.strerror}): choose another with --port") from error
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
+        sys.stdout.flush()
+        server = uvicorn.Server(uvicorn.Config(build_app(talker, card=_card(talker)), log_level="warning"))
+        server.run(sockets=[listening])
+
+
+def _card(talker: Talker) -> dict[str, str]:
+    cfg = talker.model.cfg
+    card = {
+        "model": talker.name,
+        "parameters": f"{talker.model.parameter_count():,}",
+        "context": f"{cfg.T} tokens",
+        "vocabulary": f"{cfg.V:,}",
+        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+    }
+    scores = Path("metrics/eval.json")
+    if scores.is_file():
+        table = json.loads(scores.read_text(encoding="utf-8")).get(talker.name, {})
+        card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+    return card
+
+
+@app.command()
+def doctor(
+    speed: Annotated[bool, typer.Option(help="also measure how long a run will take here, in ten seconds")] = True,
+) -> None:
+    """What a run needs, whether it is there, and how long it will take on this machine."""
+    with _one_sentence():
+        params = _params()
+        from niels_gpt.doctor import examine, seconds_to_train
+
+        bad = 0
+        for finding in examine(params, folder=Path()):
+            bad += finding.fix is not None
+            typer.echo(f"{'ok  ' if finding.fix is None else 'BAD '} {finding.what}")
+            if finding.fix:
+                typer.echo(f"     -> {finding.fix}")
+        if speed and not bad:
+            for stage, seconds in seconds_to_train(params).items():
+                typer.echo(f"ok   {stage} will take about {_duration(seconds)} here (without compiling)")
+        if bad:
+            raise typer.Exit(1)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@app.command()
+def export(
+    folder: Annotated[str, typer.Argument(help="a new folder to write to")],
+    model: ModelFolder = "models/sft",
+    transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
+) -> None:
+    """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
+    with _one_sentence():
+        if Path(folder).exists():
+            raise ValueError(f"{folder} is there already: give the name of a new folder")
+        talker = _talker(model, "cpu")
+        from niels_gpt.export import export_model, export_transformers, model_card
+        from niels_gpt.talk import TOKENIZER
+
+        card = model_card(
+            talker,
+            mix=_json("cache/mix.json", made_by="dvc repro mix"),
+            params=_params(),
+            metrics=_json("metrics/eval.json", made_by="dvc repro"),
+        )
+        with atomic_path(Path(folder)) as temporary:
+            if transformers:
+                export_transformers(talker, temporary, card=card)
+            else:
+                export_model(talker, temporary, tokenizer=TOKENIZER, card=card)
+    typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
+
+
+@app.command()
+def gc(
+    all_runs: Annotated[bool, typer.Option("--all", help="also runs that were stopped and could go on")] = False,
+) -> None:
+    """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
+    from niels_gpt.train.state import delete_runs
+
+    count, size = delete_runs(Path("checkpoints"), unfinished=all_runs)
+    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
 tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
@@ -76,6 +285,83 @@ app.add_typer(inspect_app, name="inspect")
 @inspect_app.callback()
 def _inspect_group() -> None:
     """Keeps `niels-gpt inspect COMMAND` a group."""
+
+
+@inspect_app.command("documents")
+def inspect_documents(
+    source: Annotated[str, typer.Argument(help="a source of params.yaml")],
+    n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
+) -> None:
+    """The first documents of a source as they were loaded: name, size, how they begin."""
+    from itertools import islice
+
+    import numpy as np
+
+    from niels_gpt.documents import FILE_NAME, count_rows, read_column, read_texts
+
+    with _one_sentence():
+        folder = Path("cache/raw") / source
+        if not (folder / FILE_NAME).is_file():
+            known = (
+                ", ".join(sorted(path.name for path in Path("cache/raw").glob("*"))) or "none; run `dvc repro` first"
+            )
+            raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
+        rows = np.arange(min(n, count_rows(folder)))
+        texts = (text for group in read_texts(folder, rows) for text in group)
+        typer.echo(f"{count_rows(folder):,} documents in {source}")
+        for name, text in zip(islice(read_column(folder, "id"), len(rows)), texts, strict=False):
+            begins = " ".join(text.split())[:160]
+            typer.echo(f"--- {name} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+
+
+@inspect_app.command("mix")
+def inspect_mix() -> None:
+    """The weights of the mix, the tokens there are, and how often a run goes over each source."""
+    with _one_sentence():
+        params, mix = _params(), _json("cache/mix.json", made_by="dvc repro mix")
+        total = sum(params["p_train"].values())
+        seen = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
+        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'times over':>12}")
+        for name, source in mix["sources"].items():
+            tokens = source["train"]["tokens"]
+            weight = params["p_train"].get(name, 0.0)
+            times = seen * weight / total / tokens if tokens else 0.0
+            typer.echo(f"{name:<12}{weight:>8g}{weight / total:>8.3f}{tokens:>14,}{times:>12.2f}")
+
+
+@inspect_app.command("batch")
+def inspect_batch(
+    step: Annotated[int, typer.Option(min=0, help="of the run: batch n is the same every time")] = 0,
+    rows: Annotated[int, typer.Option(min=1, help="how many rows to show")] = 4,
+    color: Annotated[bool, typer.Option(help="ends of documents in colour; without it, as <eot>")] = True,
+) -> None:
+    """A training batch as the model sees it: every row with its source, and where documents end."""
+    with _one_sentence():
+        params = _params()
+        _json("cache/mix.json", made_by="dvc repro mix")
+        from niels_gpt.batching import draw_rows, gather_rows
+        from niels_gpt.cache.manifest import open_mix
+        from niels_gpt.mix import mix_probabilities
+        from niels_gpt.rng import derive_seed, make_generator
+        from niels_gpt.tokenizer import load_tokenizer
+
+        mix, T = open_mix("cache/mix.json", root=Path()), params["model"]["T"]
+        p = mix_probabilities(params["p_train"], params["sources"], name="p_train")
+        streams = {name: mix.train[name] for name in p}
+        generator = make_generator(derive_seed(params["train"]["seed"], "batch", step))
+        draw = draw_rows(streams, p=p, B=params["train"]["B"], T=T, generator=generator)
+        tokenizer = load_tokenizer("cache/tokenizer")
+        eot = tokenizer.special_token_ids()["eot"]
+        end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
+        for row, ids in enumerate(gather_rows(streams, draw, T=T).tolist()[:rows]):
+            name, window = draw.names[int(draw.choices[row])], int(draw.windows[row])
+            parts: list[list[int]] = [[]]
+            for token in ids:
+                if token == eot:
+                    parts.append([])
+                else:
+                    parts[-1].append(token)
+            typer.echo(f"--- row {row}: {name}, window {window}\n{end.join(tokenizer.decode(part) for part in parts)}")
 
 
 @inspect_app.command("sft")

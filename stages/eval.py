@@ -6,17 +6,27 @@ from pathlib import Path
 
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.document_mask import DocumentMasked
 from niels_gpt.eval import Score, score_chats, score_stream
 from niels_gpt.generate import generate, generate_reply
 from niels_gpt.model.gpt import GPT
+from niels_gpt.report import Training, render_report
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tsv import read_tsv
 from niels_gpt.windows import check_lengths
 from stages.stage import Stage, run_stage
+
+REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
+
+
+def read_training(name: str) -> Training:
+    curves = (read_tsv(Path(f"metrics/{file}.tsv")) for file in (name, f"{name}_val"))
+    return Training(name, read_meta(f"metrics/{name}.json"), *curves)
 
 
 def main(stage: Stage) -> None:
@@ -74,8 +84,17 @@ def main(stage: Stage) -> None:
             generator=make_generator(derive_seed(settings.seed, "reply", i)),
         )
         said.append((question, reply))
-    page = format_samples({"The pretrained model goes on": written, "The fine-tuned model answers": said})
-    stage.out("metrics/samples.md").write_text(page, encoding="utf-8")
+    samples = {"The pretrained model goes on": written, "The fine-tuned model answers": said}
+    stage.out("metrics/samples.md").write_text(format_samples(samples), encoding="utf-8")
+    report = render_report(
+        trainings=[read_training(name) for name in ("train", "sft")],
+        mix=read_meta("cache/mix.json"),
+        chat_mix=read_meta("cache/chat_mix.json"),
+        scores={model: {name: vars(score) for name, score in table.items()} for model, table in scores.items()},
+        samples=samples,
+        params=stage.params.model_dump(include=REPORTED),
+    )
+    stage.out("metrics/report.html").write_text(report, encoding="utf-8")
     for model, table in scores.items():
         for name, score in table.items():
             stage.say(f"{model} {name}: {score.nats:.4f} nats a token, {score.bits_per_byte:.4f} bits a byte")

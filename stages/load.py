@@ -11,6 +11,7 @@ from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
 from niels_gpt.data.hub import resolve_revision
 from niels_gpt.data.oasst1 import iter_oasst1_sft
+from niels_gpt.data.own_chats import iter_own_chats
 from niels_gpt.data.primer import iter_primer
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
@@ -26,6 +27,7 @@ from stages.params import (
     GutenbergLoad,
     Load,
     Oasst1Load,
+    OwnChatsLoad,
     PrimerLoad,
     RoamLoad,
     Source,
@@ -72,7 +74,7 @@ def documents(source: Source, *, path: str, revision: str | None, patience_s: fl
         case RoamLoad():
             yield from files(iter_roam(path))
         case TextLoad() as load:
-            documents = files(iter_text(path))
+            documents = files(iter_text(path, glob=load.glob, front_matter=load.front_matter))
             yield from cut_tails(documents, load.held_out_tail) if load.held_out_tail else documents
         case PrimerLoad() as load:
             for dialogue in iter_primer(path, delimiter=load.delimiter):
@@ -106,7 +108,11 @@ def files(samples: Iterator[PretrainSample]) -> Iterator[Document]:
     for sample in samples:
         if not sample.meta["utf8"]:
             damaged += 1
-            say_above_bar(f"  {sample.meta['path']} is not UTF-8: what could not be read is shown as U+FFFD")
+            encoding = sample.meta.get("encoding", "damaged UTF-8")
+            damage = (
+                "what could not be read is shown as U+FFFD" if encoding == "damaged UTF-8" else f"read as {encoding}"
+            )
+            say_above_bar(f"  {sample.meta['path']} is not UTF-8: {damage}")
         yield Document(id=sample.meta["path"], text=sample.text)
     if damaged:
         say_above_bar(f"  {damaged} documents were not UTF-8")
@@ -132,6 +138,8 @@ def chats(source: ChatSource, *, path: str, revision: str | None) -> Iterator[Ch
                 max_messages=load.max_messages,
                 revision=revision,
             )
+        case OwnChatsLoad():
+            samples = iter_own_chats(path)
     for sample in samples:
         yield Chat(
             id=str(sample.meta.get("leaf_message_id", sample.meta.get("index"))),

@@ -12,7 +12,7 @@ from niels_gpt.memorization import document_log_pz, pz_stats, token_coverage, to
 from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.metrics import write_tsv
+from niels_gpt.tsv import write_tsv
 from stages.stage import Stage, run_stage
 
 

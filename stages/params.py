@@ -1,5 +1,5 @@
 """The shape of params.yaml: every key, its type and its range. What is used is what is written: no key
-has a default but `held_out_tail`, so that a source of text is two lines.
+has a default but those of a source of one's own text, which is two lines.
 
 `runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
 """
@@ -71,9 +71,12 @@ class PrimerLoad(Section):
 
 
 class TextLoad(Section):
-    """`held_out_tail`: so much of the end of every document is held out (with `split: {by: given}`); 0 for none."""
+    """`glob`: which files of the folder; `front_matter: false` drops the YAML at a file's head; `held_out_tail`: so
+    much of the end of every document is held out (with `split: {by: given}`)."""
 
     kind: Literal["text"]
+    glob: str | None = None
+    front_matter: bool = True
     held_out_tail: Fraction = 0.0
 
 
@@ -90,6 +93,10 @@ class Oasst1Load(Load):
     max_messages: Annotated[int, Field(ge=2)]
     seed: Seed
     max_trees: Budget
+
+
+class OwnChatsLoad(Section):
+    kind: Literal["chat"]
 
 
 class GivenSplit(Section):
@@ -137,7 +144,7 @@ class Source(AnySource):
 
 
 class ChatSource(AnySource):
-    load: Annotated[DollyLoad | Oasst1Load, Field(discriminator="kind")]
+    load: Annotated[DollyLoad | Oasst1Load | OwnChatsLoad, Field(discriminator="kind")]
     split: Annotated[DocumentSplit | TreeSplit, Field(discriminator="by")]
 
 
@@ -354,6 +361,8 @@ def _explain(problem: Any) -> str:
     match problem["type"]:
         case "extra_forbidden":
             known = _known_keys(path[:-1])
+            if path[-1] in known:
+                return f"{where} goes with another kind, not with this one: leave it out"
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
             return f"{where} is not a parameter; {hint}"
@@ -386,7 +395,11 @@ _SOURCE_SECTIONS: dict[str, dict[tuple[str, ...], tuple[type[Section], ...]]] = 
         ("split",): (GivenSplit, DocumentSplit),
         ("shard",): (SourceShard,),
     },
-    "chats": {(): (ChatSource,), ("load",): (DollyLoad, Oasst1Load), ("split",): (DocumentSplit, TreeSplit)},
+    "chats": {
+        (): (ChatSource,),
+        ("load",): (DollyLoad, Oasst1Load, OwnChatsLoad),
+        ("split",): (DocumentSplit, TreeSplit),
+    },
 }
 
 

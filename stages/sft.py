@@ -31,7 +31,9 @@ def main(stage: Stage) -> None:
     document_end = params.train.document_end(tokenizer.special_token_ids()["eot"])
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device, document_end=document_end)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
-    train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft")
+    train_and_write(
+        stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft", renderer="chat_tokens"
+    )
 
 
 if __name__ == "__main__":

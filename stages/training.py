@@ -10,16 +10,17 @@ from pathlib import Path
 
 from niels_gpt.atomic import write_json
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.config import TrainConfig, to_dict
+from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.model.gpt import GPT
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import Tokenizer
-from niels_gpt.train.metrics import loss_curve, summarise, write_tsv
+from niels_gpt.train.metrics import loss_curve, summarise
 from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.run import RunSettings, run_training
-from niels_gpt.train.state import RunState
+from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import Execution
 from niels_gpt.train.task import Task
+from niels_gpt.tsv import write_tsv
 from stages.params import Train
 from stages.stage import Stage, project_root
 
@@ -42,9 +43,18 @@ def trained_by_ranks(stage: Stage) -> bool:
 
 
 def train_and_write(
-    stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, tokenizer: Tokenizer, device: str, out: str
+    stage: Stage,
+    model: GPT,
+    task: Task,
+    cfg: TrainConfig,
+    *,
+    tokenizer: Tokenizer,
+    device: str,
+    out: str,
+    renderer: Renderer = "transcript",
 ) -> bool:
-    """Train, or go on training; then write `out`, metrics/<stage>.json, the two curves and the samples.
+    """Train, or go on training; then write `out`, metrics/<stage>.json, the two curves and the samples. `renderer`:
+    how chats are to be put to this model.
 
     False in a process that only helps: of several, the first one writes.
     """
@@ -77,7 +87,7 @@ def train_and_write(
         sys.exit(130)
     if not ranks.first:
         return False
-    _write_model(stage.out(out), model, run)
+    _write_model(stage.out(out), model, run, renderer=renderer)
     summary = summarise(run, cfg, parameters=model.parameter_count(), T=T)
     write_json(stage.out(f"metrics/{stage.name}.json"), summary)
     write_tsv(stage.out(f"metrics/{stage.name}.tsv"), loss_curve(run, cfg))
@@ -85,13 +95,15 @@ def train_and_write(
     samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
     page = format_samples({"What the model wrote at each validation": samples})
     stage.out(f"metrics/{stage.name}_samples.md").write_text(page, encoding="utf-8")
+    RunFolder(settings.folder).finish()
     return True
 
 
-def _write_model(folder: Path, model: GPT, run: RunState) -> None:
-    """last.pt and best.pt (by val_loss), without optimizer state, and config.json."""
+def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:
+    """last.pt and best.pt (by val_loss), without optimizer state, and config.json, which also names the renderer."""
     assert run.best_model is not None, "a finished run has been validated"
     assert run.best_step is not None
     save_checkpoint(folder / "last.pt", model, None, run.step, to_dict(model.cfg))
     model.load_state_dict(run.best_model)
     save_checkpoint(folder / "best.pt", model, None, run.best_step, to_dict(model.cfg))
+    write_json(folder / "config.json", {**to_dict(model.cfg), "renderer": renderer})

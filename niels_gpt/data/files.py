@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, cast
+
+_TOO_SHORT_TO_TELL = 64  # bytes; of so few the commonest encoding that is not UTF-8 is the better guess
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def list_files(root_dir: str, suffixes: Collection[str]) -> list[str]:
@@ -45,3 +53,46 @@ def read_text(path: str) -> tuple[str, bool]:
         return data.decode("utf-8"), True
     except UnicodeDecodeError:
         return data.decode("utf-8", errors="replace"), False
+
+
+def unpacked_suffix(path: str) -> str:
+    """The ending of what is in the file: ".md" of a.md and of a.md.gz."""
+    name, suffix = os.path.splitext(path)
+    return os.path.splitext(name)[1] if suffix in (".gz", ".zst") else suffix
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked where its name says that it is packed."""
+    import zstandard
+
+    try:
+        if path.endswith(".gz"):
+            with gzip.open(path) as stream:
+                yield cast(BinaryIO, stream)
+        elif path.endswith(".zst"):
+            with open(path, "rb") as packed, zstandard.open(packed, "rb") as unpacked:
+                yield cast(BinaryIO, io.BufferedReader(unpacked))  # which knows lines
+        else:
+            with open(path, "rb") as plain:
+                yield plain
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is a link to nothing: mend it or remove it") from error
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"{path} cannot be read or unpacked ({error}): mend it or remove it") from error
+
+
+def decode_text(data: bytes) -> tuple[str, str]:
+    """(text, encoding). UTF-8 where it is; else what its byte order mark or its statistics say. Line ends are kept."""
+    from charset_normalizer import from_bytes
+
+    try:
+        return data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        pass
+    best = None if len(data) < _TOO_SHORT_TO_TELL and data[:2] not in _UTF_16 else from_bytes(data).best()
+    encoding = "cp1252" if best is None else best.encoding
+    try:
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError:
+        return data.decode("utf-8", errors="replace"), "damaged UTF-8"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.config import TrainConfig
@@ -48,13 +47,6 @@ def loss_curve(run: RunState, cfg: TrainConfig) -> list[dict[str, float]]:
         }
         for first in range(0, run.step, every)
     ]
-
-
-def write_tsv(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """A header and a line a row, all with the first row's columns."""
-    columns = list(rows[0])
-    lines = ["\t".join(columns)] + ["\t".join(f"{row[c]:.6g}" for c in columns) for row in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _mean(values: Sequence[float]) -> float:

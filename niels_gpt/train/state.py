@@ -72,15 +72,35 @@ class RunFolder:
     def save(self, state: RunState) -> None:
         save_tensors(self._state, dict(vars(state)))
 
+    def finish(self) -> None:
+        """The run's results are written: nothing here is needed any more."""
+        (self.path / "finished").touch()
+
 
 def prune_runs(root: Path, *, keep: int) -> None:
     """Delete the run folders that were used longest ago, but for the newest `keep` and those a process holds."""
     folders = [folder for folder in root.glob("*") if (folder / "lock").is_file()]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:
-        with (folder / "lock").open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            shutil.rmtree(folder)
+        _delete_unless_held(folder)
+
+
+def delete_runs(root: Path, *, unfinished: bool) -> tuple[int, int]:
+    """Delete the folders of finished runs, and of unfinished ones too if asked; (folders, bytes) that were freed."""
+    count = size = 0
+    for folder in sorted(root.glob("*")):
+        if (folder / "lock").is_file() and (unfinished or (folder / "finished").is_file()):
+            held = sum(file.stat().st_size for file in folder.iterdir())
+            if _delete_unless_held(folder):
+                count, size = count + 1, size + held
+    return count, size
+
+
+def _delete_unless_held(folder: Path) -> bool:
+    with (folder / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(folder)
+    return True

@@ -1,0 +1,95 @@
+"""Many answers from one model, a token of each in turn: a long one never keeps a short one waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from niels_gpt.talk import Said
+
+
+class Busy(RuntimeError):
+    """As many answers as there may be at once are under way."""
+
+
+@dataclass(eq=False)
+class _Answer:
+    """One under way. Its pieces go to whoever asked, in that one's event loop; None is the end."""
+
+    pieces: Iterator[Said]
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[Said | Exception | None] = field(default_factory=asyncio.Queue)
+    wanted: bool = True
+
+    def send(self, item: Said | Exception | None) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self.wanted = False
+
+
+class Turns:
+    """The thread that does the thinking. Torch is not asked from two threads at once."""
+
+    def __init__(self, *, at_once: int) -> None:
+        self._at_once = at_once
+        self._waiting: deque[_Answer] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    async def answer(self, pieces: Iterator[Said]) -> AsyncIterator[Said]:
+        """The pieces, as their turn comes. Leaving early ends the work on them."""
+        answer = _Answer(pieces, asyncio.get_running_loop())
+        with self._changed:
+            if len(self._waiting) >= self._at_once:
+                raise Busy(f"{self._at_once} answers are being written; ask again in a moment")
+            self._waiting.append(answer)
+            self._changed.notify()
+        try:
+            while (item := await answer.queue.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            answer.wanted = False
+
+    @property
+    def under_way(self) -> int:
+        return len(self._waiting)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout=10)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+                answer = self._waiting[0]
+            done = not answer.wanted or self._advance(answer)
+            with self._changed:
+                self._waiting.popleft()
+                if not done:
+                    self._waiting.append(answer)
+
+    @staticmethod
+    def _advance(answer: _Answer) -> bool:
+        """One token more; True where there is none."""
+        try:
+            answer.send(next(answer.pieces))
+        except StopIteration:
+            answer.send(None)
+            return True
+        except Exception as error:  # whatever it is, it belongs to whoever asked, and the thread goes on
+            answer.send(error)
+            return True
+        return False
