@@ -227,6 +227,7 @@ def export(
         card = model_card(
             talker,
             mix=_json("cache/mix.json", made_by="dvc repro mix"),
+            chat_mix=_json("cache/chat_mix.json", made_by="dvc repro mix"),
             params=_params(),
             metrics=_json("metrics/eval.json", made_by="dvc repro"),
         )

@@ -32,7 +32,9 @@ def weights_of(model: GPT) -> dict[str, torch.Tensor]:
     return {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
 
 
-def model_card(talker: Talker, *, mix: dict[str, Any], params: dict[str, Any], metrics: dict[str, Any]) -> str:
+def model_card(
+    talker: Talker, *, mix: dict[str, Any], chat_mix: dict[str, Any], params: dict[str, Any], metrics: dict[str, Any]
+) -> str:
     """Names, numbers and hashes; no text that the model was trained on."""
     cfg = talker.model.cfg
     size = f"T={cfg.T}, C={cfg.C}, L={cfg.L}, H={cfg.H}, d_ff={cfg.d_ff}, V={cfg.V}"
@@ -44,14 +46,17 @@ def model_card(talker: Talker, *, mix: dict[str, Any], params: dict[str, Any], m
         "",
         "## Trained on",
         "",
-        "| source | weight in the mix | training tokens | sha256 of the first shard |",
-        "|---|---|---|---|",
+        "| source | weight in the mix | training tokens | files | sha256 |",
+        "|---|---|---|---|---|",
     ]
     for name, source in mix["sources"].items():
-        shards = source["train"]["shards"]
-        tokens = source["train"]["tokens"]
-        first = shards[0]["sha256"] if shards else "none"
-        lines.append(f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | `{first}` |")
+        hashes = " ".join(f"`{shard['sha256']}`" for shard in source["train"]["shards"])
+        count, tokens = len(source["train"]["shards"]), source["train"]["tokens"]
+        lines.append(f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} |")
+    if talker.renderer == "chat_tokens":
+        for name, source in chat_mix["sources"].items():
+            hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
+            lines.append(f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |")
     lines += [
         "",
         "## Scores on held-out text",

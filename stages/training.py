@@ -14,7 +14,7 @@ from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.model.gpt import GPT
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import Tokenizer
-from niels_gpt.train.metrics import loss_curve, summarise
+from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.run import RunSettings, run_training
 from niels_gpt.train.state import RunFolder, RunState
@@ -53,7 +53,7 @@ def train_and_write(
     out: str,
     renderer: Renderer = "transcript",
 ) -> bool:
-    """Train, or go on training; then write `out`, metrics/<stage>.json, the two curves and the samples. `renderer`:
+    """Train, or go on training; then write `out`, metrics/<stage>.json, curves and samples. `renderer`:
     how chats are to be put to this model.
 
     False in a process that only helps: of several, the first one writes.
@@ -92,6 +92,8 @@ def train_and_write(
     write_json(stage.out(f"metrics/{stage.name}.json"), summary)
     write_tsv(stage.out(f"metrics/{stage.name}.tsv"), loss_curve(run, cfg))
     write_tsv(stage.out(f"metrics/{stage.name}_val.tsv"), run.validations)
+    write_tsv(stage.out(f"metrics/{stage.name}_sources.tsv"), validations_by_source(run))
+    write_tsv(stage.out(f"metrics/{stage.name}_mix.tsv"), mix_shares(run, cfg))
     samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
     page = format_samples({"What the model wrote at each validation": samples})
     stage.out(f"metrics/{stage.name}_samples.md").write_text(page, encoding="utf-8")

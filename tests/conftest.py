@@ -56,7 +56,14 @@ class Repo:
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            command, cwd=self.path, env=self.environment(), text=True, capture_output=True, timeout=300, check=False
+            command,
+            cwd=self.path,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            text=True,
+            capture_output=True,
+            timeout=300,
+            check=False,
         )
         if check and done.returncode:
             raise AssertionError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -137,8 +144,9 @@ def make_repo(path: Path) -> Repo:
     for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, path / name)
     (path / ".dvc").mkdir()
-    for name in ("config", ".gitignore"):
+    for name in ("config", ".gitignore", "plots_offline.html"):
         shutil.copy(ROOT / ".dvc" / name, path / ".dvc" / name)
+    shutil.copytree(ROOT / ".dvc/plots", path / ".dvc/plots")
     (path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), TINY))
 
     wiki = "data/wikitext/wikitext-103-raw-v1"

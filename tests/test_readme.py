@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
+import urllib.request
 
 import pytest
 
@@ -35,6 +37,24 @@ def test_the_dvc_commands_work_as_written(built_repo: Repo) -> None:
     for command in commands:
         for part in command.split(" && "):
             built_repo.run(*shlex.split(part))
+    talk_to_it(built_repo)
+
+
+def talk_to_it(repo: Repo) -> None:
+    """The block of niels-gpt commands, as it stands there."""
+    commands = [shlex.split(command) for command in COMMANDS if command.startswith("niels-gpt ")]
+    assert [command[1] for command in commands] == ["doctor", "sample", "chat", "serve", "export", "gc"]
+    for command in commands:
+        if command[1] == "serve":
+            server = repo.start(*command, "--port", "0")
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[0]
+            assert "niels_gpt" in urllib.request.urlopen(address, timeout=20).read().decode()
+            server.send_signal(signal.SIGINT)
+            server.wait(timeout=20)
+        else:
+            repo.run(*command)
+    assert (repo.path / "my-model/model.safetensors").is_file()
 
 
 def test_the_table_names_every_parameter() -> None:

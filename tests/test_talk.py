@@ -96,10 +96,12 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     whole = write_project(tmp_path)
     shards = [{"path": "x", "sha256": "ab" * 32, "bytes": 20}]
     mix = {"sources": {"wiki": {"train": {"shards": shards, "tokens": 10}}}}
+    chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
     params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0}}}
-    card = model_card(whole, mix=mix, params=params, metrics=scores)
+    card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores)
     assert "ab" * 32 in card
+    assert "cd" * 32 in card
     assert "| wiki | 0.5 | 10 |" in card
     export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)
     again = open_talker(tmp_path / "out", device="cpu")

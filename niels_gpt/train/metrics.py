@@ -49,5 +49,22 @@ def loss_curve(run: RunState, cfg: TrainConfig) -> list[dict[str, float]]:
     ]
 
 
+def validations_by_source(run: RunState) -> list[dict[str, float | str]]:
+    """Every validation of every source as a row of its own."""
+    return [
+        {"step": row["step"], "source": name, "loss": loss}
+        for row in run.validations
+        for name, loss in row.items()
+        if name not in ("step", "val_loss")
+    ]
+
+
+def mix_shares(run: RunState, cfg: TrainConfig) -> list[dict[str, float | str]]:
+    """What the mix asked for and what was drawn, a row each."""
+    rows = sum(run.drawn_rows.values())
+    shares = {"asked": cfg.p_train, "drawn": {name: count / rows for name, count in run.drawn_rows.items()}}
+    return [{"mix": what, "source": name, "share": share} for what, t in shares.items() for name, share in t.items()]
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)

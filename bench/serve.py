@@ -1,0 +1,90 @@
+"""How soon the first token is there, how eight clients fare beside one, and whether memory grows with requests.
+
+Run: python -m bench.serve [MODEL FOLDER]      with a model of its own at the sample's size, or with a trained one
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import torch
+import uvicorn
+
+from niels_gpt.config import ModelConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.server.app import build_app
+from niels_gpt.talk import Talker, open_talker
+from niels_gpt.tokenizer import ByteTokenizer
+
+
+def sample_size() -> Talker:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(V=1024, T=128, C=128, L=4, H=4, d_ff=512, dropout=0.0))
+    return Talker("bench", model, ByteTokenizer(), "chat_tokens", {})
+
+
+@contextmanager
+def serving(talker: Talker) -> Iterator[str]:
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(build_app(talker, card={}), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1/chat/completions"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+def timed_answer(url: str, *, tokens: int, seed: int = 0) -> tuple[float, float]:
+    """Seconds to the first piece of text, and to the last."""
+    body = {"messages": [{"role": "user", "content": f"tell me about {seed}"}], "max_tokens": tokens, "seed": seed}
+    start, first = time.perf_counter(), 0.0
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=60) as answer:
+        for line in answer.iter_lines():
+            if not first and '"content": "' in line and '"content": ""' not in line:
+                first = time.perf_counter() - start
+    return first, time.perf_counter() - start
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def main() -> None:
+    talker = open_talker(sys.argv[1], device="cpu") if len(sys.argv) > 1 else sample_size()
+    with serving(talker) as url:
+        for seed in range(5):
+            timed_answer(url, tokens=20, seed=seed)
+        alone = [timed_answer(url, tokens=60, seed=seed) for seed in range(20)]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda seed: timed_answer(url, tokens=60, seed=seed), range(40)))
+        before = resident_mib()
+        for seed in range(600):
+            timed_answer(url, tokens=20, seed=seed)
+        after = resident_mib()
+    firsts = {
+        "first token, one client": statistics.median(first for first, _ in alone),
+        "first token, eight clients, slowest": max(first for first, _ in together),
+    }
+    for name, seconds in firsts.items():
+        print(f"  {name:<40}{seconds * 1e3:>8.1f} ms")
+    print(f"  resident memory {before:.1f} MiB, after 600 more requests {after:.1f} MiB")
+    print(json.dumps({**firsts, "mib_before": before, "mib_after": after}))
+
+
+if __name__ == "__main__":
+    main()

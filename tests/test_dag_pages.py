@@ -1,0 +1,41 @@
+"""What a run leaves to look at: plots that need no network, and the report."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.conftest import Repo
+
+pytestmark = pytest.mark.dag
+
+
+def test_the_report_is_one_page_with_everything_in_it(built_repo: Repo) -> None:
+    page = (built_repo.path / "metrics/report.html").read_text()
+    assert "http" not in page.replace("http://www.w3.org", "")
+    for words in ("val_wiki", "sha256", "training loss", "learning rate", "asked", "train.base_lr", "parameters,"):
+        assert words in page, words
+    assert page.count("<svg") == 6
+
+
+def test_plots_show_without_a_network(built_repo: Repo) -> None:
+    built_repo.run("dvc", "plots", "show", "-o", "pages")
+    file = built_repo.path / "pages/index.html"
+    page = file.read_text()
+    assert "cdn.jsdelivr.net" not in page
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed: the plots were not drawn in a browser")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page()
+        outside: list[str] = []
+        tab.on("request", lambda request: None if request.url.startswith("file:") else outside.append(request.url))
+        tab.goto(file.as_uri())
+        sync_api.expect(tab.locator("canvas, svg.marks").first).to_be_visible()
+        drawn = tab.locator("canvas, svg.marks").count()
+        assert drawn >= 12, drawn  # three curves and a mix for each of three trainings, P(z), the learning rate
+        assert [url for url in outside if not url.startswith("data:")] == []
+        browser.close()
