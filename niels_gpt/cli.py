@@ -158,6 +158,7 @@ def serve(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen(128)  # from here on a browser waits instead of being refused
         except OSError as error:
             raise ValueError(f"port {port} cannot be had ({error.strerror}): choose another with --port") from error
         typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")

@@ -42,7 +42,7 @@ def render_report(
     for training in trainings:
         parts.append(f"<h2>{escape(training.name)}</h2>{_cost(training.summary)}")
         parts.append(_chart("training loss, nats a token", {"loss": _points(training.losses, "loss")}))
-        names = [key for key in (training.validations[0] if training.validations else {}) if key != "step"]
+        names = [key for key in training.validations[0] if key not in ("step", "val_loss")]
         parts.append(_chart("validation", {name: _points(training.validations, name) for name in names}))
         parts.append(_chart("learning rate", {"lr": _points(training.losses, "lr")}))
         parts.append(_drawn(training.summary["mix"]))

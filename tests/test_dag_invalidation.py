@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -10,7 +11,14 @@ from tests.conftest import Repo, make_repo
 
 pytestmark = pytest.mark.dag
 TRAINED = ["train", "sft", "eval", "splice", "memorize"]
-ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix", *TRAINED]
+ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix"]
+
+
+def repro_mix(repo: Repo) -> list[str]:
+    """What runs up to the mix. It differs then, so training is due; what follows training is tested once, below."""
+    ran = repo.repro("mix")
+    assert "train" in json.loads(repo.run("dvc", "status", "--json", "train").stdout)
+    return sorted(ran)
 
 
 def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> None:
@@ -24,7 +32,7 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
     assert sorted(built_repo.repro()) == sorted(TRAINED)
 
     built_repo.set(sources__roam__split__val_frac=0.4)
-    assert sorted(built_repo.repro()) == sorted(ROAM_CHAIN)
+    assert sorted(built_repo.repro()) == sorted([*ROAM_CHAIN, *TRAINED])
 
     (built_repo.path / "params.yaml").write_text(original)
     output = built_repo.run("dvc", "repro").stdout
@@ -34,13 +42,13 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
 
 def test_a_smaller_shard_cuts_again_and_encodes_nothing(built_repo: Repo) -> None:
     built_repo.set(shard__shard_bytes=4096)
-    assert sorted(built_repo.repro()) == sorted(["shard@wiki", "shard@roam", "shard@primer", "mix", *TRAINED])
+    assert repro_mix(built_repo) == ["mix", "shard@primer", "shard@roam", "shard@wiki"]
     assert len(list((built_repo.path / "cache/pretrain/wiki/train").glob("shard_*.bin"))) > 1
 
 
 def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
     (built_repo.path / "data/roam/new.md").write_text("# A new note\n\nabout the harbour in winter.\n")
-    assert sorted(built_repo.repro()) == sorted(["load@roam", *ROAM_CHAIN])
+    assert repro_mix(built_repo) == sorted(["load@roam", *ROAM_CHAIN])
 
 
 def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
@@ -72,9 +80,8 @@ def test_fine_tuning_alone_and_a_new_vocabulary(built_repo: Repo) -> None:
 
     pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
     built_repo.set(tokenizer=pieces)
-    again = built_repo.repro()
-    assert not [stage for stage in again if stage.startswith(("load", "split"))]
+    assert not [stage for stage in repro_mix(built_repo) if stage.startswith(("load", "split"))]
     built_repo.set(tokenizer__vocab_size=430)
     names = [f"{stage}@{source}" for stage in ("tokenize", "shard") for source in ("wiki", "roam", "primer")]
     chats = ["tokenize_chat@dolly15k", "tokenize_chat@oasst1"]
-    assert sorted(built_repo.repro()) == sorted(["tokenizer", *names, *chats, "mix", *TRAINED])
+    assert repro_mix(built_repo) == sorted(["tokenizer", *names, *chats, "mix"])
