@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,19 @@ def tiny_trees() -> list[dict[str, Any]]:
         for tree in range(8)
         for i in range(3)
     ]
+
+
+@contextmanager
+def real_browser() -> Iterator[tuple[Any, Any]]:
+    """(Debian's chromium, playwright's expect); a test is skipped, and says so, where either cannot be had."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no page was opened")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed: no page was opened in a browser")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser, sync_api.expect
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from tests.conftest import Repo
+from tests.conftest import Repo, real_browser
 
 pytestmark = pytest.mark.dag
 
@@ -24,18 +22,12 @@ def test_plots_show_without_a_network(built_repo: Repo) -> None:
     file = built_repo.path / "pages/index.html"
     page = file.read_text()
     assert "cdn.jsdelivr.net" not in page
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not installed: the plots were not drawn in a browser")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    with real_browser() as (browser, expect):
         tab = browser.new_page()
         outside: list[str] = []
         tab.on("request", lambda request: None if request.url.startswith("file:") else outside.append(request.url))
         tab.goto(file.as_uri())
-        sync_api.expect(tab.locator("canvas, svg.marks").first).to_be_visible()
+        expect(tab.locator("canvas, svg.marks").first).to_be_visible()
         drawn = tab.locator("canvas, svg.marks").count()
         assert drawn >= 12, drawn  # three curves and a mix for each of three trainings, P(z), the learning rate
         assert [url for url in outside if not url.startswith("data:")] == []
-        browser.close()

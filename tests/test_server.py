@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import resource
-import shutil
 import socket
 import threading
 import time
@@ -24,9 +23,10 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.server.app import Limits, build_app
-from niels_gpt.server.turns import Turns
+from niels_gpt.server.turns import Busy, Turns
 from niels_gpt.talk import Said, Talker
 from niels_gpt.tokenizer import ByteTokenizer
+from tests.conftest import real_browser
 
 LIMITS = Limits(body_bytes=200_000, new_tokens=400, at_once=12)
 
@@ -129,7 +129,7 @@ def under_way(address: str) -> int:
     return int(httpx.get(f"{address}/card").json()["answers under way"])
 
 
-def test_short_answers_overtake_long_ones_and_too_many_are_refused() -> None:
+def test_short_answers_overtake_long_ones() -> None:
     async def work() -> None:
         turns, order = Turns(at_once=2), []
 
@@ -143,6 +143,25 @@ def test_short_answers_overtake_long_ones_and_too_many_are_refused() -> None:
         await listen("short", 3)
         assert order == ["short"]
         await long
+        turns.close()
+
+    asyncio.run(work())
+
+
+def test_too_many_at_once_are_refused() -> None:
+    open_gate = threading.Event()
+
+    def waiting() -> Iterator[Said]:
+        open_gate.wait(10)
+        yield Said("x", 1)
+
+    async def work() -> None:
+        turns = Turns(at_once=2)
+        first, second = turns.answer(waiting()), turns.answer(waiting())
+        with pytest.raises(Busy, match="2 answers are being written"):
+            turns.answer(waiting())
+        open_gate.set()
+        assert [piece.text for answer in (first, second) async for piece in answer] == ["x", "x"]
         turns.close()
 
     asyncio.run(work())
@@ -185,17 +204,11 @@ HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>doc
 
 
 def test_in_a_browser(address: str) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser test")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not installed: the page was not tried in a browser")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    with real_browser() as (browser, expect):
         page = browser.new_page(viewport={"width": 390, "height": 800})
         outside: list[str] = []
         page.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
         page.goto(address)
-        expect = sync_api.expect
         expect(page.locator("#card")).to_contain_text("few")
         # Keyboard alone: the field has the focus, Enter sends, Escape stops.
         page.keyboard.type(HOSTILE)
@@ -227,4 +240,3 @@ def test_in_a_browser(address: str) -> None:
         page.locator("#reset").click()
         expect(page.locator("article")).to_have_count(0)
         assert outside == []
-        browser.close()

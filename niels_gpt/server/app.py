@@ -66,7 +66,6 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
         turns.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.turns = turns
     app.add_middleware(SizeLimit, body_bytes=limits.body_bytes)
     app.add_exception_handler(HTTPException, lambda _, e: _error(e.status_code, e.detail))
     app.add_exception_handler(RequestValidationError, lambda _, e: _error(400, _first_problem(e)))
@@ -88,16 +87,14 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
     async def chat(asked: ChatRequest, request: Request) -> JSONResponse | StreamingResponse:
         if asked.model not in (None, talker.name):
             raise HTTPException(404, f"there is no model {asked.model!r} here; this one is {talker.name!r}")
-        if turns.under_way >= limits.at_once:
-            raise HTTPException(503, f"{limits.at_once} answers are being written; ask again in a moment")
         answer = _Answer(talker, asked, limits)
-        pieces = turns.answer(answer.pieces)
-        if asked.stream:
-            return StreamingResponse(_events(answer, pieces), media_type="text/event-stream")
         try:
-            return JSONResponse(answer.whole(await _text(answer, pieces, request)))
+            pieces = turns.answer(answer.pieces)
         except Busy as error:
             raise HTTPException(503, str(error)) from error
+        if asked.stream:
+            return StreamingResponse(_events(answer, pieces), media_type="text/event-stream")
+        return JSONResponse(answer.whole(await _text(answer, pieces, request)))
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

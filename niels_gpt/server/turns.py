@@ -42,14 +42,18 @@ class Turns:
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
-    async def answer(self, pieces: Iterator[Said]) -> AsyncIterator[Said]:
-        """The pieces, as their turn comes. Leaving early ends the work on them."""
+    def answer(self, pieces: Iterator[Said]) -> AsyncIterator[Said]:
+        """The pieces, as their turn comes; or Busy, at once. Leaving early ends the work on them."""
         answer = _Answer(pieces, asyncio.get_running_loop())
         with self._changed:
             if len(self._waiting) >= self._at_once:
                 raise Busy(f"{self._at_once} answers are being written; ask again in a moment")
             self._waiting.append(answer)
             self._changed.notify()
+        return self._said(answer)
+
+    @staticmethod
+    async def _said(answer: _Answer) -> AsyncIterator[Said]:
         try:
             while (item := await answer.queue.get()) is not None:
                 if isinstance(item, Exception):
