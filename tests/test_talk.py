@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +154,24 @@ def test_chat_and_sample_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result = CliRunner().invoke(app, ["sample", "Once", "--max-tokens", "3"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("Once")
+
+
+def test_a_taken_name_and_a_taken_port_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["export", "models"])
+    assert result.exit_code == 1
+    assert "models is there already: give the name of a new folder" in result.output
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = CliRunner().invoke(app, ["serve", "--port", str(taken.getsockname()[1])])
+    assert result.exit_code == 1
+    assert "choose another with --port" in result.output
+    (tmp_path / "models/sft/best.pt").write_bytes(b"not a checkpoint")
+    result = CliRunner().invoke(app, ["chat"])
+    assert result.exit_code == 1
+    assert "is not a checkpoint of this project, or is damaged" in result.output
 
 
 def test_gc_frees_finished_runs_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
