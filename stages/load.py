@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from niels_gpt.atomic import write_json
 from niels_gpt.data.dolly import iter_dolly_sft
@@ -31,6 +32,7 @@ from stages.params import (
     PrimerLoad,
     RoamLoad,
     Source,
+    StreamedLoad,
     TextLoad,
     WikitextLoad,
 )
@@ -47,29 +49,11 @@ def documents(source: Source, *, path: str, revision: str | None, patience_s: fl
                 for i, article in enumerate(iter_articles(lines)):
                     yield Document(id=f"{split}/{i} {article.meta['title']}", text=article.text, split=split)
         case FinewebEduLoad() as load:
-            pages = iter_fineweb_edu(
-                path=path,
-                name=load.config,
-                split=load.split,
-                shuffle=load.shuffle_buffer is not None,
-                shuffle_buffer_size=load.shuffle_buffer or 1,
-                seed=load.seed,
-                take=load.max_documents,
-                revision=revision,
-                patience_s=patience_s,
-            )
+            stream = streaming(load, revision=revision, patience_s=patience_s)
+            pages = iter_fineweb_edu(path=path, name=load.config, **stream)
             yield from up_to_budget(pages, source, bytes_per_token=load.bytes_per_token)
         case GutenbergLoad() as load:
-            books = iter_gutenberg(
-                dataset_id=path,
-                split=load.split,
-                shuffle=load.shuffle_buffer is not None,
-                shuffle_buffer_size=load.shuffle_buffer or 1,
-                seed=load.seed,
-                take=load.max_documents,
-                revision=revision,
-                patience_s=patience_s,
-            )
+            books = iter_gutenberg(dataset_id=path, **streaming(load, revision=revision, patience_s=patience_s))
             yield from up_to_budget(books, source, bytes_per_token=load.bytes_per_token)
         case RoamLoad():
             yield from files(iter_roam(path))
@@ -79,6 +63,19 @@ def documents(source: Source, *, path: str, revision: str | None, patience_s: fl
         case PrimerLoad() as load:
             for dialogue in iter_primer(path, delimiter=load.delimiter):
                 yield Document(id=str(dialogue.meta["dialogue"]), text=dialogue.text)
+
+
+def streaming(load: StreamedLoad, *, revision: str | None, patience_s: float) -> dict[str, Any]:
+    """What the loaders of streamed datasets take alike."""
+    return {
+        "split": load.split,
+        "shuffle": load.shuffle_buffer is not None,
+        "shuffle_buffer_size": load.shuffle_buffer or 1,
+        "seed": load.seed,
+        "take": load.max_documents,
+        "revision": revision,
+        "patience_s": patience_s,
+    }
 
 
 def up_to_budget(samples: Iterator[PretrainSample], source: Source, *, bytes_per_token: float) -> Iterator[Document]:
