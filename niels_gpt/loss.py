@@ -13,9 +13,16 @@ _PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}  # logits that are held at a ti
 
 def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of logits (B, T, V) at the targets y (B, T) that are not -100."""
-    if bool((y == IGNORE_INDEX).all()):
-        raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
+    count_targets(y)
     return F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=IGNORE_INDEX)
+
+
+def count_targets(y: torch.Tensor) -> torch.Tensor:
+    """How many targets are not -100, a 0-d tensor; a batch without any is refused."""
+    count = (y != IGNORE_INDEX).sum()
+    if not count:
+        raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
+    return count
 
 
 def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -18,10 +18,11 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer import ByteTokenizer
 from niels_gpt.train.loop import Hooks, StepReport, train
-from niels_gpt.train.metrics import loss_curve, summarise, write_tsv
+from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import ChatTask, PretrainTask
+from niels_gpt.tsv import read_tsv, write_tsv
 from niels_gpt.windows import TokenStream
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
@@ -135,6 +136,13 @@ def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     lines = (tmp_path / "x.tsv").read_text().splitlines()
     assert lines[0] == "step\tloss\tlr"
     assert len(lines) == 31
+    assert [row["step"] for row in read_tsv(tmp_path / "x.tsv")] == list(range(1, 31))
+    shares = {(row["mix"], row["source"]): row["share"] for row in mix_shares(state, CONFIG)}
+    assert shares["asked", "roam"] == 0.3
+    assert shares["drawn", "roam"] + shares["drawn", "wiki"] == pytest.approx(1)
+    by_source = validations_by_source(state)
+    assert {row["source"] for row in by_source} == set(CONFIG.p_val)
+    assert len(by_source) == len(state.validations) * len(CONFIG.p_val)
 
 
 def chat_task(folder: Path) -> ChatTask:

@@ -14,7 +14,7 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
 from niels_gpt.document_mask import DocumentMasked, document_segments
 from niels_gpt.eval import evaluate, mean_chat_loss
-from niels_gpt.loss import IGNORE_INDEX
+from niels_gpt.loss import IGNORE_INDEX, count_targets
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.windows import TokenStream
@@ -35,11 +35,8 @@ class Batch:
     @classmethod
     def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int], **more: torch.Tensor | None) -> Batch:
         """`more`: position_ids, segment_ids."""
-        targets = (y != IGNORE_INDEX).sum()
-        if not targets:
-            raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
         parts = {"x": x, "y": y, **{name: value for name, value in more.items() if value is not None}}
-        numbers = torch.cat((*(value.long().flatten() for value in parts.values()), targets[None]))
+        numbers = torch.cat((*(value.long().flatten() for value in parts.values()), count_targets(y)[None]))
         return cls(numbers=numbers, B=len(x), parts=tuple(parts), rows=rows)
 
     @property
