@@ -418,7 +418,8 @@ def summary() -> None:
     for what, where in (
         ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
         ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
-        ("samples", "metrics/samples.md"),
+        ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
+        ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
         ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
         ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
     ):

@@ -48,10 +48,12 @@ def talk_to_it(repo: Repo) -> None:
         if command[1] == "serve":
             server = repo.start(*command, "--port", "0")
             assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            assert "niels_gpt" in urllib.request.urlopen(address, timeout=20).read().decode()
-            server.send_signal(signal.SIGINT)
-            server.wait(timeout=20)
+            try:
+                address = server.stdout.readline().split()[0]
+                assert "niels_gpt" in urllib.request.urlopen(address, timeout=20).read().decode()
+            finally:
+                server.send_signal(signal.SIGINT)
+                server.wait(timeout=20)
         else:
             repo.run(*command)
     assert (repo.path / "my-model/model.safetensors").is_file()
