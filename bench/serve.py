@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import torch
 import uvicorn
+from fastapi import FastAPI
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
@@ -31,19 +32,20 @@ from niels_gpt.tokenizer import ByteTokenizer
 def sample_size() -> Talker:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=1024, T=128, C=128, L=4, H=4, d_ff=512, dropout=0.0))
-    return Talker("bench", model, ByteTokenizer(), "chat_tokens", {})
+    return Talker("bench", model, ByteTokenizer(), "chat_tokens")
 
 
 @contextmanager
-def serving(talker: Talker) -> Iterator[str]:
+def serving(app: FastAPI) -> Iterator[str]:
+    """The address of a server on loopback, which stops with the block."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(build_app(talker, card={}), log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1/chat/completions"
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     server.should_exit = True
     thread.join(timeout=10)
 
@@ -67,7 +69,9 @@ def resident_mib() -> float:
 def main() -> None:
     talker = open_talker(sys.argv[1], device="cpu") if len(sys.argv) > 1 else sample_size()
     # One client for all: a new one a request is what would grow, in this process and not in the server.
-    with serving(talker) as url, httpx.Client(timeout=60) as client:
+    app = build_app(talker, card={})
+    with serving(app) as address, httpx.Client(timeout=60) as client:
+        url = f"{address}/v1/chat/completions"
         for seed in range(5):
             timed_answer(client, url, tokens=20, seed=seed)
         alone = [timed_answer(client, url, tokens=60, seed=seed) for seed in range(20)]

@@ -29,13 +29,12 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Talker:
-    """A model to talk to. `config` is its config.json."""
+    """A model to talk to."""
 
     name: str
     model: GPT
     tokenizer: Tokenizer
     renderer: Renderer
-    config: dict[str, Any]
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that the model answers after."""
@@ -107,7 +106,6 @@ def open_talker(folder: str | Path, *, device: str) -> Talker:
         model=_exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device),
         tokenizer=tokenizer,
         renderer=config.get("renderer", "transcript"),
-        config=config,
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from stages.params import parse_params
-from tests.conftest import ROOT, Repo
+from tests.conftest import ROOT, TINY, Repo
 from tests.test_params import TEXT, leaves
 
 README = (ROOT / "README.md").read_text()
@@ -25,38 +28,47 @@ def test_the_two_make_targets_exist() -> None:
 
 
 @pytest.mark.dag
-def test_the_dvc_commands_work_as_written(built_repo: Repo) -> None:
-    notes = built_repo.path / ".roam-data"
-    notes.mkdir()
-    for i in range(8):
-        (notes / f"{i}.md").write_text(f"# Note {i}\n\nSomething of my own, told at some length, about {i} things.\n")
-    commands = [command for command in COMMANDS if command.startswith("dvc ")]
-    assert len(commands) == 4
-    inline = re.findall(r"`((?:dvc|git|niels-gpt) [^`]+)`", README)
-    commands += [c for c in inline if c.startswith(("dvc exp show", "dvc metrics diff", "git checkout"))]
-    for command in commands:
-        for part in command.split(" && "):
-            built_repo.run(*shlex.split(part))
-    talk_to_it(built_repo)
-
-
-def talk_to_it(repo: Repo) -> None:
-    """The block of niels-gpt commands, as it stands there."""
-    commands = [shlex.split(command) for command in COMMANDS if command.startswith("niels-gpt ")]
-    assert [command[1] for command in commands] == ["doctor", "sample", "chat", "serve", "export", "gc"]
-    for command in commands:
-        if command[1] == "serve":
-            server = repo.start(*command, "--port", "0")
-            assert server.stdout is not None
-            try:
-                address = server.stdout.readline().split()[0]
-                assert "niels_gpt" in urllib.request.urlopen(address, timeout=20).read().decode()
-            finally:
-                server.send_signal(signal.SIGINT)
-                server.wait(timeout=20)
+def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path) -> None:
+    """Every command in order, but `make test`, which is this; at a tiny size, and in the environment that is there."""
+    repo = Repo(tmp_path / "clone")
+    subprocess.run(["git", "clone", "-q", ROOT, repo.path], check=True)
+    repo.set_all({**TINY, "model.T": 128})  # real chats do not fit less
+    repo.commit("tiny")
+    (repo.path / ".venv").symlink_to(sys.prefix)
+    write_notes(repo.path / ".roam-data")
+    ready = ("-o", ".venv/.installed")  # as make finds it the second time
+    for command in COMMANDS:
+        words = shlex.split(command)
+        if command == "make test":
+            continue
+        if words[1] == "serve":
+            serve_and_stop(repo, *words)
         else:
-            repo.run(*command)
+            repo.run(*words, *(ready if words[0] == "make" else ()))
     assert (repo.path / "my-model/model.safetensors").is_file()
+    inline = re.findall(r"`((?:dvc|git) [^`]+)`", README)
+    chosen = [c for c in inline if c.startswith(("dvc exp show", "dvc metrics diff", "dvc plots show", "git checkout"))]
+    assert len(chosen) == 4
+    for command in chosen:
+        for part in command.split(" && "):
+            repo.run(*shlex.split(part))
+
+
+def write_notes(folder: Path) -> None:
+    folder.mkdir()
+    for i in range(8):
+        (folder / f"{i}.md").write_text(f"# Note {i}\n\nSomething of my own, told at some length, about {i} things.\n")
+
+
+def serve_and_stop(repo: Repo, *command: str) -> None:
+    server = repo.start(*command, "--port", "0")
+    assert server.stdout is not None
+    try:
+        address = server.stdout.readline().split()[0]
+        assert "niels_gpt" in urllib.request.urlopen(address, timeout=20).read().decode()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=20)
 
 
 def test_the_table_names_every_parameter() -> None:

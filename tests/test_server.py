@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import resource
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ import httpx
 import openai
 import pytest
 import torch
-import uvicorn
 
+from bench.serve import serving
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import Sampling
 from niels_gpt.model.gpt import GPT
@@ -35,23 +34,13 @@ def tiny_talker() -> Talker:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0))
     model.tok_emb.weight.data[256:] = 0  # logits of 0 are never among the top 50: it always has something to say
-    return Talker("tiny", model, ByteTokenizer(), "chat_tokens", {})
+    return Talker("tiny", model, ByteTokenizer(), "chat_tokens")
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A server of its own on loopback, which stops with the tests."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    app = build_app(tiny_talker(), card={"parameters": "few"}, limits=LIMITS)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    with serving(build_app(tiny_talker(), card={"parameters": "few"}, limits=LIMITS)) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

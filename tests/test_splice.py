@@ -210,6 +210,7 @@ def without_docs(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 REFUSALS = [
+    ({"content_stride": 0}, "content_stride must be at least 1"),
     ({"offset_stride": 0}, "offset_stride must be at least 1"),
     ({"min_copy_len": 1}, "min_copy_len must be at least 2"),
     ({"alpha": 0.5, "suffix_starts": True}, "exclude each other"),

@@ -30,7 +30,7 @@ def talker(renderer: str = "chat_tokens") -> Talker:
     model = GPT(CFG)
     for parameter in model.parameters():  # biases and norms too, so that a mix-up of them would show
         torch.nn.init.normal_(parameter, std=0.3)
-    return Talker("tiny", model, ByteTokenizer(), renderer, {})  # type: ignore[arg-type]
+    return Talker("tiny", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
 
 
 def test_a_transcript_ends_where_the_next_turn_begins() -> None:
