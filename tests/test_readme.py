@@ -45,6 +45,8 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
             serve_and_stop(repo, *words)
         else:
             repo.run(*words, *(ready if words[0] == "make" else ()))
+        if command == "make run":
+            repo.commit("run")  # at the real size it is what the clone came with
     assert (repo.path / "my-model/model.safetensors").is_file()
     inline = re.findall(r"`((?:dvc|git) [^`]+)`", README)
     chosen = [c for c in inline if c.startswith(("dvc exp show", "dvc metrics diff", "dvc plots show", "git checkout"))]
@@ -57,7 +59,8 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
 def write_notes(folder: Path) -> None:
     folder.mkdir()
     for i in range(8):
-        (folder / f"{i}.md").write_text(f"# Note {i}\n\nSomething of my own, told at some length, about {i} things.\n")
+        text = f"Something of my own, told at some length, about {i} things.\n"
+        (folder / f"{i}.md").write_text(f"# Note {i}\n\n{text * 9}")
 
 
 def serve_and_stop(repo: Repo, *command: str) -> None:
