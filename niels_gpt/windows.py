@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from niels_gpt.pages import release_pages
+
 
 class TokenStream:
     """Tokens of one source and split, held as they lie (bytes, memory map); nothing is copied but windows."""
@@ -42,6 +44,11 @@ class TokenStream:
         for row, (array, start) in enumerate(zip(which.tolist(), starts.tolist(), strict=True)):
             out[row] = self.arrays[array][start : start + T + 1]
         return out
+
+    def release(self) -> None:
+        """Keep nothing of the files in this process's memory until the next window is read."""
+        for array in self.arrays:
+            release_pages(array)
 
 
 def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -> None:

@@ -10,6 +10,7 @@ INFRASTRUCTURE = {
     "niels_gpt/allocator.py",
     "niels_gpt/atomic.py",
     "niels_gpt/device.py",
+    "niels_gpt/pages.py",
     "niels_gpt/progress.py",
     "niels_gpt/train/log.py",
     "niels_gpt/train/speed.py",

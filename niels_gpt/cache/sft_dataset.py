@@ -10,6 +10,7 @@ import torch
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.loss import IGNORE_INDEX
+from niels_gpt.pages import release_pages
 from niels_gpt.sft_mask import supervised
 
 
@@ -56,6 +57,10 @@ class SFTExampleDataset:
         masked[:, : len(places)][learned] = ids[learned]
         whole, targets = torch.from_numpy(sequence).to(self._device), torch.from_numpy(masked).to(self._device)
         return whole[:, :-1], whole[:, 1:], targets[:, 1:]
+
+    def release(self) -> None:
+        """Keep nothing of the file in this process's memory until the next example is read."""
+        release_pages(self._tokens)
 
 
 def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:

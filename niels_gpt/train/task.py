@@ -85,6 +85,12 @@ class Task(Protocol):
     def validate(self, model: GPT) -> dict[str, float]: ...
 
 
+def release(sources: Mapping[str, TokenStream | SFTExampleDataset]) -> None:
+    """What was read of token files need not stay mapped: see niels_gpt.pages."""
+    for source in sources.values():
+        source.release()
+
+
 @dataclass(frozen=True)
 class PretrainTask:
     """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows.
@@ -106,6 +112,7 @@ class PretrainTask:
     def batch(self, n: int) -> Batch:
         draw = self._draw(n)
         x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
+        release(self.train)
         segments = None if self.document_end is None else document_segments(x, document_end=self.document_end)
         return Batch.of(x, y, draw.counts(), segment_ids=segments)
 
@@ -134,6 +141,7 @@ class PretrainTask:
             device=self.device,
             generator=make_generator(derive_seed(self.cfg.seed, "validation")),
         )
+        release(self.val)
         return {"val_loss": sum(self.cfg.p_val[name] * loss for name, loss in losses.items()), **losses}
 
 
@@ -156,6 +164,7 @@ class ChatTask:
         chosen = self._draw(n)
         parts = [self.train[name].examples(rows) for name, rows in chosen.items() if len(rows)]
         x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        release(self.train)
         return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()})
 
     def describe(self, n: int) -> str:
@@ -186,6 +195,7 @@ class ChatTask:
             name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B)
             for name, chats in self.val.items()
         }
+        release(self.val)
         text = self.text.validate(model)
         text.pop("val_loss")
         return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
