@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import nn
@@ -107,9 +105,3 @@ def synthetic_tokens(V: int, n: int) -> np.ndarray:
     for i in range(1, n):
         tokens[i] = random[i] if noise[i] < 0.1 else rules[which[i], tokens[i - 1]]
     return tokens
-
-
-def floor_nats(V: int) -> float:
-    """The entropy of such a source a token: what no model can go below."""
-    p = 0.9 / 4 + 0.1 / V
-    return -4 * p * math.log(p) - (V - 4) * (0.1 / V) * math.log(0.1 / V)

@@ -2,11 +2,14 @@
 
 Run: python -m bench.train            on a CPU, the v0 size, under two minutes
      python -m bench.train cuda       on a GPU: v0, v1 and 124M, and what drawing batches costs
+     python -m bench.train curves SIZE STEPS SEEDS TOKENS.bin
+                                      on a GPU: float32 against bf16, on a file of 16-bit ids
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import statistics
 import sys
 import time
@@ -16,13 +19,14 @@ from contextlib import closing
 import numpy as np
 import torch
 
-from bench.reference import PlainLoop, floor_nats, synthetic_tokens
+from bench.reference import PlainLoop, synthetic_tokens
 from niels_gpt.allocator import KEEP_FREED, SYSTEM, use_allocation
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.precision import Precision
 from niels_gpt.rng import set_seed
 from niels_gpt.train.feed import batches
+from niels_gpt.train.loop import train
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.step import Execution, build_step
 from niels_gpt.train.task import PretrainTask
@@ -39,13 +43,11 @@ B = 32
 class OurLoop:
     """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
 
-    def __init__(
-        self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str, seed: int = 0
-    ) -> None:
-        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision, seed=seed)
+    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str) -> None:
+        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision)
         stream = {"text": TokenStream([tokens])}
         task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=device)
-        set_seed(seed)
+        set_seed(0)
         execution = Execution(device=device, deterministic=False)
         self._step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
         self._feed = batches(task, range(10**9), device=device)
@@ -65,8 +67,10 @@ class OurLoop:
         self._feed.close()
 
 
-def tokens_a_second(loops: dict[str, Callable[[], None]], *, T: int, rounds: int, steps: int) -> dict[str, float]:
-    """Medians over rounds in which every loop takes its turn."""
+def tokens_a_second(
+    loops: dict[str, Callable[[], None]], *, T: int, rounds: int, steps: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Speeds, and how they stand to that of the first: medians over rounds in which every loop takes its turn."""
     speeds: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name, step in loops.items():
@@ -80,7 +84,9 @@ def tokens_a_second(loops: dict[str, Callable[[], None]], *, T: int, rounds: int
             wait_for_gpu()
             if number:  # the first round is for warming up
                 speeds[name].append(steps * B * T / (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in speeds.items()}
+    first = next(iter(speeds.values()))
+    ratios = {name: statistics.median(map(operator.truediv, values, first)) for name, values in speeds.items()}
+    return {name: statistics.median(values) for name, values in speeds.items()}, ratios
 
 
 def wait_for_gpu() -> None:
@@ -95,14 +101,14 @@ def on_cpu() -> dict[str, object]:
     exact = OurLoop(cfg, tokens, precision="float32", device="cpu")
     rounded = OurLoop(cfg, tokens, precision="bf16", device="cpu")
     loops = {"plain loop, float32": plain.step, "niels_gpt, float32": exact.step, "niels_gpt, bf16": rounded.step}
-    speeds = tokens_a_second(loops, T=cfg.T, rounds=11, steps=2)
+    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=11, steps=2)
     losses = [plain.losses, torch.stack(exact.losses).tolist(), torch.stack(rounded.losses).tolist()]
     final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
     print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
     for name, speed in speeds.items():
-        ratio = speed / speeds["plain loop, float32"]
-        print(f"  {name:<24}{speed:>12,.0f} tokens/s{ratio:>8.2f}x   loss at step {len(losses[0])}: {final[name]:.3f}")
-    return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "loss": final, "floor": floor_nats(cfg.V)}
+        end = f"loss at step {len(losses[0])}: {final[name]:.3f}"
+        print(f"  {name:<24}{speed:>12,.0f} tokens/s{ratios[name]:>8.2f}x   {end}")
+    return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "ratio": ratios, "loss": final}
 
 
 def on_gpu(sizes: list[str]) -> dict[str, object]:
@@ -116,12 +122,12 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
         plain = PlainLoop(cfg, tokens, B=B, device="cuda", bf16=True, compile=True)
         with closing(OurLoop(cfg, tokens, precision="bf16", device="cuda")) as ours:
             loops = {"plain": plain.step, "niels_gpt": ours.step, "one batch": ours.step_on_the_same_batch}
-            speeds = tokens_a_second(loops, T=cfg.T, rounds=5, steps=steps)
+            speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=5, steps=steps)
         used = speeds["niels_gpt"] * flops_per_token(cfg) / peak
-        data = 1 - speeds["niels_gpt"] / speeds["one batch"]
+        data = 1 - ratios["niels_gpt"] / ratios["one batch"]
         print(
             f"  {size:<5}{speeds['niels_gpt'] / 1e6:.3f} M tokens/s, {used:.0%} of that rate; batches cost {data:.1%}; "
-            f"plain loop, compiled, {speeds['plain'] / 1e6:.3f} M ({speeds['niels_gpt'] / speeds['plain']:.2f}x)",
+            f"plain loop, compiled, {speeds['plain'] / 1e6:.3f} M ({ratios['niels_gpt']:.2f}x)",
             flush=True,
         )
         results[size] = {**speeds, "utilisation": used, "data_share": data}
@@ -129,29 +135,45 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
     return results
 
 
-def curves(size: str, *, steps: int, seeds: range) -> dict[str, object]:
-    """The same runs in float32 and in bf16: how far apart they end, and how far apart seeds do."""
-    cfg = SIZES[size]
-    ends: dict[Precision, list[float]] = {"float32": [], "bf16": []}
-    tokens = synthetic_tokens(cfg.V, 1_000_000)
+def curves(size: str, tokens: np.ndarray, *, steps: int, seeds: range) -> dict[str, object]:
+    """The same runs in float32 and in bf16, by `train`: held-out losses, and how far apart the curves ever are."""
+    model_cfg, edge = SIZES[size], len(tokens) * 19 // 20
+    learned, kept = ({"text": TokenStream([part])} for part in (tokens[:edge], tokens[edge:]))
+    held_out: dict[Precision, list[float]] = {"float32": [], "bf16": []}
+    gaps = []
     for seed in seeds:
-        for precision, losses in ends.items():
-            with closing(OurLoop(cfg, tokens, precision=precision, device="cuda", seed=seed)) as loop:
-                for _ in range(steps):
-                    loop.step()
-                last = torch.stack(loop.losses[-50:]).tolist()
-            losses.append(statistics.mean(last))
+        smooth = []
+        for precision, losses in held_out.items():
+            cfg = TrainConfig(
+                total_steps=steps, base_lr=6e-4, min_lr=6e-5, warmup_steps=steps // 10, seed=seed, B=B,
+                p_train={"text": 1.0}, p_val={"text": 1.0}, eval_every=steps, precision=precision,
+            )  # fmt: skip
+            task = PretrainTask(train=learned, val=kept, cfg=cfg, T=model_cfg.T, device="cuda")
+            set_seed(seed)
+            execution = Execution(device="cuda", deterministic=False)
+            run = train(GPT(model_cfg).to("cuda"), task, cfg, execution=execution)
+            losses.append(run.validations[-1]["val_loss"])
+            smooth.append(np.convolve(run.losses, np.full(20, 1 / 20), mode="valid"))
             torch._dynamo.reset()
-    for precision, losses in ends.items():
+        gaps.append(float(np.abs(smooth[0] - smooth[1]).max()))
+        ends = ", ".join(f"{precision} {losses[-1]:.4f}" for precision, losses in held_out.items())
         print(
-            f"  {size} {precision:<8} loss at step {steps}, by seed: {' '.join(f'{loss:.4f}' for loss in losses)}",
+            f"  {size}, seed {seed}, {steps} steps: {ends}; means of 20 steps differ by {gaps[-1]:.4f} at most",
             flush=True,
         )
-    return {"curves": ends, "floor": floor_nats(cfg.V)}
+    return {"size": size, "steps": steps, "held_out": held_out, "largest_gap": gaps}
 
 
 def main() -> None:
-    result = on_cpu() if "cuda" not in sys.argv else {**on_gpu(list(SIZES)), **curves("v0", steps=1000, seeds=range(4))}
+    match sys.argv[1:]:
+        case []:
+            result = on_cpu()
+        case ["cuda"]:
+            result = on_gpu(list(SIZES))
+        case ["curves", size, steps, seeds, path]:
+            result = curves(size, np.fromfile(path, dtype=np.uint16), steps=int(steps), seeds=range(int(seeds)))
+        case _:
+            sys.exit(__doc__)
     print(json.dumps(result))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 IGNORE_INDEX = -100
-_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}  # logits that are held at a time
+_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # logits that are held at a time
 
 
 def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ class _SummedLoss(torch.autograd.Function):
             logits = part @ head.T
             total += _losses_and_grad_(logits, targets).sum()
             torch.mm(logits, head, out=grad_part)
-            grad_head = (logits.T @ part).float()
+            grad_head = _product_in_float32(logits.T, part)
             grad_weight = grad_head if grad_weight is None else grad_weight.add_(grad_head)
         ctx.save_for_backward(grad_h, grad_weight)
         return total
@@ -55,6 +55,11 @@ class _SummedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         grad_h, grad_weight = ctx.saved_tensors
         return grad_h * grads[0], grad_weight * grads[0], None
+
+
+def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b, on a GPU without rounding to their dtype on the way."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else (a @ b).float()
 
 
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
