@@ -25,10 +25,11 @@ from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.precision import Precision
 from niels_gpt.rng import set_seed
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import train
 from niels_gpt.train.speed import flops_per_token, matmul_flops
-from niels_gpt.train.step import Execution, build_step
+from niels_gpt.train.step import build_step
 from niels_gpt.train.task import PretrainTask
 from niels_gpt.windows import TokenStream
 

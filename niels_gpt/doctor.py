@@ -18,7 +18,8 @@ import torch
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
-from niels_gpt.train.step import Execution, PlainStep
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch
 
 _PATIENCE_S = 3.0
@@ -114,7 +115,7 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     for stage in ("train", "sft"):
         settings = {key: value for key, value in params[stage].items() if key != "document_mask"}
         train_cfg = TrainConfig(**settings)
-        step = PlainStep(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False), state=None)
+        step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False), state=None)
         x = torch.randint(0, V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
         step(batch, lr=0.0, n=0).item()

@@ -14,11 +14,11 @@ from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.model.gpt import GPT
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import Tokenizer
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.run import RunSettings, run_training
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import Execution
 from niels_gpt.train.task import Task
 from niels_gpt.tsv import write_tsv
 from stages.params import Train

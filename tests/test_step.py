@@ -21,12 +21,13 @@ from niels_gpt.loss import summed_loss
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
+from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import Hooks, StepReport, train
+from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import Execution, PlainStep, wants_compiler
 from niels_gpt.train.task import Batch, PretrainTask
 from niels_gpt.windows import TokenStream
 from tests.conftest import ROOT, Repo
@@ -174,7 +175,7 @@ from niels_gpt.rng import set_seed
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import train
 from niels_gpt.train.ranks import joined_ranks
-from niels_gpt.train.step import Execution
+from niels_gpt.train.execution import Execution
 from tests.test_step import CONFIG, DRY, TASK
 torch.set_num_threads(1)
 with joined_ranks("cpu") as ranks:

@@ -17,10 +17,11 @@ from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
 from niels_gpt.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
 from niels_gpt.train.speed import flops_per_token
 from niels_gpt.train.state import RunState
-from niels_gpt.train.step import Execution, Step, build_step
+from niels_gpt.train.step import Step, build_step
 from niels_gpt.train.task import Task
 
 # On a GPU losses are read in one go, because each reading makes it wait; at least every so many steps, for a stop and

@@ -10,11 +10,11 @@ from pathlib import Path
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.progress import progress
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
-from niels_gpt.train.step import Execution
 from niels_gpt.train.task import Task
 
 # Runs whose state is kept for another try, this one included: the newest, by use.

@@ -1,48 +1,23 @@
-"""One step: forward, backward, clip, update. As plain calls, or recorded once as a CUDA graph and replayed."""
+"""One step: forward, backward, clip, update; and which of the ways to do it a run takes."""
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.loss import summed_loss
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in, stream_dtype
-from niels_gpt.rng import derive_seed, set_seed
-from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
-from niels_gpt.train.ranks import Ranks
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.graph_step import GraphStep
+from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.task import Batch
 
 # Up to this context the fastest attention on a GPU sums its gradients in one order. Beyond, two runs are equal to the
 # bit only with a slower one: 6% of a step at T=1024.
 _ORDERED_T = 256
-_WARM_UP_STEPS = 3  # before a graph is recorded: kernels compile, libraries take their workspace
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How steps are executed. Rounding may depend on it; with dropout, so do the masks. What is computed does not."""
-
-    device: str = "cpu"
-    compile: Literal["auto"] | bool = "auto"
-    micro_batch_tokens: int | None = None  # most tokens through the model at once; None: the whole batch
-    deterministic: bool = True
-    ranks: Ranks = field(default_factory=Ranks)
-    say: Callable[[str], None] = print
-
-    @property
-    def cuda(self) -> bool:
-        return self.device.startswith("cuda")
 
 
 class Step(Protocol):
@@ -51,43 +26,6 @@ class Step(Protocol):
         ...
 
     def optimizer_state(self) -> dict[str, Any]: ...
-
-
-class SummedLoss(nn.Module):
-    """The sum of a batch's losses. The embedding stays outside of what is compiled: compiled, its gradient is summed in
-    an order that changes from run to run."""
-
-    def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution) -> None:
-        super().__init__()
-        self.model, self._cfg, self._device = model, cfg, execution.device
-        self._hidden: Callable[..., torch.Tensor] = self._computed_hidden
-        if wants_compiler(execution):
-            # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
-            options: dict[str, Any] = {"combo_kernels": True, "benchmark_combo_kernel": False}
-            self._hidden = torch.compile(self._computed_hidden, options=options if execution.cuda else {})
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor, **places: torch.Tensor) -> torch.Tensor:
-        """`places`: position_ids, segment_ids."""
-        h = self.model.embed(x, dtype=stream_dtype(self._cfg.precision))
-        return summed_loss(self._hidden(h, **places), self.model.lm_head.weight, y)
-
-    def _computed_hidden(self, h: torch.Tensor, **places: Any) -> torch.Tensor:
-        with computing_in(self._cfg.precision, self._device):
-            return self.model.hidden(h, **places).to(h.dtype)
-
-
-def wants_compiler(execution: Execution) -> bool:
-    """auto compiles for CUDA, where it pays; on two CPU cores it made steps slower. Without a compiler it is a line."""
-    if execution.compile is False or (execution.compile == "auto" and not execution.cuda):
-        return False
-    missing = None
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        missing = "a C compiler"
-    elif execution.cuda and importlib.util.find_spec("triton") is None:
-        missing = "triton"
-    if missing:
-        execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")
-    return missing is None
 
 
 def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> Step:
@@ -99,111 +37,3 @@ def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Map
     if execution.cuda and execution.ranks.size == 1 and cfg.optimizer == "adamw":
         return GraphStep(model, cfg, execution, state=state)
     return PlainStep(model, cfg, execution, state=state)
-
-
-class PlainStep:
-    """Call by call, for the CPU, for several processes, and for optimizers that cannot be recorded."""
-
-    def __init__(
-        self,
-        model: GPT,
-        cfg: TrainConfig,
-        execution: Execution,
-        *,
-        state: Mapping[str, Any] | None,
-        capturable: bool = False,
-    ) -> None:
-        self._model, self._cfg, self._execution = model, cfg, execution
-        self._optimizers = build_optimizers(model, cfg, capturable=capturable)
-        if state is not None:
-            load_optimizer_state(self._optimizers, state)
-        self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
-        if execution.ranks.size > 1:
-            self._loss = nn.parallel.DistributedDataParallel(self._loss)
-
-    def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        batch = batch.take(self._execution.ranks.rows(self._cfg.B)).to(self._execution.device)
-        self._prepare(lr, n)
-        return self._update(batch)
-
-    def optimizer_state(self) -> dict[str, Any]:
-        return optimizer_state(self._optimizers)
-
-    def _prepare(self, lr: float, n: int) -> None:
-        set_lr(self._optimizers, lr)
-        self._model.train()
-        if self._model.cfg.dropout:
-            rank = self._execution.ranks.rank
-            set_seed(derive_seed(self._cfg.seed, "dropout", n, *([rank] if rank else [])))
-
-    def _update(self, batch: Batch) -> torch.Tensor:
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=batch.x.device)
-        pieces = list(self._pieces(batch))
-        for i, piece in enumerate(pieces):
-            with self._without_sync(last=i == len(pieces) - 1):
-                loss = self._loss(**piece) / batch.targets
-                # DDP takes the mean over ranks; the sum is meant, since each has its part of one mean.
-                (loss * self._execution.ranks.size).backward()
-            total += loss.detach()
-        nn.utils.clip_grad_norm_(self._model.parameters(), self._cfg.grad_clip)
-        for optimizer in self._optimizers:
-            optimizer.step()
-        return total
-
-    def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
-        """The batch in equal parts of as many rows as may go through the model at once."""
-        limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
-        parts = 1 if limit is None else -(-B // max(1, limit // T))
-        for values in zip(*(tensor.tensor_split(parts) for tensor in batch.tensors.values()), strict=True):
-            yield dict(zip(batch.parts, values, strict=True))
-
-    def _without_sync(self, *, last: bool) -> AbstractContextManager[object]:
-        """Gradients travel between ranks once a step, with the last part."""
-        if last or not isinstance(self._loss, nn.parallel.DistributedDataParallel):
-            return nullcontext()
-        context: AbstractContextManager[object] = self._loss.no_sync()
-        return context
-
-
-class GraphStep(PlainStep):
-    """The whole step recorded as one CUDA graph: between steps Python only hands over a batch and a learning rate."""
-
-    def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
-        super().__init__(model, cfg, execution, state=state, capturable=True)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._state = state
-
-    def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        if self._graph is None:
-            self._batch = batch.to(self._execution.device)
-            self._record()
-        self._batch.copy_(batch)
-        self._prepare(lr, n)
-        assert self._graph is not None
-        self._graph.replay()
-        return self._loss_value.clone()
-
-    def _record(self) -> None:
-        """Recording needs steps to have run, and those must leave no trace: weights and moments are put back."""
-        weights = copy.deepcopy(self._model.state_dict())
-        self._model.train()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_STEPS):
-                self._update(self._batch)
-        torch.cuda.current_stream().wait_stream(side)
-        self._model.load_state_dict(weights)
-        if self._state is not None:
-            load_optimizer_state(self._optimizers, self._state)
-        else:
-            for state in self._optimizers[0].state.values():
-                for value in state.values():
-                    value.zero_()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._loss_value = self._update(self._batch)

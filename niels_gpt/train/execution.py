@@ -1,0 +1,41 @@
+"""How the steps of a run are executed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from niels_gpt.train.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How steps are executed. Rounding may depend on it; with dropout, so do the masks. What is computed does not."""
+
+    device: str = "cpu"
+    compile: Literal["auto"] | bool = "auto"
+    micro_batch_tokens: int | None = None  # most tokens through the model at once; None: the whole batch
+    deterministic: bool = True
+    ranks: Ranks = field(default_factory=Ranks)
+    say: Callable[[str], None] = print
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+def wants_compiler(execution: Execution) -> bool:
+    """auto compiles for CUDA, where it pays; on two CPU cores it made steps slower. Without a compiler it is a line."""
+    if execution.compile is False or (execution.compile == "auto" and not execution.cuda):
+        return False
+    missing = None
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        missing = "a C compiler"
+    elif execution.cuda and importlib.util.find_spec("triton") is None:
+        missing = "triton"
+    if missing:
+        execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")
+    return missing is None

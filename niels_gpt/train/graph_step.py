@@ -1,0 +1,60 @@
+"""A step that a GPU does by itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from niels_gpt.config import TrainConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.optimizer import load_optimizer_state
+from niels_gpt.train.plain_step import PlainStep
+from niels_gpt.train.task import Batch
+
+_WARM_UP_STEPS = 3  # before a graph is recorded: kernels compile, libraries take their workspace
+
+
+class GraphStep(PlainStep):
+    """The whole step recorded as one CUDA graph: between steps Python only hands over a batch and a learning rate."""
+
+    def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
+        super().__init__(model, cfg, execution, state=state, capturable=True)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._state = state
+
+    def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
+        if self._graph is None:
+            self._batch = batch.to(self._execution.device)
+            self._record()
+        self._batch.copy_(batch)
+        self._prepare(lr, n)
+        assert self._graph is not None
+        self._graph.replay()
+        return self._loss_value.clone()
+
+    def _record(self) -> None:
+        """Recording needs steps to have run, and those must leave no trace: weights and moments are put back."""
+        weights = copy.deepcopy(self._model.state_dict())
+        self._model.train()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
+                self._update(self._batch)
+        torch.cuda.current_stream().wait_stream(side)
+        self._model.load_state_dict(weights)
+        if self._state is not None:
+            load_optimizer_state(self._optimizers, self._state)
+        else:
+            for state in self._optimizers[0].state.values():
+                for value in state.values():
+                    value.zero_()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss_value = self._update(self._batch)
