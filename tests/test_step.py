@@ -1,9 +1,12 @@
-"""One step, however it is executed: in parts, in bf16, with Muon, by several processes."""
+"""One step, however it is executed: in parts, by threads, in bf16, with Muon, by several processes."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from niels_gpt.loss import summed_loss
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
+from niels_gpt.train import thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import Hooks, StepReport, train
@@ -28,7 +32,9 @@ from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, PretrainTask
+from niels_gpt.train.thread_step import ThreadStep, threads_pay
 from niels_gpt.windows import TokenStream
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
@@ -48,6 +54,77 @@ def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int) -> None:
     _, whole = trained()
     _, parts = trained(Execution(micro_batch_tokens=tokens))
     np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-5)
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However small the batch, each takes half of it."""
+    monkeypatch.setattr(thread_step, "_PART_NUMBERS", 1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2, "a step left another number of threads behind"
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rtol"), [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01)]
+)
+def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: dict[str, Any], rtol: float) -> None:
+    assert isinstance(build_step(GPT(DRY), CONFIG, Execution(), state=None), ThreadStep)
+    (model, shared), (again, _) = trained(**changes), trained(**changes)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    torch.set_num_threads(1)
+    assert not threads_pay(model, CONFIG, Execution())
+    _, alone = trained(**changes)
+    torch.set_num_threads(2)
+    np.testing.assert_allclose(shared.losses, alone.losses, rtol=rtol)
+
+
+def test_threads_go_on_to_the_bit(two_threads: None) -> None:
+    whole, state = trained()
+    asked = itertools.count()
+    set_seed(1)
+    stopped = train(GPT(DRY), TASK, CONFIG, hooks=Hooks(should_stop=lambda: next(asked) == 11))
+    assert stopped.step == 11
+    resumed = GPT(DRY)
+    assert train(resumed, TASK, CONFIG, state=copy.deepcopy(stopped)).losses == state.losses
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_what_fails_in_a_thread_fails_the_run(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+
+    monkeypatch.setattr(ThreadStep, "_part", full)
+    with pytest.raises(ValueError, match="out of memory with 256 tokens at once"):
+        trained()
+
+
+@pytest.mark.parametrize(
+    ("shape", "cfg", "execution"),
+    [
+        ({"dropout": 0.1}, {}, {}),
+        ({}, {"B": 7}, {}),
+        ({}, {}, {"micro_batch_tokens": 64}),
+        ({}, {}, {"compile": True}),
+        ({}, {}, {"ranks": Ranks(rank=0, size=2)}),
+    ],
+)
+def test_where_threads_would_change_or_hinder_there_are_none(
+    two_threads: None, shape: dict[str, Any], cfg: dict[str, Any], execution: dict[str, Any]
+) -> None:
+    model = GPT(replace(DRY, **shape))
+    assert not threads_pay(model, replace(CONFIG, **cfg), Execution(**execution))
+
+
+def test_threads_are_for_batches_that_are_large_enough() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    v0 = GPT(ModelConfig(dropout=0.0))
+    assert threads_pay(v0, replace(CONFIG, B=32), Execution())
+    assert not threads_pay(v0, replace(CONFIG, B=4), Execution())
+    torch.set_num_threads(threads)
 
 
 def test_parts_weigh_by_their_targets_not_by_their_number() -> None:
@@ -170,6 +247,7 @@ def test_ranks_share_rows_without_overlap() -> None:
 
 TWO_RANKS = """
 import sys, torch
+from collections.abc import Iterator
 from dataclasses import replace
 from niels_gpt.rng import set_seed
 from niels_gpt.model.gpt import GPT

@@ -43,7 +43,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """Call by call, for the CPU, for several processes, and for optimizers that cannot be recorded."""
+    """For small batches on a CPU, for several processes, and for optimizers that cannot be recorded."""
 
     def __init__(
         self,
@@ -80,6 +80,14 @@ class PlainStep:
     def _update(self, batch: Batch) -> torch.Tensor:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(batch)
+        nn.utils.clip_grad_norm_(self._model.parameters(), self._cfg.grad_clip)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return loss
+
+    def _backward(self, batch: Batch) -> torch.Tensor:
+        """Give the parameters their gradients; the loss."""
         total = torch.zeros((), device=batch.x.device)
         pieces = list(self._pieces(batch))
         for i, piece in enumerate(pieces):
@@ -88,9 +96,6 @@ class PlainStep:
                 # DDP takes the mean over ranks; the sum is meant, since each has its part of one mean.
                 (loss * self._execution.ranks.size).backward()
             total += loss.detach()
-        nn.utils.clip_grad_norm_(self._model.parameters(), self._cfg.grad_clip)
-        for optimizer in self._optimizers:
-            optimizer.step()
         return total
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
