@@ -11,12 +11,8 @@ Precision = Literal["float32", "bf16"]
 
 
 def computing_in(precision: Precision, device: str) -> AbstractContextManager[object]:
-    """bf16: matrix products and attention in bfloat16, what is delicate (norms, softmax, loss) in float32.
-
-    Rounded weights are not kept for a second use: there is none, and threads would find each other's.
-    """
-    enabled = precision == "bf16"
-    return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=enabled, cache_enabled=False)
+    """bf16: matrix products and attention in bfloat16, what is delicate (norms, softmax, loss) in float32."""
+    return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=precision == "bf16")
 
 
 def stream_dtype(precision: Precision) -> torch.dtype:

@@ -44,7 +44,7 @@ class ThreadStep(PlainStep):
         super().__init__(model, cfg, execution, state=state)
         threads = torch.get_num_threads()
         self._rows = [Ranks(rank=i, size=threads).rows(cfg.B) for i in range(threads)]
-        self._pool = ThreadPoolExecutor(threads, "rows", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(threads, "rows", initializer=_work_alone)
 
     def _backward(self, batch: Batch) -> torch.Tensor:
         with _one_thread_a_product():
@@ -61,9 +61,15 @@ class ThreadStep(PlainStep):
         return loss.detach(), torch.autograd.grad(loss, list(self._model.parameters()))
 
 
+def _work_alone() -> None:
+    """Settings of a thread: its products are its own, and so are the weights it has rounded to bf16."""
+    torch.set_num_threads(1)
+    torch.set_autocast_cache_enabled(False)
+
+
 @contextmanager
 def _one_thread_a_product() -> Iterator[None]:
-    """Of torch's settings this one is a thread's own, but MKL's is the whole process's: hence here and in the pool."""
+    """For MKL, whose number of threads is the whole process's."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
