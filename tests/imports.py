@@ -13,6 +13,7 @@ INFRASTRUCTURE = {
     "niels_gpt/pages.py",
     "niels_gpt/progress.py",
     "niels_gpt/train/log.py",
+    "niels_gpt/train/meter.py",
     "niels_gpt/train/speed.py",
     "stages/params.py",
     "stages/stage.py",

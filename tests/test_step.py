@@ -27,7 +27,8 @@ from niels_gpt.rng import set_seed
 from niels_gpt.train import thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
-from niels_gpt.train.loop import Hooks, StepReport, train
+from niels_gpt.train.loop import Hooks, train
+from niels_gpt.train.meter import StepReport
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.speed import flops_per_token, matmul_flops

@@ -17,7 +17,8 @@ from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer import ByteTokenizer
-from niels_gpt.train.loop import Hooks, StepReport, train
+from niels_gpt.train.loop import Hooks, train
+from niels_gpt.train.meter import StepReport
 from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState

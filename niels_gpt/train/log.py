@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from niels_gpt.progress import say_above_bar
-from niels_gpt.train.loop import StepReport
+from niels_gpt.train.meter import StepReport
 
 
 def format_report(report: StepReport, *, total_steps: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from niels_gpt.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
-from niels_gpt.train.speed import flops_per_token
+from niels_gpt.train.meter import Meter, StepReport
 from niels_gpt.train.state import RunState
 from niels_gpt.train.step import Step, build_step
 from niels_gpt.train.task import Task
@@ -28,21 +27,6 @@ from niels_gpt.train.task import Task
 # for a loss that is no number.
 _READ_EVERY = 20
 _SAMPLE_TOKENS = 64
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What a log line tells. `utilisation` is of the rate of a large matrix product here, where somebody measured."""
-
-    step: int
-    loss: float
-    lr: float
-    tokens_per_second: float
-    utilisation: float | None
-    seconds_left: float
-    drawn_rows: Mapping[str, int]
-    val_loss: float | None = None
-    sample: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +80,7 @@ def _run_steps(
 ) -> None:
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
     unread: list[torch.Tensor] = []
-    meter = _Meter(cfg, model, first_step=run.step, matmul_flops=hooks.matmul_flops)
+    meter = Meter(cfg, model, first_step=run.step, matmul_flops=hooks.matmul_flops)
 
     def read_losses() -> None:
         if unread:
@@ -132,51 +116,6 @@ def _run_steps(
             if saving:
                 hooks.save(_capture(run, model, step))
     read_losses()
-
-
-class _Meter:
-    """Tokens a second since the last report, and the time left at the pace since the start."""
-
-    def __init__(self, cfg: TrainConfig, model: GPT, *, first_step: int, matmul_flops: float | None) -> None:
-        self._cfg, self._tokens = cfg, cfg.B * model.cfg.T
-        self._flops, self._matmul_flops = flops_per_token(model.cfg), matmul_flops
-        self._first_step, self._step = first_step, first_step
-        self._start = self._last = time.perf_counter()
-        self._pause = 0.0
-
-    def paused(self) -> _Pause:
-        return _Pause(self)
-
-    def skip(self, seconds: float) -> None:
-        self._pause += seconds
-
-    def report(self, run: RunState, *, lr: float, validated: bool) -> StepReport:
-        now = time.perf_counter()
-        speed = (run.step - self._step) * self._tokens / max(1e-9, now - self._last - self._pause)
-        pace = (now - self._start) / (run.step - self._first_step)
-        self._last, self._step, self._pause = now, run.step, 0.0
-        return StepReport(
-            step=run.step,
-            loss=run.losses[-1],
-            lr=lr,
-            tokens_per_second=speed,
-            utilisation=None if self._matmul_flops is None else speed * self._flops / self._matmul_flops,
-            seconds_left=pace * (self._cfg.total_steps - run.step),
-            drawn_rows=dict(run.drawn_rows),
-            val_loss=run.validations[-1]["val_loss"] if validated else None,
-            sample=tuple(run.samples[-1]["ids"]) if validated else (),
-        )
-
-
-class _Pause:
-    def __init__(self, meter: _Meter) -> None:
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._meter.skip(time.perf_counter() - self._start)
 
 
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:

@@ -1,0 +1,63 @@
+"""How fast a run goes, and what is said of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from niels_gpt.config import TrainConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.speed import flops_per_token
+from niels_gpt.train.state import RunState
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a log line tells. `utilisation` is of the rate of a large matrix product here, where somebody measured."""
+
+    step: int
+    loss: float
+    lr: float
+    tokens_per_second: float
+    utilisation: float | None
+    seconds_left: float
+    drawn_rows: Mapping[str, int]
+    val_loss: float | None = None
+    sample: tuple[int, ...] = ()
+
+
+class Meter:
+    """Tokens a second since the last report, and the time left at the pace since the start."""
+
+    def __init__(self, cfg: TrainConfig, model: GPT, *, first_step: int, matmul_flops: float | None) -> None:
+        self._cfg, self._tokens = cfg, cfg.B * model.cfg.T
+        self._flops, self._matmul_flops = flops_per_token(model.cfg), matmul_flops
+        self._first_step, self._step = first_step, first_step
+        self._start = self._last = time.perf_counter()
+        self._pause = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens now is no training."""
+        start = time.perf_counter()
+        yield
+        self._pause += time.perf_counter() - start
+
+    def report(self, run: RunState, *, lr: float, validated: bool) -> StepReport:
+        now = time.perf_counter()
+        speed = (run.step - self._step) * self._tokens / max(1e-9, now - self._last - self._pause)
+        pace = (now - self._start) / (run.step - self._first_step)
+        self._last, self._step, self._pause = now, run.step, 0.0
+        return StepReport(
+            step=run.step,
+            loss=run.losses[-1],
+            lr=lr,
+            tokens_per_second=speed,
+            utilisation=None if self._matmul_flops is None else speed * self._flops / self._matmul_flops,
+            seconds_left=pace * (self._cfg.total_steps - run.step),
+            drawn_rows=dict(run.drawn_rows),
+            val_loss=run.validations[-1]["val_loss"] if validated else None,
+            sample=tuple(run.samples[-1]["ids"]) if validated else (),
+        )
