@@ -43,11 +43,14 @@ from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 DRY = replace(MODEL, dropout=0.0)
 
 
-def trained(execution: Execution | None = None, **changes: Any) -> tuple[GPT, RunState]:
+def trained(
+    execution: Execution | None = None, *, document_end: int | None = None, **changes: Any
+) -> tuple[GPT, RunState]:
     cfg = replace(CONFIG, **changes)
     set_seed(1)
     model = GPT(DRY)
-    return model, train(model, replace(TASK, cfg=cfg), cfg, execution=execution)
+    task = replace(TASK, cfg=cfg, document_end=document_end)
+    return model, train(model, task, cfg, execution=execution)
 
 
 @pytest.mark.parametrize("tokens", [1, 32, 100, 10**9])
@@ -69,7 +72,8 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "rtol"), [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01)]
+    ("changes", "rtol"),
+    [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01), ({"document_end": 10}, 1e-5)],
 )
 def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: dict[str, Any], rtol: float) -> None:
     assert isinstance(build_step(GPT(DRY), CONFIG, Execution(), state=None), ThreadStep)
