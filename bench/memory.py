@@ -23,7 +23,8 @@ STEPS, PAGE = 2000, 4096
 def resident() -> dict[str, float]:
     """Megabytes: what the process allocated, and what it has mapped of files."""
     lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile")}
+    mib = {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem")}
+    return {"allocated": mib["RssAnon"], "mapped": mib["RssFile"] + mib["RssShmem"]}
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     touched = STEPS * cfg.B * 2 * PAGE / 2**20  # a window of 130 bytes lies in one page or two
     print(f"training on {path.name} of 1 GiB, {STEPS} steps of {cfg.B} windows, which touch at most {touched:.0f} MiB")
     for step, row in seen.items():
-        print(f"  step {step:>5}   allocated {row['RssAnon']:>7.1f} MiB   mapped {row['RssFile']:>7.1f} MiB")
+        print(f"  step {step:>5}   allocated {row['allocated']:>7.1f} MiB   mapped {row['mapped']:>7.1f} MiB")
     print(json.dumps({"touched_mib": touched, **{str(step): row for step, row in seen.items()}}))
 
 

@@ -44,14 +44,13 @@ B = 32
 class OurLoop:
     """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
 
-    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, device: str) -> None:
+    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, execution: Execution) -> None:
         train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision)
         stream = {"text": TokenStream([tokens])}
-        task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=device)
+        task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=execution.device)
         set_seed(0)
-        execution = Execution(device=device, deterministic=False)
-        self._step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
-        self._feed = batches(task, range(10**9), device=device)
+        self._step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
+        self._feed = batches(task, range(10**9), device=execution.device)
         self._batch = next(self._feed)
         self._n = 0
         self.losses: list[torch.Tensor] = []
@@ -99,16 +98,20 @@ def on_cpu() -> dict[str, object]:
     cfg = SIZES["v0"]
     tokens = synthetic_tokens(cfg.V, 400_000)
     plain = PlainLoop(cfg, tokens, B=B, device="cpu", bf16=False, compile=False)
-    exact = OurLoop(cfg, tokens, precision="float32", device="cpu")
-    rounded = OurLoop(cfg, tokens, precision="bf16", device="cpu")
-    loops = {"plain loop, float32": plain.step, "niels_gpt, float32": exact.step, "niels_gpt, bf16": rounded.step}
-    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=2)
-    losses = [plain.losses, torch.stack(exact.losses).tolist(), torch.stack(rounded.losses).tolist()]
+    whole = Execution(micro_batch_tokens=B * cfg.T)  # one piece, which all cores work on
+    ours = {
+        "niels_gpt, float32": OurLoop(cfg, tokens, precision="float32", execution=Execution()),
+        "the same, products shared": OurLoop(cfg, tokens, precision="float32", execution=whole),
+        "niels_gpt, bf16": OurLoop(cfg, tokens, precision="bf16", execution=Execution()),
+    }
+    loops = {"plain loop, float32": plain.step, **{name: loop.step for name, loop in ours.items()}}
+    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=7, steps=2)
+    losses = [plain.losses, *(torch.stack(loop.losses).tolist() for loop in ours.values())]
     final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
     print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
     for name, speed in speeds.items():
         end = f"loss at step {len(losses[0])}: {final[name]:.3f}"
-        print(f"  {name:<24}{speed:>12,.0f} tokens/s{ratios[name]:>8.2f}x   {end}")
+        print(f"  {name:<27}{speed:>12,.0f} tokens/s{ratios[name]:>8.2f}x   {end}")
     return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "ratio": ratios, "loss": final}
 
 
@@ -121,7 +124,8 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
         cfg = SIZES[size]
         steps = {"v0": 300, "v1": 40, "124M": 15}[size]
         plain = PlainLoop(cfg, tokens, B=B, device="cuda", bf16=True, compile=True)
-        with closing(OurLoop(cfg, tokens, precision="bf16", device="cuda")) as ours:
+        execution = Execution(device="cuda", deterministic=False)
+        with closing(OurLoop(cfg, tokens, precision="bf16", execution=execution)) as ours:
             loops = {"plain": plain.step, "niels_gpt": ours.step, "one batch": ours.step_on_the_same_batch}
             speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=5, steps=steps)
         used = speeds["niels_gpt"] * flops_per_token(cfg) / peak

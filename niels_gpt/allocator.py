@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 
 # Names of <malloc.h>.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,7 @@ def use_allocation(allocation: Allocation) -> None:
         mallopt(_M_MMAP_MAX, allocation.mmap_max)
         mallopt(_M_TRIM_THRESHOLD, allocation.trim_threshold)
         mallopt(_M_TOP_PAD, 64 << 20 if allocation == KEEP_FREED else 128 << 10)
+        if allocation == KEEP_FREED:
+            mallopt(_M_ARENA_MAX, 1)  # one of a thread's own keeps no block above 64 MiB
         if allocation == SYSTEM:
             libc.malloc_trim(0)  # what was kept goes back, as if it never had been

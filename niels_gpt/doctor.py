@@ -108,14 +108,16 @@ def _parameters(params: Mapping[str, Any]) -> int:
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     """How long train and sft will take here: real steps on random tokens for a few seconds each."""
-    device = prepare_device(params["runtime"]["device"], threads=params["runtime"]["threads"])
+    runtime = params["runtime"]
+    device = prepare_device(runtime["device"], threads=runtime["threads"])
+    as_run = {key: runtime[key] for key in ("micro_batch_tokens", "deterministic")}
     V = params["tokenizer"].get("vocab_size", 260)
     cfg = ModelConfig(V=V, **params["model"])
     out = {}
     for stage in ("train", "sft"):
         settings = {key: value for key, value in params[stage].items() if key != "document_mask"}
         train_cfg = TrainConfig(**settings)
-        step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False), state=None)
+        step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
         x = torch.randint(0, V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
         step(batch, lr=0.0, n=0).item()

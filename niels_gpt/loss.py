@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 IGNORE_INDEX = -100
-_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # logits that are held at a time
+_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits that a thread holds at a time
 
 
 def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

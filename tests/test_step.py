@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bench.memory import resident
 from niels_gpt import loss
 from niels_gpt.allocator import KEEP_FREED, use_allocation
 from niels_gpt.cache.mmap import open_tokens
@@ -35,7 +37,7 @@ from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, PretrainTask
-from niels_gpt.train.thread_step import ThreadStep, threads_pay
+from niels_gpt.train.thread_step import ThreadStep, takes_threads
 from niels_gpt.windows import TokenStream
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
@@ -64,11 +66,19 @@ def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """However small the batch, each takes half of it."""
     monkeypatch.setattr(thread_step, "_PART_NUMBERS", 1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    assert torch.get_num_threads() == 2, "a step left another number of threads behind"
-    torch.set_num_threads(threads)
+    with threads(2):
+        yield
+        assert torch.get_num_threads() == 2, "a step left another number of threads behind"
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +89,9 @@ def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: di
     assert isinstance(build_step(GPT(DRY), CONFIG, Execution(), state=None), ThreadStep)
     (model, shared), (again, _) = trained(**changes), trained(**changes)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    torch.set_num_threads(1)
-    assert not threads_pay(model, CONFIG, Execution())
-    _, alone = trained(**changes)
-    torch.set_num_threads(2)
+    with threads(1):
+        assert not takes_threads(model, CONFIG, Execution())
+        _, alone = trained(**changes)
     np.testing.assert_allclose(shared.losses, alone.losses, rtol=rtol)
 
 
@@ -114,39 +123,49 @@ def test_what_fails_in_a_thread_fails_the_run(two_threads: None, monkeypatch: py
         ({}, {}, {"micro_batch_tokens": 64}),
         ({}, {}, {"compile": True}),
         ({}, {}, {"ranks": Ranks(rank=0, size=2)}),
+        ({}, {}, {"device": "cuda"}),
+        ({"C": 4096, "L": 12, "d_ff": 4096}, {}, {}),  # gradients of two gigabytes, twice
     ],
 )
 def test_where_threads_would_change_or_hinder_there_are_none(
     two_threads: None, shape: dict[str, Any], cfg: dict[str, Any], execution: dict[str, Any]
 ) -> None:
-    model = GPT(replace(DRY, **shape))
-    assert not threads_pay(model, replace(CONFIG, **cfg), Execution(**execution))
+    with torch.device("meta"):
+        model = GPT(replace(DRY, **shape))
+    assert not takes_threads(model, replace(CONFIG, **cfg), Execution(**execution))
 
 
-def test_threads_are_for_batches_that_are_large_enough() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    v0 = GPT(ModelConfig(dropout=0.0))
-    assert threads_pay(v0, replace(CONFIG, B=32), Execution())
-    assert not threads_pay(v0, replace(CONFIG, B=4), Execution())
-    torch.set_num_threads(threads)
+@pytest.mark.parametrize(("B", "threads_work"), [(2, False), (4, True)])
+def test_threads_are_for_batches_that_are_large_enough(
+    B: int, threads_work: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T * C = 2^17 numbers a row, so that two threads have enough to do with two rows each."""
+    used: list[int] = []
+    real = ThreadStep._part
+    monkeypatch.setattr(ThreadStep, "_part", lambda self, batch: used.append(batch.B) or real(self, batch))
+    with threads(2):
+        step = ThreadStep(GPT(replace(DRY, T=1024, C=128)), replace(CONFIG, B=B), Execution(), state=None)
+        x = torch.zeros(B, 1024, dtype=torch.long)
+        step(Batch.of(x, x, {}), lr=0.0, n=0)
+    assert used == ([2, 2] if threads_work else [])
 
 
-def test_parts_weigh_by_their_targets_not_by_their_number() -> None:
-    """A row with one target beside one with thirty: the mean is over tokens, not over parts."""
+def test_parts_weigh_by_their_targets_not_by_their_number(two_threads: None) -> None:
+    """A row without a target beside one with thirty: the mean is over tokens, not over parts."""
     x = torch.randint(0, DRY.V, (2, DRY.T), generator=torch.Generator().manual_seed(0))
     y = x.clone()
-    y[0, 1:] = loss.IGNORE_INDEX
-    batch = Batch.of(x, y, {"a": 2})
-    assert int(batch.targets) == DRY.T + 1
+    y[0] = loss.IGNORE_INDEX
+    positions = torch.arange(DRY.T).expand(2, -1).flip(-1)
+    batch = Batch.of(x, y, {"a": 2}, position_ids=positions)
+    assert int(batch.targets) == DRY.T
     values = []
-    for tokens in (None, DRY.T):
+    for kind, tokens in ((PlainStep, None), (PlainStep, DRY.T), (ThreadStep, None)):
         set_seed(1)
         model = GPT(DRY)
-        expected = float(loss.loss_fn(model(x), y).detach())
-        step = PlainStep(model, replace(CONFIG, B=2), Execution(micro_batch_tokens=tokens), state=None)
+        expected = float(loss.loss_fn(model(x, position_ids=positions), y).detach())
+        step = kind(model, replace(CONFIG, B=2), Execution(micro_batch_tokens=tokens), state=None)
         values.append(float(step(batch, lr=0.0, n=0)))
-    assert values == pytest.approx([expected, expected], rel=1e-5)
+    assert values == pytest.approx([expected] * 3, rel=1e-5)
 
 
 def test_bf16_follows_float32_and_keeps_float32_weights() -> None:
@@ -252,7 +271,6 @@ def test_ranks_share_rows_without_overlap() -> None:
 
 TWO_RANKS = """
 import sys, torch
-from collections.abc import Iterator
 from dataclasses import replace
 from niels_gpt.rng import set_seed
 from niels_gpt.model.gpt import GPT
@@ -368,12 +386,6 @@ def test_a_writer_killed_at_any_instant_leaves_a_state_to_go_on_from(tmp_path: P
     assert steps[-1] > 20
 
 
-def resident_mib() -> dict[str, float]:
-    """What the process has allocated, and what it has mapped of files."""
-    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile")}
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")
 def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> None:
     """A copy of the token files in memory would show at once, and so would their pages, were they kept."""
@@ -388,9 +400,8 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
     mib: dict[int, dict[str, float]] = {}
 
     def note(report: StepReport) -> None:
-        mib[report.step] = resident_mib()
+        mib[report.step] = resident()
 
     train(GPT(tiny), task, cfg, hooks=Hooks(report=note, log_every=250))
-    touched = 1500 * cfg.B * 2 * 4 / 1024  # a window of 34 bytes lies in one page of 4 KiB or two
-    assert mib[1750]["RssAnon"] - mib[250]["RssAnon"] < 4, mib
-    assert mib[1750]["RssFile"] - mib[250]["RssFile"] < min(touched, 4), mib
+    assert mib[1750]["allocated"] - mib[250]["allocated"] < 4, mib
+    assert mib[1750]["mapped"] - mib[250]["mapped"] < 4, mib  # the windows between touch 90 MiB

@@ -43,7 +43,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """For small batches on a CPU, for several processes, and for optimizers that cannot be recorded."""
+    """Wherever the other two do not fit."""
 
     def __init__(
         self,

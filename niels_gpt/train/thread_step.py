@@ -17,22 +17,24 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.plain_step import PlainStep
-from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.task import Batch
 
-_PART_NUMBERS = 1 << 18  # of the residual stream in a thread's part; with less, threads wait for the interpreter
-_GRADIENT_BYTES = 1 << 30  # of all parts together
+# Numbers of the residual stream in a thread's part, for each thread there is: with less to do, threads wait for the
+# interpreter, which only one can have. Measured with two.
+_PART_NUMBERS = 1 << 17
+_GRADIENT_BYTES = 1 << 30  # of all threads together
 
 
-def threads_pay(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
-    threads, shape = torch.get_num_threads(), model.cfg
+def takes_threads(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
+    """Whether batches can be shared out so that every thread does the same work, and the results stay the same."""
+    threads = torch.get_num_threads()
     return (
-        (execution.device, execution.ranks.size, execution.micro_batch_tokens) == ("cpu", 1, None)
-        and execution.compile is not True
-        and shape.dropout == 0  # its masks come from one generator, in the order in which they are asked for
+        (execution.device, execution.ranks.size) == ("cpu", 1)
+        and execution.micro_batch_tokens is None  # somebody wants less in memory at once, not more
+        and execution.compile is not True  # the compiler is not made for several threads
+        and model.cfg.dropout == 0  # its masks come from one generator, in the order in which they are asked for
         and threads > 1
         and cfg.B % threads == 0
-        and cfg.B // threads * shape.T * shape.C >= _PART_NUMBERS
         and threads * model.parameter_count() * 4 <= _GRADIENT_BYTES
     )
 
@@ -42,13 +44,16 @@ class ThreadStep(PlainStep):
 
     def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
         super().__init__(model, cfg, execution, state=state)
-        threads = torch.get_num_threads()
-        self._rows = [Ranks(rank=i, size=threads).rows(cfg.B) for i in range(threads)]
-        self._pool = ThreadPoolExecutor(threads, "rows", initializer=_work_alone)
+        self._threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self._threads, "rows")
 
     def _backward(self, batch: Batch) -> torch.Tensor:
+        if batch.x.numel() * self._model.cfg.C < _PART_NUMBERS * self._threads**2:
+            return super()._backward(batch)
+        rows = batch.B // self._threads
+        parts = [batch.take(slice(start, start + rows)) for start in range(0, batch.B, rows)]
         with _one_thread_a_product():
-            (total, grads), *others = self._pool.map(self._part, map(batch.take, self._rows))
+            (total, grads), *others = self._pool.map(self._part, parts)
         for loss, more in others:
             total += loss
             torch._foreach_add_(grads, more)
@@ -57,14 +62,11 @@ class ThreadStep(PlainStep):
         return total
 
     def _part(self, batch: Batch) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        # Settings of this thread: its products are its own, and so are the weights it rounds to bf16.
+        torch.set_num_threads(1)
+        torch.set_autocast_cache_enabled(False)
         loss = self._loss(**batch.tensors) / batch.targets
         return loss.detach(), torch.autograd.grad(loss, list(self._model.parameters()))
-
-
-def _work_alone() -> None:
-    """Settings of a thread: its products are its own, and so are the weights it has rounded to bf16."""
-    torch.set_num_threads(1)
-    torch.set_autocast_cache_enabled(False)
 
 
 @contextmanager
