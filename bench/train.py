@@ -1,6 +1,7 @@
 """Tokens a second of training, beside a plain loop in the same process; and the losses, which must be alike.
 
 Run: python -m bench.train            on a CPU, the v0 size, under two minutes
+     python -m bench.train threads    the same, a core with its own rows against cores that share each product
      python -m bench.train cuda       on a GPU: v0, v1 and 124M, and what drawing batches costs
      python -m bench.train curves SIZE STEPS SEEDS TOKENS.bin
                                       on a GPU: float32 against bf16, on a file of 16-bit ids
@@ -98,14 +99,12 @@ def on_cpu() -> dict[str, object]:
     cfg = SIZES["v0"]
     tokens = synthetic_tokens(cfg.V, 400_000)
     plain = PlainLoop(cfg, tokens, B=B, device="cpu", bf16=False, compile=False)
-    whole = Execution(micro_batch_tokens=B * cfg.T)  # one piece, which all cores work on
     ours = {
         "niels_gpt, float32": OurLoop(cfg, tokens, precision="float32", execution=Execution()),
-        "the same, products shared": OurLoop(cfg, tokens, precision="float32", execution=whole),
         "niels_gpt, bf16": OurLoop(cfg, tokens, precision="bf16", execution=Execution()),
     }
     loops = {"plain loop, float32": plain.step, **{name: loop.step for name, loop in ours.items()}}
-    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=7, steps=2)
+    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=2)
     losses = [plain.losses, *(torch.stack(loop.losses).tolist() for loop in ours.values())]
     final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
     print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
@@ -113,6 +112,22 @@ def on_cpu() -> dict[str, object]:
         end = f"loss at step {len(losses[0])}: {final[name]:.3f}"
         print(f"  {name:<27}{speed:>12,.0f} tokens/s{ratios[name]:>8.2f}x   {end}")
     return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "ratio": ratios, "loss": final}
+
+
+def on_threads() -> dict[str, object]:
+    cfg = SIZES["v0"]
+    tokens = synthetic_tokens(cfg.V, 400_000)
+    ways = {"shared products": Execution(micro_batch_tokens=B * cfg.T), "rows of its own": Execution()}
+    ratio = {}
+    print(f"training at v0 size on {torch.get_num_threads()} CPU threads: what each has to do")
+    precisions: tuple[Precision, ...] = ("float32", "bf16")
+    for precision in precisions:
+        loops = {way: OurLoop(cfg, tokens, precision=precision, execution=how).step for way, how in ways.items()}
+        speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=2)
+        for way, speed in speeds.items():
+            print(f"  {precision:<9}{way:<17}{speed:>12,.0f} tokens/s{ratios[way]:>8.2f}x", flush=True)
+        ratio[precision] = ratios["rows of its own"]
+    return {"size": "v0", "device": "cpu", "ratio": ratio}
 
 
 def on_gpu(sizes: list[str]) -> dict[str, object]:
@@ -173,6 +188,8 @@ def main() -> None:
     match sys.argv[1:]:
         case []:
             result = on_cpu()
+        case ["threads"]:
+            result = on_threads()
         case ["cuda"]:
             result = on_gpu(list(SIZES))
         case ["curves", size, steps, seeds, path]:

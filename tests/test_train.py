@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pages import release_pages
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer import ByteTokenizer
 from niels_gpt.train.loop import Hooks, train
@@ -172,6 +174,35 @@ def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Pa
     assert set(last) == {"step", "val_loss", "dolly15k", "oasst1", "wiki"}
     assert last["val_loss"] < first["val_loss"]
     assert last["val_loss"] == pytest.approx(0.25 * last["dolly15k"] + 0.75 * last["oasst1"])
+
+
+def test_what_was_read_of_token_files_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = chat_task(tmp_path)
+    tables = {"text": STREAMS, "held-out text": TASK.val, "chats": chats.train, "held-out chats": chats.val}
+    names = {id(source): name for name, table in tables.items() for source in table.values()}
+    names |= {id(STREAMS["wiki"]): "text"}  # which is held out, too
+    released: set[str] = set()
+    for kind in (TokenStream, SFTExampleDataset):
+        monkeypatch.setattr(kind, "release", lambda self: released.add(names[id(self)]))
+    TASK.batch(0)
+    assert released == {"text"}
+    chats.batch(0)
+    assert released == {"text", "chats"}
+    released.clear()
+    chats.validate(GPT(MODEL))
+    assert released == {"text", "held-out chats"}
+
+
+def test_pages_come_back_after_they_were_let_go_of_and_writes_are_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    np.arange(5000, dtype="<u2").tofile(path)
+    tokens, private = open_tokens(path), np.memmap(path, dtype="<u2", mode="c")
+    private[7] = 99
+    view = tokens[1000:2000]
+    for array in (tokens, view, private, np.arange(3)):
+        release_pages(array)
+    assert view.sum() == np.arange(1000, 2000).sum()
+    assert private[7] == 99
 
 
 def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
