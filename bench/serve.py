@@ -6,7 +6,6 @@ Run: python -m bench.serve [MODEL FOLDER]      with a model of its own at the sa
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import statistics
 import sys
@@ -15,13 +14,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import torch
 import uvicorn
 from fastapi import FastAPI
 
+from bench.memory import resident
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.server.app import build_app
@@ -61,11 +60,6 @@ def timed_answer(client: httpx.Client, url: str, *, tokens: int, seed: int) -> t
     return first, time.perf_counter() - start
 
 
-def resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
 def main() -> None:
     talker = open_talker(sys.argv[1], device="cpu") if len(sys.argv) > 1 else sample_size()
     # One client for all: a new one a request is what would grow, in this process and not in the server.
@@ -77,10 +71,10 @@ def main() -> None:
         alone = [timed_answer(client, url, tokens=60, seed=seed) for seed in range(20)]
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(lambda seed: timed_answer(client, url, tokens=60, seed=seed), range(40)))
-        before = resident_mib()
+        before = sum(resident().values())
         for seed in range(1000):
             timed_answer(client, url, tokens=10, seed=seed)
-        after = resident_mib()
+        after = sum(resident().values())
     firsts = {
         "first token, one client": statistics.median(first for first, _ in alone),
         "first token, eight clients, slowest": max(first for first, _ in together),

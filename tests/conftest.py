@@ -193,9 +193,10 @@ def tiny_trees() -> list[dict[str, Any]]:
 
 @contextmanager
 def real_browser() -> Iterator[tuple[Any, Any]]:
-    """(Debian's chromium, playwright's expect); a test is skipped, and says so, where either cannot be had."""
+    """(A chromium, playwright's expect); a test is skipped, and says so, where either cannot be had: a browser is a
+    package of the system, for its owner to install. CI does."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no page was opened")
-    chromium = shutil.which("chromium")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("chromium is not installed: no page was opened in a browser")
     with sync_api.sync_playwright() as playwright:
