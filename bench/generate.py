@@ -31,7 +31,7 @@ def main() -> None:
                 stream_ids(model, [prompt] * 8, max_new_tokens=NEW_TOKENS, sampling=greedy)
             ),
         },
-        rounds=5,
+        rounds=11,
         calls=1,
     )
     seconds["8 at once, each"] /= 8
