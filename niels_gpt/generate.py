@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kv_cache import KVCache
 from niels_gpt.tokenizer import Tokenizer, decode, encode
 
 
@@ -186,13 +186,13 @@ def _steps(
 
 
 class _Writers:
-    """Sequences that grow by a token at a time, and the model's cache of them while they fit its context."""
+    """Sequences that grow by a token at a time, and what the model has read of them while they fit its context."""
 
     def __init__(self, model: GPT, prompts: Sequence[Sequence[int]]) -> None:
         self._model = model
         self._ids = [list(prompt) for prompt in prompts]
         self._device = model.tok_emb.weight.device
-        self._cache: KVCache | None = None
+        self._decoder = Decoder(model, B=len(prompts))
 
     def append(self, tokens: Sequence[int]) -> None:
         for ids, token in zip(self._ids, tokens, strict=True):
@@ -200,42 +200,35 @@ class _Writers:
 
     def next_logits(self) -> torch.Tensor:
         """(B, V) after the last token of each."""
+        T, lengths = self._model.cfg.T, self._decoder.lengths
+        full = [row for row, length in enumerate(lengths) if length == T]
         with torch.inference_mode():  # not around the whole stream: it would hold for whoever reads it, too
-            if self._cache is None:
+            if not any(lengths):
                 return self._read_prompts()
-            full = [row for row, length in enumerate(self._cache.lengths) if length == self._model.cfg.T]
-            if len(full) == len(self._ids):
+            if len(full) == len(lengths):
                 return self._reread(full)
-            # A row that has slid out of the cache takes part with any place; its result is replaced.
-            self._cache.keep([min(length, self._model.cfg.T - 1) for length in self._cache.lengths])
+            # A row that has slid out of the context takes part with any place; its result is replaced.
+            self._decoder.keep([min(length, T - 1) for length in lengths])
             last = torch.tensor([[ids[-1]] for ids in self._ids], device=self._device)
-            logits = self._logits_at(last, [0] * len(self._ids))
+            logits = self._model.logits(self._decoder.read(last)[:, -1])
             if full:
-                self._cache.keep(
-                    [self._model.cfg.T if row in full else length for row, length in enumerate(self._cache.lengths)]
-                )
+                self._decoder.keep([min(length + 1, T) for length in lengths])
                 logits[full] = self._reread(full)
             return logits
 
     def _read_prompts(self) -> torch.Tensor:
         windows = [ids[-self._model.cfg.T :] for ids in self._ids]
         lengths = [len(window) for window in windows]
-        weight = self._model.tok_emb.weight
-        self._cache = KVCache(self._model.cfg, B=len(windows), device=weight.device, dtype=weight.dtype)
         padded = [window + [0] * (max(lengths) - len(window)) for window in windows]
-        logits = self._logits_at(torch.tensor(padded, device=self._device), [length - 1 for length in lengths])
-        self._cache.keep(lengths)
-        return logits
+        hidden = self._decoder.read(torch.tensor(padded, device=self._device))
+        self._decoder.keep(lengths)
+        return self._model.logits(hidden[range(len(lengths)), [length - 1 for length in lengths]])
 
     def _reread(self, rows: list[int]) -> torch.Tensor:
         """Past the context every position changes with every token, and nothing can be kept: the last T, read anew."""
         windows = torch.tensor([self._ids[row][-self._model.cfg.T :] for row in rows], device=self._device)
         hidden = self._model.hidden(self._model.embed(windows))
         return self._model.logits(hidden[:, -1])
-
-    def _logits_at(self, x: torch.Tensor, places: list[int]) -> torch.Tensor:
-        hidden = self._model.hidden(self._model.embed(x), cache=self._cache)
-        return self._model.logits(hidden[torch.arange(len(places)), places])
 
 
 def stream_text(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:

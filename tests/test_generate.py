@@ -15,8 +15,8 @@ from niels_gpt.generate import (
     top_k_filter,
     top_p_filter,
 )
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kv_cache import KVCache
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import ByteTokenizer
 
@@ -94,8 +94,23 @@ def long_model() -> GPT:
     torch.manual_seed(0)
     model = GPT(LONG).eval()
     with torch.no_grad():
-        model.tok_emb.weight.mul_(20)  # far from uniform, so that a wrong cache would show
+        for parameter in model.parameters():  # a bias or a norm that is left out would not show in new ones
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        model.tok_emb.weight.mul_(5)  # far from uniform, so that a wrong cache would show
     return model
+
+
+def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
+    model, x = long_model(), torch.randint(0, 260, (1, 5))
+    for name, parameter in model.named_parameters():
+        with torch.inference_mode():
+            before = model.logits(Decoder(model, B=1).read(x))
+        with torch.no_grad():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        with torch.inference_mode():
+            after = model.logits(Decoder(model, B=1).read(x))
+            torch.testing.assert_close(after, model(x), atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(after, before, atol=1e-5), name
 
 
 def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
@@ -103,11 +118,14 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
     with torch.inference_mode():
         whole = model(x)
         for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
-            cache = KVCache(LONG, B=2, device="cpu", dtype=torch.float32)
-            pieces = [model(piece, cache=cache) for piece in x.split(parts, dim=1)]
+            decoder = Decoder(model, B=2)
+            pieces = [model.logits(decoder.read(piece)) for piece in x.split(parts, dim=1)]
             torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
-            model(x[:, :1], cache=cache)
+            decoder.read(x[:, :1])
+        decoder.keep([3, 4])
+        with pytest.raises(ValueError, match="only go on token by token"):
+            decoder.read(x[:, :2])
 
 
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:

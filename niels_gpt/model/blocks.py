@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import rope
-from niels_gpt.model.kv_cache import LayerCache
 from niels_gpt.model.places import Places
 
 # Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
@@ -40,17 +39,9 @@ class CausalSelfAttention(nn.Module):
         self.register_buffer("rope_cos", cos, persistent=False)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        *,
-        places: Places | None = None,
-        cache: LayerCache | None = None,
-        return_attn: bool = False,
+        self, x: torch.Tensor, *, places: Places | None = None, return_attn: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T).
-
-        With a cache, x goes on where the cache ends and looks at what is in it; `places` then says where that is.
-        """
+        """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T)."""
         B, T, C = x.shape
         if places is None and _compiled_for_gpu(x):
             from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
@@ -63,16 +54,13 @@ class CausalSelfAttention(nn.Module):
             sin, cos = (self.rope_sin, self.rope_cos) if places is None else (places.sin, places.cos)
             q, k = rope.apply_rope(q, k, sin, cos)
         mask = None if places is None else places.mask
-        if cache is not None:
-            k, v = cache.extend(k, v)
         dropout = self.cfg.dropout if self.training else 0.0
         attn = q.new_empty(0)
         if return_attn or (q.device.type == "cpu" and q.dtype == torch.bfloat16 and T <= _WRITTEN_OUT_T):
             attn = _probabilities(q, k, mask)
             out = F.dropout(attn, dropout) @ v
         else:
-            causal = mask is None and T > 1
-            out = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal)
+            out = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
         out = self.resid_dropout(self.proj(out.transpose(1, 2).reshape(B, T, C)))
         return (out, attn) if return_attn else out
 
@@ -83,10 +71,10 @@ def _compiled_for_gpu(x: torch.Tensor) -> bool:
 
 
 def _probabilities(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Attention weights (B, H, queries, keys): the sum inside the fused kernel, which keeps it to itself."""
-    T, keys = q.shape[2], k.shape[2]
+    """Attention weights (B, H, T, T): the sum inside the fused kernel, which keeps it to itself."""
+    T = q.shape[2]
     if mask is None:
-        mask = torch.ones(T, keys, dtype=torch.bool, device=q.device).tril(keys - T)
+        mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
     hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, float("-inf"))
     scores = q * (1 / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
     return (scores + hidden).softmax(dim=-1)
@@ -122,19 +110,14 @@ class Block(nn.Module):
         self.mlp = MLP(cfg)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        *,
-        places: Places | None = None,
-        cache: LayerCache | None = None,
-        return_attn: bool = False,
+        self, x: torch.Tensor, *, places: Places | None = None, return_attn: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
         if return_attn:
-            out, attn = self.attn(self.ln1(x), places=places, cache=cache, return_attn=True)
+            out, attn = self.attn(self.ln1(x), places=places, return_attn=True)
             x = x + out
             return x + self.mlp(self.ln2(x)), attn
-        x = x + self.attn(self.ln1(x), places=places, cache=cache)
+        x = x + self.attn(self.ln1(x), places=places)
         return x + self.mlp(self.ln2(x))
 
 

@@ -11,8 +11,7 @@ from torch import nn
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, init_weights
 from niels_gpt.model.embedding import embed
-from niels_gpt.model.kv_cache import KVCache
-from niels_gpt.model.places import Places, places_of
+from niels_gpt.model.places import places_of
 
 
 class GPT(nn.Module):
@@ -35,13 +34,12 @@ class GPT(nn.Module):
         *,
         position_ids: torch.Tensor | None = None,
         segment_ids: torch.Tensor | None = None,
-        cache: KVCache | None = None,
     ) -> torch.Tensor:
         """Token ids (B, T) -> logits (B, T, V) in float32. T may be shorter than cfg.T, not longer.
 
         Positions are 0..T-1 and everything is one segment, unless (B, T) tensors say otherwise.
         """
-        h = self.hidden(self.embed(x), position_ids=position_ids, segment_ids=segment_ids, cache=cache)
+        h = self.hidden(self.embed(x), position_ids=position_ids, segment_ids=segment_ids)
         return self.logits(h)
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -54,23 +52,17 @@ class GPT(nn.Module):
         *,
         position_ids: torch.Tensor | None = None,
         segment_ids: torch.Tensor | None = None,
-        cache: KVCache | None = None,
     ) -> torch.Tensor:
-        """From what `embed` gives to what `logits` takes, (B, T, C) both. With a cache, it goes on where that ends."""
-        T, before = h.shape[1], 0 if cache is None else max(cache.lengths)
-        if before + T > self.cfg.T:
-            raise ValueError(f"{before + T} tokens do not fit the context of T={self.cfg.T}")
+        """From what `embed` gives to what `logits` takes, (B, T, C) both."""
+        if h.shape[1] > self.cfg.T:
+            raise ValueError(f"{h.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         attention = cast(Block, self.blocks[0]).attn
-        tables = {"sin": attention.rope_sin, "cos": attention.rope_cos}
-        if cache is not None:
-            places: Places | None = cache.places(T, **tables)
-        else:
-            places = places_of(position_ids=position_ids, segment_ids=segment_ids, **tables)
+        places = places_of(
+            sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
+        )
         h = self.dropout(h)
-        for i, block in enumerate(self.blocks):
-            h = block(h, places=places, cache=None if cache is None else cache.layer(i))
-        if cache is not None:
-            cache.advance(T)
+        for block in self.blocks:
+            h = block(h, places=places)
         normed: torch.Tensor = self.ln_f(h)
         return normed
 

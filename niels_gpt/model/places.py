@@ -13,7 +13,7 @@ class Places:
 
     sin: torch.Tensor
     cos: torch.Tensor
-    mask: torch.Tensor | None  # None: every key up to the query's own, or every key there is for a single query
+    mask: torch.Tensor | None  # None: every key up to the query's own
 
 
 def places_of(
