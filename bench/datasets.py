@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.rounds import print_result, seconds_in_turns
+from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 
@@ -67,8 +67,8 @@ def main() -> None:
             rounds=9,
             calls=5,
         )
-        ratio = seconds["per-row loop"] / seconds["PretrainTokenStreamDataset"]
-        print_result(f"a batch of windows, B={B}, T={T}", seconds, unit="s", ratio=ratio)
+        ratio = median_ratio(seconds["per-row loop"], seconds["PretrainTokenStreamDataset"])
+        print_result(f"a batch of windows, B={B}, T={T}", medians(seconds), unit="s", ratio=ratio)
 
         sft = SFTExampleDataset(root / "tokens.bin", root / "idx.npy", T=T, device="cpu", eot_id=EOT, asst_id=ASST)
         tokens = np.memmap(root / "tokens.bin", dtype="<u2", mode="r")
@@ -80,8 +80,8 @@ def main() -> None:
             rounds=9,
             calls=5,
         )
-        ratio = seconds["per-token loop"] / seconds["SFTExampleDataset"]
-        print_result(f"a batch of chats, B={B}, T={T}", seconds, unit="s", ratio=ratio)
+        ratio = median_ratio(seconds["per-token loop"], seconds["SFTExampleDataset"])
+        print_result(f"a batch of chats, B={B}, T={T}", medians(seconds), unit="s", ratio=ratio)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from bench.rounds import print_result, seconds_in_turns
+from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 
 # Stages whose own work is short: the more of them, the more DVC there is in a run.
 STAGES = ["load@roam", "split@roam", "tokenize@roam", "shard@roam"]
@@ -24,7 +24,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", "import dvc.repo"], check=True)
 
     idle = seconds_in_turns({"dvc repro": repro, "python, import dvc.repo": start_python}, rounds=5, calls=1)
-    print_result("a `dvc repro` with nothing to do", idle, unit="s")
+    print_result("a `dvc repro` with nothing to do", medians(idle), unit="s")
 
     with tempfile.TemporaryDirectory() as folder:
         root = os.path.join(folder, "project")
@@ -42,8 +42,8 @@ def main() -> None:
                 subprocess.run(command, cwd=root, capture_output=True, check=True)
 
         seconds = seconds_in_turns({"through DVC": through_dvc, "by themselves": by_themselves}, rounds=3, calls=1)
-    share = 1 - seconds["by themselves"] / seconds["through DVC"]
-    print_result(f"{len(STAGES)} stages of the sample, run again", seconds, unit="s", share=share)
+    share = 1 - median_ratio(seconds["by themselves"], seconds["through DVC"])
+    print_result(f"{len(STAGES)} stages of the sample, run again", medians(seconds), unit="s", share=share)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 import statistics
 import time
 from collections.abc import Callable
 
 
-def seconds_in_turns(ways: dict[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, float]:
-    """Median seconds a call of each way, over `rounds` rounds in which every way runs `calls` times."""
+def seconds_in_turns(ways: dict[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, list[float]]:
+    """Seconds a call of each way, round by round; in every round each runs `calls` times."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way()
@@ -19,7 +20,16 @@ def seconds_in_turns(ways: dict[str, Callable[[], object]], *, rounds: int, call
             for _ in range(calls):
                 way()
             times[name].append((time.perf_counter() - start) / calls)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
+
+
+def medians(measured: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def median_ratio(a: list[float], b: list[float]) -> float:
+    """a to b: neighbours of a round share the machine's mood, medians of all rounds may not."""
+    return statistics.median(map(operator.truediv, a, b))
 
 
 def print_result(title: str, rows: dict[str, float], *, unit: str, **extra: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bench.rounds import print_result, seconds_in_turns
+from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.batching import get_batch
 from niels_gpt.config import default_p_train
 
@@ -41,7 +41,8 @@ def main() -> None:
         rounds=15,
         calls=50,
     )
-    print_result(f"a batch of B={B}, T={T}", seconds, unit="s", ratio=seconds["per-row loop"] / seconds["get_batch"])
+    ratio = median_ratio(seconds["per-row loop"], seconds["get_batch"])
+    print_result(f"a batch of B={B}, T={T}", medians(seconds), unit="s", ratio=ratio)
 
 
 if __name__ == "__main__":

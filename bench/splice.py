@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bench.rounds import print_result, seconds_in_turns
+from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.config import ModelConfig
 from niels_gpt.loss import loss_fn
 from niels_gpt.model.gpt import GPT
@@ -23,9 +23,8 @@ def main() -> None:
     docs = [rng.integers(0, 256, 20_000).astype(np.uint16) for _ in range(10)]
     full = MultiSpliceDocumentDataset(docs, S=S, pad_id=0)
     rows = rng.integers(0, len(full), 32)
-    seconds = seconds_in_turns({"batch of 32 x 1024": lambda: full.batch(rows)}, rounds=9, calls=20)
-    rate = 32 * 1024 / seconds["batch of 32 x 1024"]
-    print_result("ds.batch", seconds, unit="s", tokens_per_second=rate)
+    draw = medians(seconds_in_turns({"batch of 32 x 1024": lambda: full.batch(rows)}, rounds=9, calls=20))
+    print_result("ds.batch", draw, unit="s", tokens_per_second=32 * 1024 / draw["batch of 32 x 1024"])
 
     short = MultiSpliceDocumentDataset(docs, S=S, pad_id=0, content_length=K)
     torch.manual_seed(0)
@@ -39,8 +38,8 @@ def main() -> None:
         loss_fn(logits, masked_targets(batch)).backward()
 
     seconds = seconds_in_turns({"compact": lambda: step("compact"), "frame": lambda: step("frame")}, rounds=5, calls=2)
-    ratio = seconds["frame"] / seconds["compact"]
-    print_result(f"forward and backward, S={S}, K={K}, B={B}", seconds, unit="s", ratio=ratio)
+    ratio = median_ratio(seconds["frame"], seconds["compact"])
+    print_result(f"forward and backward, S={S}, K={K}, B={B}", medians(seconds), unit="s", ratio=ratio)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from bench.rounds import print_result, seconds_in_turns
+from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.documents import Document, read_texts, write_documents
@@ -66,8 +66,8 @@ def compare() -> None:
             rounds=5,
             calls=1,
         )
-        ratio = seconds["SentencePiece alone"] / seconds["tokenize"]
-        print_result("8 MB of text, parquet to token file", seconds, unit="s", ratio=ratio)
+        ratio = median_ratio(seconds["SentencePiece alone"], seconds["tokenize"])
+        print_result("8 MB of text, parquet to token file", medians(seconds), unit="s", ratio=ratio)
 
 
 def measure_memory(megabytes: float) -> None:

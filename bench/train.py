@@ -10,7 +10,6 @@ Run: python -m bench.train            on a CPU, the v0 size, under two minutes
 from __future__ import annotations
 
 import json
-import operator
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from bench.reference import PlainLoop, synthetic_tokens
+from bench.rounds import median_ratio, medians
 from niels_gpt.allocator import KEEP_FREED, SYSTEM, use_allocation
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
@@ -86,8 +86,7 @@ def tokens_a_second(
             if number:  # the first round is for warming up
                 speeds[name].append(steps * B * T / (time.perf_counter() - start))
     first = next(iter(speeds.values()))
-    ratios = {name: statistics.median(map(operator.truediv, values, first)) for name, values in speeds.items()}
-    return {name: statistics.median(values) for name, values in speeds.items()}, ratios
+    return medians(speeds), {name: median_ratio(values, first) for name, values in speeds.items()}
 
 
 def wait_for_gpu() -> None:
