@@ -58,7 +58,7 @@ def train_and_write(
 
     False in a process that only helps: of several, the first one writes.
     """
-    runtime, T = stage.params.runtime, model.cfg.T
+    runtime = stage.params.runtime
     with joined_ranks(device) as ranks:
         execution = Execution(
             device=device,
@@ -70,7 +70,7 @@ def train_and_write(
         )
         if ranks.first:
             among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
-            stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * T:,} tokens a step")
+            stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * task.T:,} tokens a step")
             stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
         settings = RunSettings(
             title=stage.name,
@@ -88,7 +88,7 @@ def train_and_write(
     if not ranks.first:
         return False
     _write_model(stage.out(out), model, run, renderer=renderer)
-    summary = summarise(run, cfg, parameters=model.parameter_count(), T=T)
+    summary = summarise(run, cfg, parameters=model.parameter_count(), T=task.T)
     write_json(stage.out(f"metrics/{stage.name}.json"), summary)
     write_tsv(stage.out(f"metrics/{stage.name}.tsv"), loss_curve(run, cfg))
     write_tsv(stage.out(f"metrics/{stage.name}_val.tsv"), run.validations)

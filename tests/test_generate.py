@@ -17,6 +17,7 @@ from niels_gpt.generate import (
 )
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
+from niels_gpt.precision import computing_in
 from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import ByteTokenizer
 
@@ -126,6 +127,16 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
         decoder.keep([3, 4])
         with pytest.raises(ValueError, match="only go on token by token"):
             decoder.read(x[:, :2])
+
+
+def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
+    model, x = long_model(), torch.randint(0, 260, (2, LONG.T))
+    with torch.inference_mode():
+        exact = model(x)
+        with computing_in("bf16", "cpu"):
+            decoder, rounded = Decoder(model, B=2), model(x)
+            read = model.logits(torch.cat([decoder.read(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
+    assert (read - exact).abs().mean() < 1.5 * (rounded - exact).abs().mean()
 
 
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:

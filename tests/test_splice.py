@@ -474,5 +474,5 @@ def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
     for epoch in range(3):
         assert sorted(seen[7 * epoch : 7 * epoch + 7]) == [(t, 4) for t in range(7)]
     assert seen[:7] != seen[7:14]
-    assert task.batch(2).tensors["position_ids"].shape == (3, 4)
+    assert task.batch(2).tensors["position_ids"].shape == (3, task.T) == (3, 4)  # not S: speeds count what is there
     assert "a[" in task.describe(0)

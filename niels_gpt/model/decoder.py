@@ -109,7 +109,8 @@ class _Layer:
 
     def _attention(self, x: torch.Tensor, places: _Places) -> torch.Tensor:
         (B, n, C), H = x.shape, self.kv.shape[1] // 2
-        qkv = F.linear(x, *self.qkv).view(B, n, 3 * H, C // H)
+        # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
+        qkv = F.linear(x, *self.qkv).float().view(B, n, 3 * H, C // H)
         torch.view_as_complex(qkv.narrow(2, 0, 2 * H).view(B, n, 2 * H, -1, 2)).mul_(places.turns)
         q, kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
         if isinstance(places.at, int):

@@ -34,11 +34,15 @@ class SpliceTask:
     def sources(self) -> tuple[str, ...]:
         return self.names
 
+    @property
+    def T(self) -> int:
+        """One width for all batches, so that a step can be recorded: the longest span there is."""
+        return self.dataset.longest_span
+
     def batch(self, n: int) -> Batch:
         examples = self._draw(n)
         x, y, positions = (examples["tokens"], masked_targets(examples), examples["position_ids"])
-        # One width for all batches, so that a step can be recorded: the longest span there is.
-        missing = self.dataset.longest_span - x.shape[1]
+        missing = self.T - x.shape[1]
         x, y = F.pad(x, (0, missing), value=self.dataset.pad_id), F.pad(y, (0, missing), value=IGNORE_INDEX)
         counts = torch.bincount(examples["doc_idx"], minlength=len(self.names)).tolist()
         rows = dict(zip(self.names, counts, strict=True))

@@ -65,7 +65,7 @@ def train(
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        tokens = min(cfg.B * model.cfg.T, execution.micro_batch_tokens or cfg.B * model.cfg.T)
+        tokens = min(cfg.B * task.T, execution.micro_batch_tokens or cfg.B * task.T)
         raise ValueError(
             f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
             "(the batch is then worked off in parts, with the same result), or lower B, model.T or model.C"
@@ -80,7 +80,7 @@ def _run_steps(
 ) -> None:
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
     unread: list[torch.Tensor] = []
-    meter = Meter(cfg, model, first_step=run.step, matmul_flops=hooks.matmul_flops)
+    meter = Meter(cfg, model.cfg, T=task.T, first_step=run.step, matmul_flops=hooks.matmul_flops)
 
     def read_losses() -> None:
         if unread:

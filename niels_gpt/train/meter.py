@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from niels_gpt.config import TrainConfig
-from niels_gpt.model.gpt import GPT
+from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.train.speed import flops_per_token
 from niels_gpt.train.state import RunState
 
@@ -31,9 +30,11 @@ class StepReport:
 class Meter:
     """Tokens a second since the last report, and the time left at the pace since the start."""
 
-    def __init__(self, cfg: TrainConfig, model: GPT, *, first_step: int, matmul_flops: float | None) -> None:
-        self._cfg, self._tokens = cfg, cfg.B * model.cfg.T
-        self._flops, self._matmul_flops = flops_per_token(model.cfg), matmul_flops
+    def __init__(
+        self, cfg: TrainConfig, model_cfg: ModelConfig, *, T: int, first_step: int, matmul_flops: float | None
+    ) -> None:
+        self._cfg, self._tokens = cfg, cfg.B * T
+        self._flops, self._matmul_flops = flops_per_token(replace(model_cfg, T=T)), matmul_flops
         self._first_step, self._step = first_step, first_step
         self._start = self._last = time.perf_counter()
         self._pause = 0.0

@@ -79,6 +79,11 @@ class Task(Protocol):
 
     @property
     def sources(self) -> tuple[str, ...]: ...
+    @property
+    def T(self) -> int:
+        """Tokens of a row. All batches are of one size; only those of spans are narrower than the model's context."""
+        ...
+
     def batch(self, n: int) -> Batch: ...
     def describe(self, n: int) -> str: ...
     def prompt(self) -> list[int]: ...
@@ -159,6 +164,10 @@ class ChatTask:
     @property
     def sources(self) -> tuple[str, ...]:
         return tuple(sorted(self.train))
+
+    @property
+    def T(self) -> int:
+        return self.text.T
 
     def batch(self, n: int) -> Batch:
         chosen = self._draw(n)
