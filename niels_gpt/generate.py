@@ -212,7 +212,6 @@ class _Writers:
             last = torch.tensor([[ids[-1]] for ids in self._ids], device=self._device)
             logits = self._model.logits(self._decoder.read(last)[:, -1])
             if full:
-                self._decoder.keep([min(length + 1, T) for length in lengths])
                 logits[full] = self._reread(full)
             return logits
 

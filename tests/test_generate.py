@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import (
     Sampling,
+    _Writers,
     generate,
     generate_ids,
     generate_reply,
@@ -46,14 +48,14 @@ def test_temperature() -> None:
 
 
 def test_greedy_text_equals_a_plain_loop_past_the_window() -> None:
-    torch.manual_seed(0)
-    model = GPT(CFG)
-    text = generate(model, "hello", max_new_tokens=12, temperature=0)
+    model = talkative(CFG).train()
+    text = generate(model, "hello", max_new_tokens=20, temperature=0)
     model.eval()
     ids = list(b"hello")
-    for _ in range(12):
+    for _ in range(20):
         ids.append(int(model(torch.tensor([ids[-CFG.T :]]))[0, -1].argmax()))
     assert text == bytes(ids).decode("utf-8", errors="replace")
+    assert len(set(ids[5:])) > 3
 
 
 def test_a_seeded_generator_repeats_and_the_mode_is_put_back() -> None:
@@ -91,18 +93,8 @@ LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
 GREEDY = Sampling(temperature=0)
 
 
-def long_model() -> GPT:
-    torch.manual_seed(0)
-    model = GPT(LONG).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # a bias or a norm that is left out would not show in new ones
-            parameter.add_(0.1 * torch.randn_like(parameter))
-        model.tok_emb.weight.mul_(5)  # far from uniform, so that a wrong cache would show
-    return model
-
-
 def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
-    model, x = long_model(), torch.randint(0, 260, (1, 5))
+    model, x = talkative(LONG), torch.randint(0, 260, (1, 5))
     for name, parameter in model.named_parameters():
         with torch.inference_mode():
             before = model.logits(Decoder(model, B=1).read(x))
@@ -115,7 +107,7 @@ def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
 
 
 def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
-    model, x = long_model(), torch.randint(0, 260, (2, LONG.T))
+    model, x = talkative(LONG), torch.randint(0, 260, (2, LONG.T))
     with torch.inference_mode():
         whole = model(x)
         for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
@@ -130,7 +122,7 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
 
 
 def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
-    model, x = long_model(), torch.randint(0, 260, (2, LONG.T))
+    model, x = talkative(LONG), torch.randint(0, 260, (2, LONG.T))
     with torch.inference_mode():
         exact = model(x)
         with computing_in("bf16", "cpu"):
@@ -140,21 +132,27 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
 
 
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
-    model = long_model()
-    prompts = [list(b"a"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]
+    model = talkative(LONG)
+    prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last is past the context at once
+    writers, texts = _Writers(model, prompts), [list(prompt) for prompt in prompts]
+    for _ in range(30):
+        logits = writers.next_logits()
+        with torch.inference_mode():
+            plain = torch.stack([model(torch.tensor([ids[-LONG.T :]]))[0, -1] for ids in texts])
+        torch.testing.assert_close(logits, plain, atol=1e-5, rtol=1e-5)
+        tokens = plain.argmax(dim=-1).tolist()
+        writers.append(tokens)
+        for ids, token in zip(texts, tokens, strict=True):
+            ids.append(token)
     steps = list(stream_ids(model, prompts, max_new_tokens=30, sampling=GREEDY))
     for row, prompt in enumerate(prompts):
-        alone = generate_ids(model, prompt, max_new_tokens=30, sampling=GREEDY)
-        assert [step[row] for step in steps] == alone[len(prompt) :]
-        ids = list(prompt)
-        with torch.inference_mode():
-            for _ in range(30):
-                ids.append(int(model(torch.tensor([ids[-LONG.T :]]))[0, -1].argmax()))
-        assert alone == ids  # past the context, too
+        assert generate_ids(model, prompt, max_new_tokens=30, sampling=GREEDY) == texts[row]
+        assert [step[row] for step in steps] == texts[row][len(prompt) :]
+        assert len(set(texts[row][-30:])) > 3
 
 
 def test_what_a_prompt_gets_depends_on_its_own_generator_alone() -> None:
-    model, prompt, hot = long_model(), list(b"abc"), Sampling(temperature=20.0)
+    model, prompt, hot = talkative(LONG), list(b"abc"), Sampling(temperature=2.0)
     dice = [torch.Generator().manual_seed(i) for i in range(3)]
     rows = list(stream_ids(model, [prompt] * 3, max_new_tokens=12, sampling=hot, generators=dice))
     alone = generate_ids(model, prompt, max_new_tokens=12, sampling=hot, generator=torch.Generator().manual_seed(1))
@@ -163,14 +161,13 @@ def test_what_a_prompt_gets_depends_on_its_own_generator_alone() -> None:
 
 
 def test_a_row_that_stops_is_silent_while_others_go_on() -> None:
-    model, prompts = long_model(), [list(b"a"), list(b"hello there")]
+    model, prompts = talkative(LONG), [list(b"b"), list(b"hello there")]
     free = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY))
-    first = [step[0] for step in free]
-    stop = first[4]
-    steps = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY, stop=stop))
-    cut = first.index(stop)
-    assert [step[0] for step in steps][: cut + 1] == [*first[:cut], None]
-    assert all(step[0] is None for step in steps[cut:])
+    first, second = ([step[row] for step in free] for row in range(2))
+    cut = next(i for i in range(2, 10) if first[i] not in [*first[:i], *second])
+    steps = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY, stop=first[cut]))
+    assert [step[0] for step in steps] == [*first[:cut], *[None] * (10 - cut)]
+    assert [step[1] for step in steps] == second
 
 
 def test_top_p_keeps_the_fewest_that_reach_it() -> None:

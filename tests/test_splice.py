@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,8 @@ from niels_gpt.splice import (
     validation_grid,
 )
 from niels_gpt.splice.task import SpliceTask, masked_targets
-from niels_gpt.train.loop import train
+from niels_gpt.train.loop import Hooks, train
+from niels_gpt.train.meter import StepReport
 from niels_gpt.train.state import RunState
 
 PAD = 99
@@ -466,6 +469,17 @@ def test_without_suffix_starts_the_tail_is_not_known_where_it_is_measured() -> N
     assert tails[False] < 0.3
 
 
+def test_speed_counts_the_tokens_of_the_spans_not_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()  # one between any two looks at the clock
+    monkeypatch.setattr("niels_gpt.train.meter.time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
+    cfg = TrainConfig(total_steps=4, B=3, eval_every=4, p_train={}, p_val={})
+    task = SpliceTask(dataset=ds, names=("a",), cfg=cfg, device="cpu")
+    reports: list[StepReport] = []
+    train(GPT(replace(MODEL, T=8)), task, cfg, hooks=Hooks(report=reports.append, log_every=2))
+    assert reports[0].tokens_per_second == 2 * 3 * 4
+
+
 def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
     ds = SpliceDocumentDataset(np.arange(10), S=8, pad_id=11, content_length=4)
     task = SpliceTask(dataset=ds, names=("a",), cfg=TrainConfig(total_steps=9, B=3), device="cpu")
@@ -474,5 +488,5 @@ def test_epochs_follow_each_other_and_every_pair_comes_once_an_epoch() -> None:
     for epoch in range(3):
         assert sorted(seen[7 * epoch : 7 * epoch + 7]) == [(t, 4) for t in range(7)]
     assert seen[:7] != seen[7:14]
-    assert task.batch(2).tensors["position_ids"].shape == (3, task.T) == (3, 4)  # not S: speeds count what is there
+    assert task.batch(2).tensors["position_ids"].shape == (3, task.T) == (3, 4)
     assert "a[" in task.describe(0)

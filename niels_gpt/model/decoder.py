@@ -1,12 +1,13 @@
 """A model that reads on: keys and values of what it has read are kept, so that the next token costs one token's work.
 
 The sums are those of `GPT.hidden`, for few tokens and without gradients. There the time goes into calls, not into
-numbers: modules, views and copies that training does not notice are a third of it, and are not made here.
+numbers: modules, views and copies that training does not notice are a third of it and more, and are not made here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from niels_gpt.model.gpt import GPT
 
 
 class Decoder:
-    """A model and the B sequences of up to T tokens that it has read. Call it within `torch.inference_mode`.
+    """A model and the B sequences of up to T tokens that it has read.
 
     Row b holds `lengths[b]` tokens; what lies behind them is not looked at. Prompts of different length go in
     right-padded, in one call; `keep` then says how long each really is, and the next token of a row takes the place of
@@ -26,7 +27,7 @@ class Decoder:
 
     def __init__(self, model: GPT, *, B: int) -> None:
         self._model = model
-        blocks = [block for block in model.blocks if isinstance(block, Block)]
+        blocks = [cast(Block, block) for block in model.blocks]
         sin, cos = blocks[0].attn.rope_sin[0, 0], blocks[0].attn.rope_cos[0, 0]
         self._turns = torch.complex(cos, sin)  # (T, D/2): a pair of numbers is turned by multiplying it
         self._layers = [_Layer.of(block, B=B) for block in blocks]
@@ -35,6 +36,7 @@ class Decoder:
     def keep(self, lengths: list[int]) -> None:
         self.lengths = list(lengths)
 
+    @torch.inference_mode()
     def read(self, x: torch.Tensor) -> torch.Tensor:
         """The next n tokens of every row, ids (B, n) -> (B, n, C), which is what `GPT.logits` takes."""
         T, n = self._model.cfg.T, x.shape[1]
