@@ -42,28 +42,28 @@ class Decoder:
         T, n = self._model.cfg.T, x.shape[1]
         if max(self.lengths) + n > T:
             raise ValueError(f"{max(self.lengths) + n} tokens do not fit the context of T={T}")
-        places = self._places(n)
+        slots = self._slots(n)
         h = self._model.embed(x)
         for layer in self._layers:
-            h = layer.read(h, places)
+            h = layer.read(h, slots)
         self.keep([length + n for length in self.lengths])
         normed: torch.Tensor = self._model.ln_f(h)
         return normed
 
-    def _places(self, n: int) -> _Places:
+    def _slots(self, n: int) -> _Slots:
         start, end, device = self.lengths[0], max(self.lengths) + n, self._turns.device
         if all(length == start for length in self.lengths):
             mask = torch.ones(n, end, dtype=torch.bool, device=device).tril(start) if start and n > 1 else None
-            return _Places(start, end, self._turns[start:end, None], mask)
+            return _Slots(start, end, self._turns[start:end, None], mask)
         if n > 1:
             raise ValueError("rows of different length can only go on token by token")
         at = torch.tensor(self.lengths, device=device)
         mask = torch.arange(end, device=device) <= at[:, None]
-        return _Places(at, end, self._turns[at][:, None, None], mask[:, None, None])
+        return _Slots(at, end, self._turns[at][:, None, None], mask[:, None, None])
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Slots:
     """Where n tokens of every row go."""
 
     at: int | torch.Tensor  # the first of them: the same place in every row, or (B,) with n = 1
@@ -103,23 +103,23 @@ class _Layer:
             kv=attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, attn.cfg.T, attn.cfg.D),
         )
 
-    def read(self, h: torch.Tensor, places: _Places) -> torch.Tensor:
+    def read(self, h: torch.Tensor, slots: _Slots) -> torch.Tensor:
         """(B, n, C) -> (B, n, C)"""
         C = h.shape[-1:]
-        h = h + F.linear(self._attention(F.layer_norm(h, C, *self.ln1), places), *self.proj)
+        h = h + F.linear(self._attention(F.layer_norm(h, C, *self.ln1), slots), *self.proj)
         return h + F.linear(F.gelu(F.linear(F.layer_norm(h, C, *self.ln2), *self.fc1)), *self.fc2)
 
-    def _attention(self, x: torch.Tensor, places: _Places) -> torch.Tensor:
+    def _attention(self, x: torch.Tensor, slots: _Slots) -> torch.Tensor:
         (B, n, C), H = x.shape, self.kv.shape[1] // 2
         # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
         qkv = F.linear(x, *self.qkv).float().view(B, n, 3 * H, C // H)
-        torch.view_as_complex(qkv.narrow(2, 0, 2 * H).view(B, n, 2 * H, -1, 2)).mul_(places.turns)
+        torch.view_as_complex(qkv.narrow(2, 0, 2 * H).view(B, n, 2 * H, -1, 2)).mul_(slots.turns)
         q, kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
-        if isinstance(places.at, int):
-            self.kv.narrow(2, places.at, n).copy_(kv)
+        if isinstance(slots.at, int):
+            self.kv.narrow(2, slots.at, n).copy_(kv)
         else:
-            self.kv[range(B), :, places.at] = kv[:, :, 0]
-        k, v = self.kv.narrow(2, 0, places.end).chunk(2, dim=1)
-        causal = places.mask is None and n > 1
-        out = F.scaled_dot_product_attention(q, k, v, places.mask, is_causal=causal)
+            self.kv[range(B), :, slots.at] = kv[:, :, 0]
+        k, v = self.kv.narrow(2, 0, slots.end).chunk(2, dim=1)
+        causal = slots.mask is None and n > 1
+        out = F.scaled_dot_product_attention(q, k, v, slots.mask, is_causal=causal)
         return out.transpose(1, 2).reshape(B, n, C)
