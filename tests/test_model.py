@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.model import rope
+from niels_gpt.model import attention_cpu, rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 
@@ -52,7 +53,9 @@ def test_rope_keeps_dtype_slices_a_longer_cache_and_refuses_an_odd_width() -> No
         rope.apply_rope(torch.randn(1, 1, 4, 7), torch.randn(1, 1, 4, 7), sin, cos)
 
 
-def test_attention_calls_rope_once_through_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least_work", [1, 1 << 60])
+def test_attention_calls_rope_once_through_its_module(least_work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)
     calls = []
     real = rope.apply_rope
     monkeypatch.setattr(rope, "apply_rope", lambda *args: calls.append(1) or real(*args))  # type: ignore[func-returns-value]
@@ -70,6 +73,50 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show() -> None:
     assert attn.triu(1).abs().max() == 0
     block = Block(CFG).eval()
     torch.testing.assert_close(block(x), block(x, return_attn=True)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("T", [1, 9, 127, 128, 129, 256, 300])
+def test_attention_that_keeps_its_probabilities_equals_the_fused_kernel(
+    T: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    attention = CausalSelfAttention(replace(CFG, T=300))
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)  # so that a query's scores are far from equal
+    x, grad = torch.randn(3, T, CFG.C, requires_grad=True), torch.randn(3, T, CFG.C)
+    inputs, results = (x, *attention.parameters()), []
+    for least_work in (1, 1 << 60):
+        monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)
+        assert attention_cpu.pays(attention.qkv(x)) == (least_work == 1)
+        out = attention(x)
+        results.append((out, *torch.autograd.grad(out, inputs, grad)))
+    for ours, fused in zip(*results, strict=True):
+        torch.testing.assert_close(ours, fused, atol=1e-5 * float(fused.detach().abs().max()), rtol=1e-4)
+
+
+def test_probabilities_are_kept_only_where_that_saves_time() -> None:
+    qkv = torch.zeros(1, 256, 3 * 256, requires_grad=True)
+    assert attention_cpu.pays(qkv)
+    assert not attention_cpu.pays(qkv.detach())
+    assert not attention_cpu.pays(qkv.bfloat16())
+    assert not attention_cpu.pays(qkv[:, :255])
+    assert not attention_cpu.pays(torch.zeros(1, 513, 3 * 256, requires_grad=True))
+
+
+def test_segments_and_dropout_are_not_for_attention_that_keeps_its_probabilities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it knows of neither")
+
+    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", 1)
+    monkeypatch.setattr(attention_cpu, "rotate_and_attend", refuse)
+    x = torch.zeros(1, 8, dtype=torch.int64)
+    with pytest.raises(AssertionError, match="neither"):
+        GPT(CFG)(x)
+    assert GPT(CFG)(x, segment_ids=x).shape == (1, 8, CFG.V)
+    assert GPT(CFG)(x, position_ids=x).shape == (1, 8, CFG.V)
+    assert GPT(replace(CFG, dropout=0.5))(x).shape == (1, 8, CFG.V)
 
 
 def test_no_position_sees_a_later_one() -> None:

@@ -23,6 +23,7 @@ from niels_gpt.allocator import KEEP_FREED, use_allocation
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.config import ModelConfig
 from niels_gpt.loss import summed_loss
+from niels_gpt.model import attention_cpu
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -64,8 +65,9 @@ def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int) -> None:
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """However small the batch, each takes half of it."""
+    """However small the batch, each takes half of it, and attends as it would over a large one."""
     monkeypatch.setattr(thread_step, "_PART_NUMBERS", 1)
+    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", 1)
     with threads(2):
         yield
         assert torch.get_num_threads() == 2, "a step left another number of threads behind"

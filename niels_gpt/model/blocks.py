@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model import rope
+from niels_gpt.model import attention_cpu, rope
 from niels_gpt.model.places import Places
 
 # Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
@@ -43,18 +43,22 @@ class CausalSelfAttention(nn.Module):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T)."""
         B, T, C = x.shape
+        dropout = self.cfg.dropout if self.training else 0.0
         if places is None and _compiled_for_gpu(x):
             from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
 
             qkv = F.linear(x, self.qkv.weight)
             q, k, v = split_and_rotate(qkv, self.qkv.bias, self.rope_sin, self.rope_cos, H=self.cfg.H)
         else:
-            parts = self.qkv(x).split(C, dim=-1)
+            qkv = self.qkv(x)
+            if places is None and not return_attn and not dropout and attention_cpu.pays(qkv):
+                out = attention_cpu.rotate_and_attend(qkv, self.rope_sin, self.rope_cos, H=self.cfg.H)
+                return cast(torch.Tensor, self.proj(out))
+            parts = qkv.split(C, dim=-1)
             q, k, v = (part.view(B, T, self.cfg.H, self.cfg.D).transpose(1, 2) for part in parts)  # (B, H, T, D) each
             sin, cos = (self.rope_sin, self.rope_cos) if places is None else (places.sin, places.cos)
             q, k = rope.apply_rope(q, k, sin, cos)
         mask = None if places is None else places.mask
-        dropout = self.cfg.dropout if self.training else 0.0
         attn = q.new_empty(0)
         if return_attn or (q.device.type == "cpu" and q.dtype == torch.bfloat16 and T <= _WRITTEN_OUT_T):
             attn = _probabilities(q, k, mask)

@@ -34,6 +34,12 @@ def apply_rope(
     return _rotate(q, sin, cos), _rotate(k, sin, cos)
 
 
+def turn_back_(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> None:
+    """Undo on a CPU, in place, what `apply_rope` did; here x is (B, T, H, D), as it lies in memory."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    pairs *= torch.complex(cos, -sin)[:, :, : x.shape[1]].transpose(1, 2)
+
+
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
         # Pairs as complex numbers turn in one pass over memory, a fifth of the time of what follows. Heads go behind
