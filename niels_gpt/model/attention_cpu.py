@@ -70,14 +70,16 @@ class _Attention(torch.autograd.Function):
         # The last queries see every key: their part is written, what others have to say of a key is added.
         for (start, end), probabilities in reversed(list(zip(_blocks(T), kept, strict=True))):
             added = 0 if end == T else 1
+            grad_scores = q.new_empty(H, end - start, end)
             for p, g, queries, keys, values, to_q, to_k, to_v in _sequences(
                 probabilities, grad_outs[:, :, start:end], q[:, :, start:end], k[:, :, :end], v[:, :, :end].mT,
                 grad_q[:, :, start:end], grad_k[:, :, :end], grad_v[:, :, :end],
             ):  # fmt: skip
-                s = torch._softmax_backward_data(torch.bmm(g, values), p, -1, p.dtype)  # the scores' gradient
-                torch.baddbmm(to_q, s, keys, beta=0, alpha=1 / math.sqrt(D), out=to_q)
-                torch.baddbmm(to_k, s.mT, queries, beta=added, alpha=1 / math.sqrt(D), out=to_k)
                 torch.baddbmm(to_v, p.mT, g, beta=added, out=to_v)
+                torch.bmm(g, values, out=grad_scores)
+                torch.ops.aten._softmax_backward_data.out(grad_scores, p, -1, p.dtype, grad_input=grad_scores)
+                torch.baddbmm(to_q, grad_scores, keys, beta=0, alpha=1 / math.sqrt(D), out=to_q)
+                torch.baddbmm(to_k, grad_scores.mT, queries, beta=added, alpha=1 / math.sqrt(D), out=to_k)
         rope.turn_back_(grad[..., : 2 * H * D].unflatten(-1, (2 * H, D)), sin, cos)
         return grad, None, None, None
 
