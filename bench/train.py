@@ -103,7 +103,7 @@ def on_cpu() -> dict[str, object]:
         "niels_gpt, bf16": OurLoop(cfg, tokens, precision="bf16", execution=Execution()),
     }
     loops = {"plain loop, float32": plain.step, **{name: loop.step for name, loop in ours.items()}}
-    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=2)
+    speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=3)
     losses = [plain.losses, *(torch.stack(loop.losses).tolist() for loop in ours.values())]
     final = dict(zip(loops, (statistics.mean(values[-4:]) for values in losses), strict=True))
     print(f"training at v0 size on {torch.get_num_threads()} CPU threads (V256 T256 C256 L4 H4 B32)")
