@@ -6,7 +6,6 @@ Run: python -m bench.serve [MODEL FOLDER]      with a model of its own at the sa
 from __future__ import annotations
 
 import json
-import socket
 import statistics
 import sys
 import threading
@@ -17,13 +16,13 @@ from contextlib import contextmanager
 
 import httpx
 import torch
-import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from bench.memory import resident
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.server.app import build_app
+from niels_gpt.server.connection import PATIENCE_S, listen, make_server
 from niels_gpt.talk import Talker, open_talker
 from niels_gpt.tokenizer import ByteTokenizer
 
@@ -35,18 +34,17 @@ def sample_size() -> Talker:
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> Iterator[str]:
     """The address of a server on loopback, which stops with the block."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+    listening, server = listen(0), make_server(app, patience_s=patience_s)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=10)
+    try:
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
 
 
 def timed_answer(client: httpx.Client, url: str, *, tokens: int, seed: int) -> tuple[float, float]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
@@ -25,6 +26,7 @@ class Said(NamedTuple):
 
     text: str
     tokens: int
+    ended: bool = False  # the model has ended its turn; where no piece says so, there was no room for more
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Talker:
     model: GPT
     tokenizer: Tokenizer
     renderer: Renderer
+
+    def __post_init__(self) -> None:
+        # Once and for all: answers take turns, and one that put the mode back would bring dropout into the others.
+        self.model.eval()
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that the model answers after."""
@@ -58,13 +64,15 @@ class Talker:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         turn = _Turn(ends_at_a_tag=self.renderer == "transcript")
         try:
+            count = 0
             for (token,) in steps:
                 if token is None or token in special.values():
                     break
-                yield Said(turn.add(decoder.decode(self.tokenizer.piece(token))), 1)
+                count += 1
+                yield Said(turn.add(decoder.decode(self.tokenizer.piece(token))), 1, turn.over)
                 if turn.over:
                     return
-            yield Said(turn.rest(decoder.decode(b"", final=True)), 0)
+            yield Said(turn.rest(decoder.decode(b"", final=True)), 0, turn.over or count < max_new_tokens)
         finally:
             steps.close()  # type: ignore[attr-defined]
 
@@ -98,21 +106,45 @@ def open_talker(folder: str | Path, *, device: str) -> Talker:
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"there is no model in {folder} yet: run `dvc repro` first")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = _read_config(folder / "config.json")
+    renderer = config.pop("renderer", "transcript")
     inside = any((folder / name).is_file() for name in ("tokenizer.json", "spm.model"))
     tokenizer = load_tokenizer(folder if inside else TOKENIZER)
-    return Talker(
-        name=folder.resolve().name,
-        model=_exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device),
-        tokenizer=tokenizer,
-        renderer=config.get("renderer", "transcript"),
-    )
+    model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)
+    if tokenizer.vocab_size != model.cfg.V:
+        raise ValueError(
+            f"the model in {folder} knows {model.cfg.V} tokens and the tokenizer in {folder if inside else TOKENIZER} "
+            f"{tokenizer.vocab_size}: they do not belong together; `dvc repro` makes both anew"
+        )
+    # A name that is not UTF-8 could not be sent to anybody.
+    name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
+    return Talker(name=name, model=model, tokenizer=tokenizer, renderer=renderer)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if config.get("renderer", "transcript") not in get_args(Renderer):
+            raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        reason = f"{path} does not describe a model ({error})"
+        raise ValueError(f"{reason}: run `dvc repro`, or export the model again") from error
+    values: dict[str, Any] = config
+    return values
 
 
 def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    model = GPT({key: value for key, value in config.items() if key != "renderer"}).to(device)
-    weights = load_file(folder / "model.safetensors", device=device)
-    model.load_state_dict({**weights, "lm_head.weight": weights["tok_emb.weight"]})
+    file = folder / "model.safetensors"
+    try:
+        weights = load_file(file, device=device)
+        model = GPT(config).to(device)
+        model.load_state_dict({**weights, "lm_head.weight": weights["tok_emb.weight"]})
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"{file} is not the model that config.json beside it describes, or is damaged ({reason}): export it again"
+        ) from error
     return model

@@ -59,9 +59,13 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
     while True:
         try:
             line = read()
+            line.encode("utf-8")  # bytes that no UTF-8 begins with come as half surrogate pairs, or not at all
         except EOFError:
             show("\n")
             return
+        except UnicodeError:
+            show("that was not UTF-8 and went nowhere: set the terminal to UTF-8 and say it again\n")
+            continue
         except KeyboardInterrupt:
             show("\n(Ctrl-D or /quit ends)\n")
             continue
@@ -70,7 +74,7 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
         if line.startswith("/"):
             try:
                 show(conversation.command(line) + "\n")
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
                 show(f"that could not be written: {error}\n")
         elif line.strip():
             conversation.answer(line, show=show)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import resource
+import select
+import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any
 
 import httpx
 import openai
 import pytest
 import torch
+from starlette.types import ASGIApp
 
 from bench.serve import serving
 from niels_gpt.config import ModelConfig
@@ -62,14 +65,79 @@ def expected(content: str, *, tokens: int = 20) -> str:
 
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this one is 'tiny'"):
+        client.models.retrieve("other/one")
     whole = client.chat.completions.create(**ask("hello"))  # type: ignore[call-overload]
     assert whole.choices[0].message.content == expected("hello")
-    assert whole.usage.prompt_tokens == 8
-    assert whole.usage.completion_tokens <= 20
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (8, 20, 28)
     parts = list(client.chat.completions.create(**ask("hello", stream=True)))  # type: ignore[call-overload]
     assert "".join(part.choices[0].delta.content or "" for part in parts) == expected("hello")
-    assert parts[-1].choices[0].finish_reason in ("stop", "length")
+    assert [part.choices[0].finish_reason for part in parts] == [*[None] * (len(parts) - 1), "length"]
     assert len(parts) > 5
+    assert len({part.id for part in parts} | {whole.id}) == 2
+
+
+def test_every_field_reaches_the_model(client: openai.OpenAI) -> None:
+    def said(**fields: object) -> str | None:
+        answer = client.chat.completions.create(**ask("hello", **fields))  # type: ignore[call-overload]
+        content: str | None = answer.choices[0].message.content
+        return content
+
+    alike = said(temperature=0)
+    assert said(extra_body={"top_k": 1}) == alike != said()
+    assert said(top_p=1e-300) == alike
+    assert said(temperature=1e-320) == alike
+    assert said(seed=2) != said()
+    assert said(seed=None) != said(seed=None)
+    assert said(max_tokens=3) == expected("hello", tokens=3)
+    assert said(max_completion_tokens=3) == expected("hello", tokens=3)
+    null = dict.fromkeys(("temperature", "top_p", "n", "stream", "max_completion_tokens"))
+    assert said(extra_body=null) == said()
+    chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    assert said(messages=chat) != said()
+
+
+def test_nobody_gets_more_than_the_limit() -> None:
+    app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=5))
+    for most in ({"max_tokens": 40}, {"max_tokens": None}, {"max_completion_tokens": 40, "max_tokens": 1}):
+        answer = post(app, {**ask("hello"), **most}).json()
+        assert answer["usage"]["completion_tokens"] == 5
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
+    class Scripted(Talker):
+        def reply(self, *_: object, **__: object) -> Iterator[Said]:
+            yield from scripts[-1]
+
+    scripts: list[list[Said]] = []
+    app = build_app(Scripted(**vars(tiny_talker())), card={})
+    for script, reason in (
+        ([Said("a", 1), Said("", 0, True)], "stop"),
+        ([Said("a", 1), Said("b", 1, True)], "stop"),
+        ([Said("a", 1), Said("", 0)], "length"),
+    ):
+        scripts.append(script)
+        assert post(app, ask("x")).json()["choices"][0]["finish_reason"] == reason
+        events = post(app, ask("x", stream=True)).text.split("\n\n")
+        assert json.loads(events[-3].removeprefix("data: "))["choices"][0]["finish_reason"] == reason
+        assert events[-2:] == ["data: [DONE]", ""]
+
+
+def post(app: ASGIApp, body: dict[str, object]) -> httpx.Response:
+    return post_all(app, [json.dumps(body)])[0]
+
+
+def post_all(app: ASGIApp, bodies: Sequence[str | bytes]) -> list[httpx.Response]:
+    """Without a network."""
+
+    async def send() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as inside:
+            return [await inside.post("/v1/chat/completions", content=body) for body in bodies]
+
+    return asyncio.run(send())
 
 
 def test_what_is_wrong_is_refused_in_a_sentence(client: openai.OpenAI, address: str) -> None:
@@ -88,10 +156,247 @@ def test_what_is_wrong_is_refused_in_a_sentence(client: openai.OpenAI, address: 
         for _ in range(300):
             yield b"x" * 1000
 
-    answer = httpx.post(
-        f"{address}/v1/chat/completions", content=endless(), headers={"content-type": "application/json"}
-    )
-    assert answer.status_code == 413
+    assert_refused(httpx.post(f"{address}/v1/chat/completions", content=endless()), 413, "send a shorter chat")
+
+
+def test_a_body_that_is_too_large_is_not_waited_for(address: str) -> None:
+    with connect(address) as connection:
+        connection.sendall(post_head(address, 10**12) + b" " * 300_000)
+        assert b" 413 " in connection.recv(65536)
+
+
+def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
+    """As OpenAI would: its clients look for these keys."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    assert {"param", "code"} < set(error)
+
+
+HALF_PAIR = '[{"role": "user", "content": "\\ud800"}]'
+ODD_VALUES = (
+    *("null", "true", "false", "0", "-1", "2", "0.5", "-0.0", "5e-324", "1e-320", "1e-300", "1e308", "1e400", "NaN"),
+    *("Infinity", "-Infinity", "9" * 30, "9" * 5000, str(2**63 - 1), str(2**63), '"x"', '""', '"\\ud800"', "[]", "{}"),
+    *(
+        "[null]",
+        "[[]]",
+        HALF_PAIR,
+        '[{"role": "user"}]',
+        '[{"content": "x", "role": null}]',
+        "[" * 9000 + "]" * 9000,
+        '"\xff"',
+    ),
+)
+FIELDS = ("messages", "model", "stream", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed")
+
+
+def test_any_value_is_answered_or_refused_and_never_an_error_of_the_server() -> None:
+    app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=2))
+    for field in (*FIELDS, "n", "user"):
+        kept = json.dumps({key: kept for key, kept in ask("x", max_tokens=2).items() if key != field})
+        bodies = [f'{kept[:-1]}, "{field}": {value}}}'.encode("latin-1") for value in ODD_VALUES]
+        for answer in post_all(app, bodies):
+            if answer.status_code != 200:
+                assert_refused(answer, 404 if "no model" in answer.text else 400, "")
+
+
+def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address: str) -> None:
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for body in (
+            b"",
+            b"{",
+            b"\xff",
+            b"\xef\xbb\xbf{}",
+            "{}".encode("utf-16"),
+            b"[" * 190_000,
+            b"[]",
+            b"null",
+            b"{}",
+        ):
+            assert_refused(client.post("/v1/chat/completions", content=body), 400, ":")
+        text = {"content-type": "text/plain"}
+        assert_refused(client.post("/v1/chat/completions", content=b"{}", headers=text), 415, "application/json")
+        for path in ("/nowhere", "/v1/nowhere", "/static/nothing.js", "/static/%00", "/static/..%2fapp.py"):
+            assert_refused(client.get(path), 404, "Not Found")
+        for method, path in (("GET", "/v1/chat/completions"), ("DELETE", "/v1/models"), ("BREW", "/")):
+            answer = client.request(method, path)
+            assert_refused(answer, 405, "Not Allowed")
+            assert answer.headers["allow"]
+    assert b'{"error": {"message": "what came is not HTTP"' in received(address, b"nonsense\r\n\r\n")
+
+
+def test_an_error_of_the_server_has_the_same_form() -> None:
+    class Broken(Talker):
+        def reply(self, *_: object, **__: object) -> Iterator[Said]:
+            yield Said("a", 1)
+            raise ValueError("broken")
+
+    app = build_app(Broken(**vars(tiny_talker())), card={})
+    assert_refused(post(app, ask("x")), 500, "broken")
+    events = post(app, ask("x", stream=True)).text.split("\n\n")
+    assert json.loads(events[-3].removeprefix("data: "))["error"]["message"] == "broken"
+
+
+def test_only_this_machine_and_its_own_page_are_answered(address: str) -> None:
+    port = address.rpartition(":")[2]
+    own = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "LocalHost", "[::1]")]
+    foreign = [
+        "rebound.example",
+        f"rebound.example:{port}",
+        "127.0.0.1",
+        "localhost:1",
+        f"127.0.0.1:{port}.example",
+        "",
+    ]
+    body = json.dumps(ask("x", max_tokens=1))
+    with httpx.Client(base_url=address, timeout=60) as client:
+
+        def asked(**headers: str) -> httpx.Response:
+            return client.post("/v1/chat/completions", content=body, headers=headers)
+
+        for host in own:
+            assert client.get("/card", headers={"host": host}).status_code == 200
+            assert asked(origin=f"http://{host}").status_code == 200
+        for host in foreign:
+            for path in ("/", "/card", "/v1/models", "/static/chat.js", "/nowhere"):
+                assert_refused(client.get(path, headers={"host": host}), 403, f"localhost:{port}")
+            assert_refused(asked(host=host), 403, "Host")
+            # A form or a plain-text POST of another page comes without asking first.
+            origin = {"origin": f"http://{host}", "content-type": "text/plain"}
+            assert_refused(asked(**origin), 403, "Origin")
+        for origin in (
+            "null",
+            f"https://localhost:{port}",
+            f"localhost:{port}",
+            "file://",
+            f"http://localhost:{port}/",
+        ):
+            assert_refused(asked(origin=origin), 403, "Origin")
+            assert_refused(client.get("/card", headers={"origin": origin}), 403, "Origin")
+    assert b" 403 " in received(address, b"GET /card HTTP/1.0\r\n\r\n")
+    twice = f"GET /card HTTP/1.1\r\nHost: localhost:{port}\r\nHost: rebound.example\r\n\r\n"
+    assert b" 400 " in received(address, twice.encode())
+
+
+def connect(address: str) -> socket.socket:
+    """The time limit is a watchdog's: nothing that is tried here takes a minute."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def received(address: str, sent: bytes) -> bytes:
+    """All that comes back, until the server closes."""
+    with connect(address) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def post_head(address: str, length: int) -> bytes:
+    return f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[7:]}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def test_a_request_that_does_not_come_whole_is_given_up() -> None:
+    with serving(build_app(tiny_talker(), card={}, limits=LIMITS), patience_s=1) as address:
+        head, answered = post_head(address, 1000), f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n\r\n".encode()
+        late = b"the request was not whole after 1 seconds"
+        sent = {
+            b"": b"",
+            b"GET / HTTP/1.1\r\nHost: loc": late,
+            head: late,
+            head + b"{" * 999: late,
+            head.replace(address[7:].encode(), b"rebound.example"): b" 403 ",
+            answered: b"answers under way",
+            answered + b"GET /card HT": b"answers under way",
+        }
+        with ThreadPoolExecutor(len(sent)) as pool:
+            for words, answer in zip(sent.values(), pool.map(partial(received, address), sent), strict=True):
+                assert words in answer
+        # Nor does it help to send a byte now and then.
+        with connect(address) as dripping:
+            dripping.sendall(head)
+            came = b""
+            while not came:
+                dripping.sendall(b" ")
+                came = dripping.recv(65536) if select.select([dripping], [], [], 0.05)[0] else b""
+            assert late in came
+
+
+class Endless(Talker):
+    """Goes on for ever, as fast as the model; `left` is set when nobody wants it any more."""
+
+    text = "words " * 20_000
+    begun: threading.Event
+    left: threading.Event
+    over: threading.Event
+
+    def reply(self, messages: Any, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[Said]:
+        try:
+            for _ in super().reply(messages, sampling=sampling, max_new_tokens=1_000_000_000, seed=seed):
+                yield Said(self.text, 1)
+                self.begun.set()
+                if self.over.is_set():
+                    return
+        finally:
+            self.left.set()
+
+
+class EndlessWhenAsked(Endless):
+    text = ""  # a page that has to show ever more would be busy with nothing else
+
+    def reply(self, messages: Any, **settings: Any) -> Iterator[Said]:
+        if not messages[-1]["content"].startswith("for ever"):
+            yield from Talker.reply(self, messages, **settings)
+            return
+        yield Said("a beginning", 1)
+        yield from super().reply(messages, **settings)
+
+
+@contextmanager
+def endless_talker(kind: type[Endless] = Endless) -> Iterator[Endless]:
+    talker = kind(**vars(tiny_talker()))
+    vars(talker).update(begun=threading.Event(), left=threading.Event(), over=threading.Event())
+    try:
+        yield talker
+    finally:
+        talker.over.set()  # where the server has not ended it
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
+    with endless_talker() as talker, serving(build_app(talker, card={}, limits=Limits(at_once=1))) as address:
+        body = json.dumps(ask("go on", stream=stream)).encode()
+        with connect(address) as connection:
+            connection.sendall(post_head(address, len(body)) + body)
+            assert talker.begun.wait(60)
+            busy = httpx.post(f"{address}/v1/chat/completions", content=body, timeout=60)
+            assert_refused(busy, 503, "1 answers are being written")
+            assert not talker.left.is_set()
+        assert talker.left.wait(60)
+
+
+def test_a_client_that_reads_no_more_is_given_up() -> None:
+    with endless_talker() as talker, serving(build_app(talker, card={}), patience_s=1) as address:
+        body = json.dumps(ask("go on", stream=True)).encode()
+        with connect(address) as connection:
+            connection.sendall(post_head(address, len(body)) + body)
+            assert talker.left.wait(60)
+
+
+def test_the_end_of_the_server_waits_for_nobody() -> None:
+    with endless_talker() as talker, ExitStack() as clients:
+        with serving(build_app(talker, card={})) as address:
+            body = json.dumps(ask("go on", stream=True)).encode()
+            sent = [b"", b"GET /", post_head(address, 9), post_head(address, len(body)) + body]
+            connections = [clients.enter_context(connect(address)) for _ in sent]
+            for connection, data in zip(connections, sent, strict=True):
+                connection.sendall(data)
+            assert talker.begun.wait(60)
+        assert talker.left.wait(60)
+        for connection in connections:
+            with suppress(ConnectionError):
+                while connection.recv(1 << 20):
+                    pass
 
 
 def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
@@ -104,44 +409,37 @@ def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
         assert list(pool.map(one, range(8))) == [expected(f"number {i}") for i in range(8)]
 
 
-def test_a_client_that_leaves_ends_its_answer(address: str) -> None:
-    request = json.dumps({**ask("go on"), "max_tokens": 400, "stream": True})
-    with httpx.stream("POST", f"{address}/v1/chat/completions", content=request, timeout=30) as answer:
-        next(answer.iter_lines())
-    deadline = time.monotonic() + 20
-    while under_way(address) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert under_way(address) == 0
-
-
 def under_way(address: str) -> int:
     return int(httpx.get(f"{address}/card").json()["answers under way"])
 
 
-def test_short_answers_overtake_long_ones() -> None:
-    async def work() -> None:
-        turns, order = Turns(at_once=2), []
+def test_answers_take_turns_so_that_short_ones_overtake_long_ones() -> None:
+    all_asked, order = threading.Event(), []
 
-        async def listen(name: str, n: int) -> None:
-            async for _ in turns.answer(iter([Said("x", 1)] * n)):
-                pass
+    def saying(name: str, n: int) -> Iterator[Said]:
+        for _ in range(n):
+            all_asked.wait(60)
             order.append(name)
+            yield Said("x", 1)
 
-        long = asyncio.create_task(listen("long", 2000))
-        await asyncio.sleep(0)
-        await listen("short", 3)
-        assert order == ["short"]
-        await long
+    async def work() -> list[int]:
+        turns = Turns(at_once=3)
+        answers = [turns.answer(saying("a", 5)), turns.answer(saying("b", 2)), turns.answer(saying("c", 3))]
+        assert turns.under_way == 3
+        all_asked.set()
+        said = [len([piece async for piece in answer]) for answer in answers]
         turns.close()
+        return said
 
-    asyncio.run(work())
+    assert asyncio.run(asyncio.wait_for(work(), 60)) == [5, 2, 3]
+    assert "".join(order) == "abcabcacaa"
 
 
 def test_too_many_at_once_are_refused() -> None:
     open_gate = threading.Event()
 
     def waiting() -> Iterator[Said]:
-        open_gate.wait(10)
+        open_gate.wait(60)
         yield Said("x", 1)
 
     async def work() -> None:
@@ -153,7 +451,7 @@ def test_too_many_at_once_are_refused() -> None:
         assert [piece.text for answer in (first, second) async for piece in answer] == ["x", "x"]
         turns.close()
 
-    asyncio.run(work())
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
@@ -169,31 +467,36 @@ def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
         turns.close()
         return said
 
-    assert asyncio.run(work()) == ["b"]
+    assert asyncio.run(asyncio.wait_for(work(), 60)) == ["b"]
 
 
-def test_requests_leave_no_memory_behind(address: str) -> None:
-    """A shortened half hour; bench.serve has the long one."""
+def test_requests_leave_nothing_behind(address: str) -> None:
+    """Objects are counted, since they are the same on every machine; bench.serve measures memory, and for longer."""
 
-    def serve_many(count: int) -> float:
-        with httpx.Client() as many:
-            for seed in range(count):
-                request = ask("hello", seed=seed, max_tokens=5)
-                many.post(f"{address}/v1/chat/completions", json=request).raise_for_status()
+    def objects_after(count: int) -> int:
+        for seed in range(count):
+            request = ask("hello", seed=seed, max_tokens=2, stream=bool(seed % 2))
+            many.post(f"{address}/v1/chat/completions", json=request).raise_for_status()
         gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / 2**20
+        return len(gc.get_objects())
 
-    before = serve_many(60)
-    assert serve_many(150) - before < 6
+    with httpx.Client(timeout=60) as many:
+        before = objects_after(10)
+        assert objects_after(40) - before < 40
     assert under_way(address) == 0
 
 
 HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>document.title=1</script>'
 
 
-def test_in_a_browser(address: str) -> None:
-    with real_browser() as (browser, expect):
+def test_in_a_browser() -> None:
+    limits = Limits(body_bytes=40_000)
+    with (
+        endless_talker(EndlessWhenAsked) as talker,
+        real_browser() as (browser, expect),
+        serving(build_app(talker, card={"parameters": "few"}, limits=limits)) as address,
+    ):
+        expect.set_options(timeout=60_000)  # a watchdog's: what is waited for comes, however slow the machine
         page = browser.new_page(viewport={"width": 390, "height": 800})
         outside: list[str] = []
         page.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
@@ -203,18 +506,20 @@ def test_in_a_browser(address: str) -> None:
         page.keyboard.type(HOSTILE)
         page.keyboard.press("Enter")
         expect(page.locator("article.user")).to_have_text(HOSTILE)
-        expect(page.locator("article.assistant")).not_to_be_empty(timeout=20_000)
-        expect(page.locator("#stop")).to_be_disabled(timeout=30_000)
+        expect(page.locator("article.assistant")).not_to_be_empty()
+        expect(page.locator("#stop")).to_be_disabled()
         assert page.title() == "niels_gpt"
         assert page.locator("article img, article script").count() == 0
         page.locator("#settings summary").click()
-        page.locator("#max_tokens").fill("400")
-        page.locator("#text").fill("x" * 100_000)
+        question = "for ever" + "x" * 30_000
+        page.locator("#text").fill(question)
         page.keyboard.press("Enter")
+        expect(page.locator("article.assistant").last).to_contain_text("a beginning")
         expect(page.locator("#stop")).to_be_enabled()
         page.keyboard.press("Escape")
         expect(page.locator("#stop")).to_be_disabled()
-        assert page.locator("article.user").nth(1).inner_text() == "x" * 100_000
+        assert talker.left.wait(60)
+        assert page.locator("article.user").nth(1).inner_text() == question
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         rendered = page.evaluate(
             "async (text) => { const m = await import('/static/markdown.js'); const e = document.createElement('div');"
@@ -228,4 +533,39 @@ def test_in_a_browser(address: str) -> None:
         assert "<li>&lt;img onerror=x&gt;</li>" in rendered
         page.locator("#reset").click()
         expect(page.locator("article")).to_have_count(0)
+        refused_and_forgotten(page, expect)
         assert outside == []
+
+
+def refused_and_forgotten(page: Any, expect: Any) -> None:
+    """A message that the server refuses is given back, and the chat goes on as if it had not been sent."""
+    sent: list[list[str]] = []
+    page.on("request", lambda request: sent.append([m["content"] for m in json.loads(request.post_data)["messages"]]))
+
+    def say(expression: str) -> None:  # of JavaScript: half a pair of surrogates could not be typed or sent to it
+        page.locator("#text").evaluate(f"(field) => {{ field.value = {expression}; }}")
+        page.locator("#send").click()
+
+    def done() -> None:
+        expect(page.locator("#stop")).to_be_disabled()
+
+    page.locator("#max_tokens").fill("2")
+    say("'one'")
+    done()
+    for count, (refused, length, words) in enumerate(
+        (("'x'.repeat(50_000)", 50_000, "larger than 40,000 bytes"), ("'half \\ud83d a pair'", 13, "invalid JSON")),
+        1,
+    ):
+        say(refused)
+        expect(page.locator("article.error")).to_have_count(count)
+        expect(page.locator("article.error").last).to_contain_text(words)
+        expect(page.locator("article.error").last).to_contain_text("taken back")
+        expect(page.locator("article.refused")).to_have_count(count)
+        done()
+        assert page.locator("#text").evaluate("(field) => field.value.length") == length
+    say("'two'")
+    done()
+    expect(page.locator("article.assistant")).to_have_count(2)
+    expect(page.locator("article.error")).to_have_count(2)
+    assert sent[0] == ["one"]
+    assert sent[-1][::2] == ["one", "two"]

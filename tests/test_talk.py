@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.cli import app
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.export import export_model, export_transformers, model_card
-from niels_gpt.generate import Sampling
+from niels_gpt.generate import Sampling, generate
 from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import derive_seed
 from niels_gpt.talk import Said, Talker, _Turn, open_talker
-from niels_gpt.terminal import Conversation, converse
+from niels_gpt.terminal import HELP, Conversation, converse
 from niels_gpt.tokenizer import ByteTokenizer, describe
 from niels_gpt.train.state import RunFolder, RunState
+from tests.conftest import ROOT
 
 CFG = ModelConfig(V=260, T=32, C=24, L=2, H=3, d_ff=48, dropout=0.0)
 
@@ -51,6 +59,112 @@ def test_each_model_is_asked_in_its_own_way() -> None:
     assert sum(piece.tokens for piece in said) <= 7
     again = talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3)
     assert "".join(piece.text for piece in said) == "".join(piece.text for piece in again)
+
+
+def text_of(said: Iterable[Said]) -> str:
+    return "".join(piece.text for piece in said)
+
+
+def saying(renderer: str, ids: Sequence[int]) -> Talker:
+    """A model that always says these ids, each because it has read the one before: a step from row to row, no more."""
+    model = GPT(ModelConfig(V=260, T=32, C=260, L=1, H=2, d_ff=260, dropout=0.0))
+    start = 258 if renderer == "chat_tokens" else ord(" ")  # what a prompt ends with
+    with torch.no_grad():
+        for parameter in model.blocks.parameters():
+            parameter.zero_()
+        for weight in (model.tok_emb.weight, model.blocks[0].mlp.fc1.weight):
+            weight.copy_(torch.eye(260))
+        model.blocks[0].ln2.weight.fill_(1.0)
+        for before, after in zip([start, *ids], ids, strict=False):
+            model.blocks[0].mlp.fc2.weight[after, before] = 1.0
+    return Talker("saying", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("renderer", "ids", "most", "text", "tokens", "ended"),
+    [
+        ("chat_tokens", b"world", 5, "world", 5, False),
+        ("chat_tokens", b"world", 3, "wor", 3, False),
+        ("chat_tokens", [*b"hi", 259, *b"more"], 3, "hi", 2, True),
+        ("chat_tokens", [*b"hi", 259], 2, "hi", 2, False),
+        ("chat_tokens", [*b"hi", 257, *b"me"], 9, "hi", 2, True),
+        ("chat_tokens", b"a\nuser: b", 9, "a\nuser: b", 9, False),
+        ("chat_tokens", "ä".encode()[:1], 1, "\ufffd", 1, False),
+        ("transcript", b"a\nuser: ", 99, "a", 8, True),
+        ("transcript", b"a\nuser: ", 8, "a", 8, True),
+        ("transcript", b"a\nuser:", 7, "a\nuser:", 7, False),
+        ("transcript", [*b"hi", 259], 9, "hi", 2, True),
+    ],
+)
+def test_a_reply_ends_with_its_turn(
+    renderer: str, ids: Sequence[int], most: int, text: str, tokens: int, ended: bool
+) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    said = list(saying(renderer, ids).reply(messages, sampling=Sampling(0), max_new_tokens=most, seed=0))
+    assert text_of(said) == text
+    assert sum(piece.tokens for piece in said) == tokens
+    assert [piece.ended for piece in said] == [*[False] * (len(said) - 1), ended]
+
+
+def test_answers_that_take_turns_are_those_given_alone() -> None:
+    """Past the context the model is asked anew with every token, and dropout would show."""
+    model = talkative(ModelConfig(V=260, T=8, C=24, L=2, H=3, d_ff=48, dropout=0.5)).train()
+    several = Talker("several", model, ByteTokenizer(), "chat_tokens")
+
+    def reply(content: str, tokens: int) -> Iterator[Said]:
+        messages = [{"role": "user", "content": content}]
+        return several.reply(messages, sampling=Sampling(1.0), max_new_tokens=tokens, seed=1)
+
+    alone = text_of(reply("a long one", 30))
+    short, long = reply("short", 4), reply("a long one", 30)
+    first = [next(short), next(long)][1]
+    text_of(short)  # over before the other
+    assert text_of([first, *long]) == alone
+    assert several.model.training is False
+
+
+def test_a_conversation_is_asked_as_a_whole_with_its_settings() -> None:
+    whole, settings = talker(), Sampling(5.0, 40, 0.9)
+    conversation = Conversation(whole, sampling=settings, max_new_tokens=6, seed=7)
+    conversation.command("/system be brief")
+    conversation.answer("one", show=lambda _: None)
+    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one"}]
+    first = text_of(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 2)))
+    assert conversation.messages == [*asked, {"role": "assistant", "content": first.strip()}]
+    conversation.command("/system be long")  # in place of the other, before all that was said
+    assert conversation.messages[0] == {"role": "system", "content": "be long"}
+    assert [message["role"] for message in conversation.messages] == ["system", "user", "assistant"]
+    asked, shown = [*conversation.messages, {"role": "user", "content": "two"}], []
+    conversation.answer("two", show=shown.append)
+    second = text_of(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 4)))
+    assert "".join(shown) == second
+    assert len(conversation.messages) == 5
+
+
+def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:
+    shown: list[str] = []
+    conversation = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
+    not_utf8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/file").touch()
+    lines: Iterator[str | BaseException] = iter(
+        [not_utf8, "half a \udcff", KeyboardInterrupt(), "  ", "/save", "/save a\0b", f"/save {tmp_path / 'taken'}"]
+    )
+
+    def read() -> str:
+        line = next(lines, EOFError())
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    converse(conversation, read=read, show=shown.append)
+    text = "".join(shown)
+    assert text.count("was not UTF-8") == 2
+    assert text.count("(Ctrl-D or /quit ends)") == 1
+    assert text.count("that could not be written") == 2
+    assert text.count(HELP) == 2
+    assert conversation.messages == []
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +225,60 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
         assert torch.equal(value, again.model.state_dict()[name]), name
 
 
+def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = write_project(tmp_path)
+    save_checkpoint(tmp_path / "models/sft/elsewhere/last.pt", GPT(CFG), None, 2, to_dict(CFG))
+    os.replace("models/sft/elsewhere/last.pt", "models/sft/last.pt")
+    tuned, plain = open_talker("models/sft", device="cpu"), open_talker("models/pretrain/", device="cpu")
+    assert (tuned.name, tuned.renderer, plain.name, plain.renderer) == ("sft", "chat_tokens", "pretrain", "transcript")
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, tuned.model.state_dict()[name]), name
+    os.rename("models/sft", b"models/\xff")
+    assert open_talker(os.fsdecode(b"models/\xff"), device="cpu").name == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", b'{"V": 260', "config.json does not describe a model"),
+        ("config.json", b"\xff", "config.json does not describe a model"),
+        ("config.json", b"[1]", "config.json does not describe a model"),
+        ("config.json", b"[" * 100_000, "config.json does not describe a model"),
+        ("config.json", b'{"renderer": "song"}', "renderer is one of"),
+        ("config.json", b'{"renderer": []}', "renderer is one of"),
+        ("config.json", b'{"V": "many"}', "model.safetensors is not the model that config.json"),
+        ("config.json", b'{"V": 300}', "model.safetensors is not the model that config.json"),
+        ("model.safetensors", b"", "model.safetensors is not the model that config.json"),
+        ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors is not the model that config.json"),
+        ("model.safetensors", None, "model.safetensors is not the model that config.json"),
+        ("tokenizer.json", b"{}", "tokenizer.json describes a tokenizer of kind None"),
+    ],
+)
+def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+    write_project(tmp_path)
+    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    if content is None:
+        (tmp_path / "out" / file).unlink()
+    else:
+        (tmp_path / "out" / file).write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        open_talker(tmp_path / "out", device="cpu")
+
+
+def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path)
+    small = ModelConfig(V=300, T=8, C=8, L=1, H=1, d_ff=8, dropout=0.0)
+    save_checkpoint("models/sft/best.pt", GPT(small), None, 1, to_dict(small))
+    with pytest.raises(ValueError, match="models/sft knows 300 tokens and the tokenizer in cache/tokenizer 260"):
+        open_talker("models/sft", device="cpu")
+
+
 def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = talker()
@@ -146,14 +314,75 @@ def test_without_a_run_every_command_says_what_to_do(
     assert not list(tmp_path.iterdir())
 
 
-def test_chat_and_sample_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    options = ["--temperature", "5", "--top-k", "40", "--top-p", "0.9", "--max-tokens", "12", "--seed", "3"]
+    settings = Sampling(5.0, 40, 0.9)
+    result = CliRunner().invoke(app, ["chat", *options], input="hello\n/quit\nmore\n")
+    assert result.exit_code == 0, result.output
+    asked = [{"role": "user", "content": "hello"}]
+    reply = text_of(whole.reply(asked, sampling=settings, max_new_tokens=12, seed=derive_seed(3, "reply", 1)))
+    assert result.output == f"{HELP}\n> {reply}\n> "
+    result = CliRunner().invoke(app, ["sample", "Once", *options])
+    assert result.exit_code == 0, result.output
+    tokenizer, generator = ByteTokenizer(), torch.Generator().manual_seed(3)
+    text = generate(
+        whole.model,
+        "Once",
+        max_new_tokens=12,
+        temperature=5,
+        top_k=40,
+        top_p=0.9,
+        tokenizer=tokenizer,
+        generator=generator,
+    )
+    assert result.output == f"{text}\n"
+    assert len(text) > len("Once")
+    for arguments, words in (
+        (["sample", ""], "the prompt is empty"),
+        (["sample", "half a \udcff"], "the text to go on from is not UTF-8"),
+        (["sample", "x", "--temperature", "inf"], "temperature must be >= 0 and finite"),
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 1, arguments
+        assert words in result.output
+    for option, value in (("seed", str(2**63)), ("temperature", "nan"), ("top-p", "nan"), ("top-k", "0")):
+        assert CliRunner().invoke(app, ["sample", "x", f"--{option}", value]).exit_code == 2
+
+
+def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics/eval.json").write_text(json.dumps({"sft": {"val": {"bits_per_byte": 1.25}}}))
+    command = [sys.executable, "-c", "from niels_gpt.cli import app; app()", "serve", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:
+        try:
+            assert server.stdout
+            address, _, rest = server.stdout.readline().partition(" ")
+            assert rest == "(Ctrl-C ends)\n"
+            card = httpx.get(f"{address}/card", timeout=60).json()
+            assert (card["model"], card["bits a byte on val"]) == ("sft", "1.250")
+            port = int(address.removeprefix("http://127.0.0.1:"))
+            with socket.socket() as other:
+                assert other.connect_ex(("127.0.0.2", port)) != 0
+            server.send_signal(signal.SIGINT)
+            assert "Traceback" not in server.communicate(timeout=60)[1]
+        finally:
+            server.kill()
+
+
+def test_damaged_scores_are_named_before_anything_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["chat", "--max-tokens", "3"], input="hello\n/quit\n")
-    assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(app, ["sample", "Once", "--max-tokens", "3"])
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith("Once")
+    (tmp_path / "metrics").mkdir()
+    for damaged in ("{", "[]", '{"sft": []}', '{"sft": {"val": {}}}', '{"sft": {"val": {"bits_per_byte": "x"}}}'):
+        (tmp_path / "metrics/eval.json").write_text(damaged)
+        result = CliRunner().invoke(app, ["serve", "--port", "0"])
+        assert result.exit_code == 1
+        assert "metrics/eval.json is damaged" in result.output
 
 
 def test_a_taken_name_and_a_taken_port_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.types import Receive, Scope, Send
 
 from niels_gpt.generate import Sampling
 from niels_gpt.rng import derive_seed
-from niels_gpt.server.turns import Busy, Turns
+from niels_gpt.server.gate import Gate
+from niels_gpt.server.refusals import refusal, refusal_body
+from niels_gpt.server.request import ChatRequest, parse_request
+from niels_gpt.server.turns import Answer, Busy, Turns
 from niels_gpt.talk import Said, Talker
 
 STATIC = Path(__file__).with_name("static")
+TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -35,40 +38,24 @@ class Limits:
     at_once: int = 16
 
 
-class ChatMessage(BaseModel):
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-class ChatRequest(BaseModel):
-    """The fields of OpenAI's request that mean something here; others are let pass."""
-
-    messages: list[ChatMessage] = Field(min_length=1)
-    model: str | None = None
-    stream: bool = False
-    temperature: float = Field(0.8, ge=0, le=10)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(50, ge=1)  # ours
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    n: Literal[1] = 1
-
-
 def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = None) -> FastAPI:
     """`card` is what the page shows of the model."""
     limits = limits or Limits()
     turns = Turns(at_once=limits.at_once)
+    entry = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         turns.close()
 
-    app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(SizeLimit, body_bytes=limits.body_bytes)
-    app.add_exception_handler(HTTPException, lambda _, e: _error(e.status_code, e.detail))
-    app.add_exception_handler(RequestValidationError, lambda _, e: _error(400, _first_problem(e)))
+    app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Gate, body_bytes=limits.body_bytes)
+    # Starlette's, which FastAPI's is one of: a page that is not there and a method that is not allowed are said by it.
+    app.add_exception_handler(
+        AnyHTTPException, lambda _, error: refusal(error.status_code, error.detail, headers=error.headers)
+    )
+    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"this is an error of the server: {error!r}"))
 
     @app.get("/")
     def page() -> FileResponse:
@@ -80,48 +67,72 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
-        entry = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
         return {"object": "list", "data": [entry]}
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat(asked: ChatRequest, request: Request) -> JSONResponse | StreamingResponse:
-        if asked.model not in (None, talker.name):
-            raise HTTPException(404, f"there is no model {asked.model!r} here; this one is {talker.name!r}")
-        answer = _Answer(talker, asked, limits)
+    @app.get("/v1/models/{name:path}")
+    def model(name: str) -> dict[str, Any]:
+        _check_name(name)
+        return entry
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise HTTPException(415, f"the request comes as {kind!r}: say `content-type: application/json`")
         try:
-            pieces = turns.answer(answer.pieces)
+            asked = parse_request(await request.body())
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+        if asked.model is not None:
+            _check_name(asked.model)
+        reply = _Reply(talker, asked, limits)
+        try:
+            answer = turns.answer(reply.pieces(talker, asked))
         except Busy as error:
             raise HTTPException(503, str(error)) from error
         if asked.stream:
-            return StreamingResponse(_events(answer, pieces), media_type="text/event-stream")
-        return JSONResponse(answer.whole(await _text(answer, pieces, request)))
+            return _Stream(reply, answer)
+        return JSONResponse(reply.whole(await _text(reply, answer, request)))
+
+    def _check_name(name: str) -> None:
+        if name != talker.name:
+            raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {talker.name!r}")
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
 
-class _Answer:
-    """One reply in OpenAI's form."""
+class _Reply:
+    """One reply in OpenAI's form, and what is counted of it."""
 
     def __init__(self, talker: Talker, asked: ChatRequest, limits: Limits) -> None:
         self.id, self.created, self.model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), talker.name
-        messages = [message.model_dump() for message in asked.messages]
+        self._messages = [message.model_dump() for message in asked.messages]
         self._most = min(asked.max_completion_tokens or asked.max_tokens or limits.new_tokens, limits.new_tokens)
-        self.prompt_tokens, self.tokens = len(talker.prompt(messages)), 0
-        self.pieces = talker.reply(
-            messages,
-            sampling=Sampling(asked.temperature, asked.top_k, asked.top_p),
+        self._prompt_tokens, self._tokens = len(talker.prompt(self._messages)), 0
+        self._ended = False
+
+    def pieces(self, talker: Talker, asked: ChatRequest) -> Iterator[Said]:
+        return talker.reply(
+            self._messages,
+            sampling=Sampling(
+                TEMPERATURE if asked.temperature is None else asked.temperature, asked.top_k, asked.top_p
+            ),
             max_new_tokens=self._most,
             seed=derive_seed(0, self.id) if asked.seed is None else asked.seed,
         )
 
+    def count(self, piece: Said) -> None:
+        self._tokens += piece.tokens
+        self._ended = piece.ended
+
     @property
     def finish_reason(self) -> str:
-        return "length" if self.tokens >= self._most else "stop"
+        return "stop" if self._ended else "length"
 
     def whole(self, text: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": text}
-        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.tokens}
+        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": self._tokens}
         return {
             **self._head("chat.completion"),
             "choices": [{"index": 0, "message": message, "finish_reason": self.finish_reason}],
@@ -136,74 +147,43 @@ class _Answer:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-async def _events(answer: _Answer, pieces: AsyncIterator[Said]) -> AsyncIterator[str]:
-    """Server-sent events. Starlette stops asking for more when the client has gone, which ends the work."""
-    yield answer.part({"role": "assistant", "content": ""})
+class _Stream(StreamingResponse):
+    """A reply as server-sent events. However it ends, even before it has begun, the work on it ends, too."""
+
+    def __init__(self, reply: _Reply, answer: Answer) -> None:
+        super().__init__(_events(reply, answer), media_type="text/event-stream")
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answer.leave()
+
+
+async def _events(reply: _Reply, answer: Answer) -> AsyncIterator[str]:
+    yield reply.part({"role": "assistant", "content": ""})
     try:
-        async for piece in pieces:
-            answer.tokens += piece.tokens
+        async for piece in answer:
+            reply.count(piece)
             if piece.text:
-                yield answer.part({"content": piece.text})
+                yield reply.part({"content": piece.text})
     except Exception as error:  # the answer has begun: what went wrong can only be said inside it
-        yield f"data: {json.dumps(_error_body(str(error)))}\n\n"
+        yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     else:
-        yield answer.part({}, finish=answer.finish_reason)
+        yield reply.part({}, finish=reply.finish_reason)
     yield "data: [DONE]\n\n"
 
 
-async def _text(answer: _Answer, pieces: AsyncIterator[Said], request: Request) -> str:
+async def _text(reply: _Reply, answer: Answer, request: Request) -> str:
     """The whole answer, or what there was of it when the client went."""
     said = []
-    async for piece in pieces:
-        answer.tokens += piece.tokens
-        said.append(piece.text)
-        if await request.is_disconnected():
-            break
+    try:
+        async for piece in answer:
+            reply.count(piece)
+            said.append(piece.text)
+            if await request.is_disconnected():
+                break
+    finally:
+        answer.leave()
     return "".join(said)
-
-
-class SizeLimit:
-    """Refuses a body that says it is too large, and one that turns out to be."""
-
-    def __init__(self, app: ASGIApp, *, body_bytes: int) -> None:
-        self._app, self._most = app, body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._most:
-            await self._refuse(scope, receive, send)
-            return
-        seen = 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._most:
-                raise HTTPException(413, self._sentence())
-            return message
-
-        await self._app(scope, counted, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _error(413, self._sentence())(scope, receive, send)
-
-    def _sentence(self) -> str:
-        return f"the request is larger than {self._most:,} bytes: send a shorter chat"
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse(_error_body(message), status_code=status)
-
-
-def _error_body(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "invalid_request_error"}}
-
-
-def _first_problem(error: RequestValidationError) -> str:
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"] if part != "body")
-    return f"{where or 'the body'}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

@@ -16,7 +16,7 @@ class Busy(RuntimeError):
 
 
 @dataclass(eq=False)
-class _Answer:
+class Answer:
     """One under way. Its pieces go to whoever asked, in that one's event loop; None is the end."""
 
     pieces: Iterator[Said]
@@ -28,7 +28,17 @@ class _Answer:
         try:
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
         except RuntimeError:  # the loop is closed: nobody listens any more
-            self.wanted = False
+            self.leave()
+
+    async def __aiter__(self) -> AsyncIterator[Said]:
+        while (item := await self.queue.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    def leave(self) -> None:
+        """Whoever asked wants no more of it: the work on it ends."""
+        self.wanted = False
 
 
 class Turns:
@@ -36,31 +46,21 @@ class Turns:
 
     def __init__(self, *, at_once: int) -> None:
         self._at_once = at_once
-        self._waiting: deque[_Answer] = deque()
+        self._waiting: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
-    def answer(self, pieces: Iterator[Said]) -> AsyncIterator[Said]:
-        """The pieces, as their turn comes; or Busy, at once. Leaving early ends the work on them."""
-        answer = _Answer(pieces, asyncio.get_running_loop())
+    def answer(self, pieces: Iterator[Said]) -> Answer:
+        """The pieces, as their turn comes; or Busy, at once. Whoever stops listening early has to `leave`."""
+        answer = Answer(pieces, asyncio.get_running_loop())
         with self._changed:
             if len(self._waiting) >= self._at_once:
                 raise Busy(f"{self._at_once} answers are being written; ask again in a moment")
             self._waiting.append(answer)
             self._changed.notify()
-        return self._said(answer)
-
-    @staticmethod
-    async def _said(answer: _Answer) -> AsyncIterator[Said]:
-        try:
-            while (item := await answer.queue.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            answer.wanted = False
+        return answer
 
     @property
     def under_way(self) -> int:
@@ -80,13 +80,15 @@ class Turns:
                     return
                 answer = self._waiting[0]
             done = not answer.wanted or self._advance(answer)
+            if done:
+                answer.pieces = iter(())  # nobody holds the generator now: it ends, with what it holds of the model
             with self._changed:
                 self._waiting.popleft()
                 if not done:
                     self._waiting.append(answer)
 
     @staticmethod
-    def _advance(answer: _Answer) -> bool:
+    def _advance(answer: Answer) -> bool:
         """One token more; True where there is none."""
         try:
             answer.send(next(answer.pieces))

@@ -11,35 +11,44 @@ let messages = [];
 let answering = null; // an AbortController while an answer is coming
 
 async function ask(question) {
-  messages.push({ role: "user", content: question });
-  show("user").textContent = question;
+  const before = messages; // what has been said so far is only replaced, never changed: a refused question leaves no trace
+  const asked = [...before, { role: "user", content: question }];
+  messages = asked;
+  const mine = show("user");
+  mine.textContent = question;
   const place = show("assistant");
   place.classList.add("waiting");
   answering = new AbortController();
   busy(true);
   let said = "";
-  const mine = messages;
   try {
-    for await (const piece of pieces(answering.signal)) {
+    for await (const piece of pieces(asked, answering.signal)) {
       said += piece;
       place.replaceChildren(markdown(said));
       chat.scrollTop = chat.scrollHeight;
     }
   } catch (error) {
-    if (error.name !== "AbortError") {
-      const note = show("error");
-      note.textContent = error.message;
-    }
+    if (error.name !== "AbortError") takeBack(error);
   } finally {
     place.classList.remove("waiting");
-    if (mine === messages) messages.push({ role: "assistant", content: said });
+    if (messages === asked) messages = [...asked, { role: "assistant", content: said }];
     answering = null;
     busy(false);
     text.focus();
   }
+
+  // Sent again with every later question, a message that was refused once would be refused for ever.
+  function takeBack(error) {
+    if (messages !== asked) return; // Reset was quicker
+    messages = before;
+    mine.classList.add("refused");
+    if (!said) place.remove();
+    show("error").textContent = `${error.message} (your message was taken back and is not part of the chat)`;
+    if (!text.value) text.value = question;
+  }
 }
 
-async function* pieces(signal) {
+async function* pieces(messages, signal) {
   const number = (id) => Number(document.getElementById(id).value);
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
