@@ -14,6 +14,7 @@ import torch
 
 from niels_gpt.windows import TokenStream
 
+BytesSources = dict[str, bytes]  # the seed's: a byte stream a source
 Sources = Mapping[str, bytes | TokenStream]
 
 
@@ -59,8 +60,8 @@ def draw_rows(
     if set(p) != set(sources):
         without_p, without_source = sorted(set(sources) - set(p)), sorted(set(p) - set(sources))
         raise ValueError(f"p and sources differ: without a probability {without_p}, without a source {without_source}")
-    if abs(sum(p.values()) - 1.0) > 1e-6 or min(p.values()) < 0:
-        raise ValueError(f"probabilities must be >= 0 and sum to 1, got {dict(p)} with sum {sum(p.values())}")
+    if not abs(sum(p.values()) - 1.0) <= 1e-6 or min(p.values()) < 0:  # so written that NaN is refused, too
+        raise ValueError(f"probabilities must be >= 0 and sum to 1.0, got {dict(p)} with sum {sum(p.values())}")
     names = tuple(sorted(sources))
     counts = [TokenStream.of(sources[name]).windows(T) for name in names]
     if min(counts) < 1:
@@ -92,6 +93,18 @@ def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:
         if rows.any():
             out[rows] = TokenStream.of(sources[name]).gather(draw.windows[rows], T)
     return torch.from_numpy(out)
+
+
+def gather_segments(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor | None:
+    """Which document of its row each input is of, (B, T), as far as streams know theirs; None if none does."""
+    out = None
+    for i, name in enumerate(draw.names):
+        rows = draw.choices == i
+        segments = TokenStream.of(sources[name]).segments(draw.windows[rows], T)
+        if segments is not None:
+            out = np.zeros((len(draw.windows), T), dtype=np.int64) if out is None else out
+            out[rows] = segments
+    return None if out is None else torch.from_numpy(out)
 
 
 def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, torch.Tensor]:

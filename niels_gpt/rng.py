@@ -12,7 +12,8 @@ import torch
 
 
 def set_seed(seed: int) -> None:
-    """Seed torch's default generators. Nothing in this project draws from `random` or numpy."""
+    """Seed torch's default generators. Nothing draws from `random` or numpy, but for the order of what is read:
+    oasst1's trees are shuffled by `random.Random(seed)`, streams of the hub by its own library."""
     torch.manual_seed(seed)
 
 

@@ -53,6 +53,32 @@ def test_rope_keeps_dtype_slices_a_longer_cache_and_refuses_an_odd_width() -> No
         rope.apply_rope(torch.randn(1, 1, 4, 7), torch.randn(1, 1, 4, 7), sin, cos)
 
 
+def test_rope_asked_for_float64_is_computed_in_it_to_the_end() -> None:
+    T, D, theta = 4000, 8, 10000.0
+    sin, cos = rope.rope_cache(T, D, theta=theta, dtype=torch.float64)
+    assert sin.dtype == cos.dtype == torch.float64
+    angles = [(T - 1) * theta ** (-2 * i / D) for i in range(D // 2)]
+    # In float32 such angles are off by 1e-4, and a rotated float32 by 1e-7.
+    for table, function in ((sin, math.sin), (cos, math.cos)):
+        assert table[0, 0, -1].tolist() == pytest.approx([function(angle) for angle in angles], abs=1e-11)
+    q = torch.randn(1, 2, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    turned, back = rope.apply_rope(q, q.flip(-1), sin, cos)
+    assert turned.dtype == back.dtype == torch.float64
+    for i, angle in enumerate(angles):
+        a, b = q[..., -1, 2 * i], q[..., -1, 2 * i + 1]
+        torch.testing.assert_close(
+            turned[..., -1, 2 * i], a * math.cos(angle) - b * math.sin(angle), atol=1e-10, rtol=0
+        )
+    torch.testing.assert_close(rope.apply_rope(turned, back, -sin, cos)[0], q, atol=1e-12, rtol=0)
+
+
+def test_rope_angles_are_computed_in_float32_for_float32() -> None:
+    sin, _ = rope.rope_cache(4000, 8)
+    frequencies = 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float32) / 8)
+    expected = (torch.arange(4000, dtype=torch.float32)[:, None] * frequencies).sin()
+    torch.testing.assert_close(sin[0, 0], expected, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("least_work", [1, 1 << 60])
 def test_attention_calls_rope_once_through_its_module(least_work: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)

@@ -6,19 +6,23 @@ import copy
 import itertools
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.memory import resident
-from niels_gpt import loss
+from niels_gpt import loss, precision
 from niels_gpt.allocator import KEEP_FREED, use_allocation
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.config import ModelConfig
@@ -27,13 +31,15 @@ from niels_gpt.model import attention_cpu
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
-from niels_gpt.train import thread_step
+from niels_gpt.train import loop, meter, run, thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
+from niels_gpt.train.optimizer import Muon, build_optimizers, orthogonal, set_lr
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.ranks import Ranks
+from niels_gpt.train.run import RunSettings
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
@@ -44,15 +50,14 @@ from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
 DRY = replace(MODEL, dropout=0.0)
+CUT = {name: TokenStream(stream.arrays, documents=np.arange(0, len(stream), 7)) for name, stream in STREAMS.items()}
 
 
-def trained(
-    execution: Execution | None = None, *, document_end: int | None = None, **changes: Any
-) -> tuple[GPT, RunState]:
-    cfg = replace(CONFIG, **changes)
+def trained(execution: Execution | None = None, *, documents: bool = False, **changes: Any) -> tuple[GPT, RunState]:
+    cfg = replace(CONFIG, **{"total_steps": 12, "eval_every": 12, **changes})
     set_seed(1)
     model = GPT(DRY)
-    task = replace(TASK, cfg=cfg, document_end=document_end)
+    task = replace(TASK, cfg=cfg, train=CUT if documents else STREAMS)
     return model, train(model, task, cfg, execution=execution)
 
 
@@ -68,6 +73,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """However small the batch, each takes half of it, and attends as it would over a large one."""
     monkeypatch.setattr(thread_step, "_PART_NUMBERS", 1)
     monkeypatch.setattr(attention_cpu, "_LEAST_WORK", 1)
+    monkeypatch.setattr(loop, "_SAMPLE_TOKENS", 1)  # a sample takes longer than the run
     with threads(2):
         yield
         assert torch.get_num_threads() == 2, "a step left another number of threads behind"
@@ -85,10 +91,11 @@ def threads(number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("changes", "rtol"),
-    [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01), ({"document_end": 10}, 1e-5)],
+    [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01), ({"documents": True}, 1e-5)],
 )
 def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: dict[str, Any], rtol: float) -> None:
     assert isinstance(build_step(GPT(DRY), CONFIG, Execution(), state=None), ThreadStep)
+    changes = {"total_steps": 8, "eval_every": 8, **changes}
     (model, shared), (again, _) = trained(**changes), trained(**changes)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     with threads(1):
@@ -98,7 +105,7 @@ def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: di
 
 
 def test_threads_go_on_to_the_bit(two_threads: None) -> None:
-    whole, state = trained()
+    whole, state = trained(total_steps=30, eval_every=10)
     asked = itertools.count()
     set_seed(1)
     stopped = train(GPT(DRY), TASK, CONFIG, hooks=Hooks(should_stop=lambda: next(asked) == 11))
@@ -120,7 +127,6 @@ def test_what_fails_in_a_thread_fails_the_run(two_threads: None, monkeypatch: py
 @pytest.mark.parametrize(
     ("shape", "cfg", "execution"),
     [
-        ({"dropout": 0.1}, {}, {}),
         ({}, {"B": 7}, {}),
         ({}, {}, {"micro_batch_tokens": 64}),
         ({}, {}, {"compile": True}),
@@ -179,11 +185,166 @@ def test_bf16_follows_float32_and_keeps_float32_weights() -> None:
     assert rounded.losses != exact.losses
 
 
-def test_muon_trains_the_matrices_and_resumes_to_the_bit(tmp_path: Path) -> None:
-    _, adamw = trained()
-    whole_model, whole = trained(optimizer="muon")
-    assert whole.losses[-1] < whole.losses[0] - 1
-    assert whole.losses != adamw.losses
+def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(precision, "_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    said: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (model, state), (again, _) = (trained(Execution(say=said.append), precision="bf16") for _ in range(2))
+        assert not torch.backends.mkldnn.enabled, "torch would try it again, product by product"
+        settings = RunSettings("x", tmp_path / "c/x", tmp_path / "log", 1, 1, lambda ids: "")
+        rates: list[bool] = []
+        monkeypatch.setattr(run, "matmul_flops", lambda *_: float(rates.append(torch.backends.mkldnn.enabled) or 1))
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+        cfg, told = replace(CONFIG, total_steps=1, precision="bf16"), Execution(say=lambda text: None)
+        run.run_training(GPT(DRY), replace(TASK, cfg=cfg), cfg, execution=told, settings=settings)
+        assert rates == [False], "the machine's rate was measured before it was known how it multiplies"
+    assert len(said) == 1
+    assert "no units for bf16" in said[0]
+    assert "float32 is faster" in said[0]
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    np.testing.assert_allclose(state.losses, trained()[1].losses, rtol=0.02)
+
+
+def test_a_chip_is_one_for_bf16_when_torch_says_so_and_multiplies_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, real_bmm = torch.ops.mkldnn, torch.bmm
+    for claims, warns, expected in ((True, False, True), (False, False, False), (True, True, False)):
+        ops = SimpleNamespace(_is_mkldnn_bf16_supported=lambda claims=claims: claims)
+        monkeypatch.setattr(torch.ops, "mkldnn", ops)
+
+        def bmm(a: torch.Tensor, b: torch.Tensor, warns: bool = warns) -> torch.Tensor:
+            if warns:
+                warnings.warn("mkldnn_matmul failed, switching to baddbmm", stacklevel=2)
+            return real_bmm(a.float(), b.float())
+
+        monkeypatch.setattr(torch, "bmm", bmm)
+        monkeypatch.setattr(F, "linear", lambda x, weight: x.float() @ weight.float())
+        assert precision._multiplies_bf16() == expected, (claims, warns)
+    monkeypatch.setattr(torch.ops, "mkldnn", real)
+
+
+def test_float32_and_other_devices_are_not_asked_about_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(precision, "_multiplies_bf16", lambda: bool(asked.append(1)))
+    said: list[str] = []
+    trained(Execution(say=said.append), total_steps=1)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    precision.settle_bf16("cuda", say=said.append)
+    assert (asked, said) == ([], [])
+
+
+class Products(TorchDispatchMode):
+    """Notes the kind of number that matrix products are made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm"):
+            self.dtypes.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_float32_run_on_a_cpu_multiplies_nothing_but_float32(optimizer: str) -> None:
+    """The first product of another kind may change, on a chip that cannot do it, how all later ones round."""
+    with Products() as products:
+        trained(optimizer=optimizer, total_steps=2)
+    assert products.dtypes == {torch.float32}
+
+
+def test_a_bf16_step_multiplies_nothing_but_bf16() -> None:
+    step = PlainStep(GPT(DRY), replace(CONFIG, precision="bf16"), Execution(), state=None)
+    with Products() as products:
+        step(TASK.batch(0), lr=0.0, n=0)
+    assert products.dtypes == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("shape", [(12, 40), (40, 12), (16, 16)])
+def test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths(shape: tuple[int, int]) -> None:
+    for seed in range(5):
+        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+        u, s, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
+        inside = u.T @ orthogonal(matrix).double() @ vt.T
+        lengths = inside.diagonal()
+        assert (inside - lengths.diag()).abs().max() < 1e-3
+        assert (lengths[s > 0.05 * s.max()] - 1).abs().max() < 0.5
+    assert torch.equal(orthogonal(torch.zeros(3, 4)), torch.zeros(3, 4))
+
+
+def test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
+    model = GPT(DRY)
+    adamw, muon = build_optimizers(model, replace(CONFIG, optimizer="muon"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    by_muon = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    by_adamw = {names[id(p)] for group in adamw.param_groups for p in group["params"]}
+    weights = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")
+    assert by_muon == {f"blocks.{i}.{name}" for i in range(DRY.L) for name in weights}
+    assert by_adamw | by_muon == set(names.values())
+    assert not by_adamw & by_muon
+
+
+def test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum() -> None:
+    p = torch.nn.Parameter(torch.zeros(8, 32))
+    muon = Muon([p], lr=0.1, weight_decay=0.0, momentum=0.5)
+    mean = torch.zeros(8, 32)
+    for seed in range(3):
+        before = p.detach().clone()
+        p.grad = torch.randn(8, 32, generator=torch.Generator().manual_seed(seed))
+        mean = 0.5 * mean + 0.5 * p.grad
+        muon.step()
+        expected = -0.1 * 0.2 * 32**0.5 * orthogonal(0.5 * p.grad + 0.5 * mean)
+        torch.testing.assert_close(p.detach() - before, expected)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_decay_shrinks_matrices_and_leaves_biases_and_norms(optimizer: str) -> None:
+    model = GPT(DRY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+    optimizers = build_optimizers(model, replace(CONFIG, optimizer=optimizer, weight_decay=0.5))
+    set_lr(optimizers, 0.1)
+    for each in optimizers:
+        each.step()
+    for name, parameter in model.named_parameters():
+        expected = 0.95 if parameter.dim() == 2 else 1.0
+        assert torch.equal(parameter.detach(), torch.full_like(parameter, expected)), name
+
+
+@pytest.mark.parametrize("kind", [PlainStep, ThreadStep])
+def test_gradients_are_clipped_to_the_norm_that_was_asked_for(two_threads: None, kind: type[PlainStep]) -> None:
+    norms = []
+    for grad_clip in (1e9, 1e-3):
+        set_seed(1)
+        model = GPT(DRY)
+        step = kind(model, replace(CONFIG, grad_clip=grad_clip), Execution(), state=None)
+        step(TASK.batch(0), lr=0.0, n=0)
+        norms.append(float(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()))
+    assert norms[0] > 0.1
+    assert norms[1] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_step_takes_the_learning_rate_it_is_given() -> None:
+    """AdamW's first step is the learning rate, in every weight that has a gradient."""
+    for lr in (0.0, 1e-3, 2e-3):
+        set_seed(1)
+        model = GPT(DRY)
+        before = model.ln_f.bias.detach().clone()
+        PlainStep(model, replace(CONFIG, weight_decay=0.0), Execution(), state=None)(TASK.batch(0), lr=lr, n=0)
+        moved = (model.ln_f.bias.detach() - before).abs()
+        assert moved.max().item() == pytest.approx(lr, rel=1e-2)
+
+
+def test_muon_resumes_to_the_bit(tmp_path: Path) -> None:
+    whole_model, _ = trained(optimizer="muon", total_steps=30, eval_every=10)
     cfg, folder, steps = replace(CONFIG, optimizer="muon"), RunFolder(tmp_path / "run"), iter(range(99))
     task = replace(TASK, cfg=cfg)
     with folder.locked():
@@ -250,17 +411,78 @@ def test_reports_tell_speed_use_and_time_left() -> None:
     set_seed(1)
     hooks = Hooks(report=reports.append, matmul_flops=1e12, log_every=15)
     state = train(GPT(DRY), TASK, CONFIG, hooks=hooks)
-    assert all(r.tokens_per_second > 0 and r.utilisation is not None for r in reports)
+    assert all(r.tokens_per_second > 0 for r in reports)
+    assert [r.utilisation for r in reports] == [r.tokens_per_second * flops_per_token(DRY) / 1e12 for r in reports]
     assert [r.seconds_left > 0 for r in reports] == [True, True, True, False]
     assert [bool(r.sample) for r in reports] == [True, False, True, True]
     assert [s["step"] for s in state.samples] == [10, 20, 30]
     assert state.samples[0]["ids"][: state.samples[0]["prompt"]] == list(b"the ")
     assert flops_per_token(ModelConfig()) == 6 * (4 * (4 * 256**2 + 2 * 256 * 1024) + 256 * 256) + 6 * 4 * 256 * 256
-    assert matmul_flops("cpu", "float32") > 1e8
+    assert matmul_flops("cpu", "float32") > 0
 
 
-def test_batches_come_in_order_and_an_error_on_the_way_comes_through() -> None:
-    assert [b.rows for b in batches(TASK, range(3, 6), device="cpu")] == [TASK.batch(n).rows for n in range(3, 6)]
+def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by hand: 10 steps in 5 s, a validation of 3 s, then 10 steps in 2 s."""
+    clock = iter((100.0, 105.0, 108.0, 108.0, 110.0))
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: next(clock))
+    watch = meter.Meter(replace(CONFIG, total_steps=60), DRY, T=32, first_step=20, matmul_flops=None)
+    run = RunState(
+        step=30, model={}, optimizer={}, losses=[1.0], validations=[{"val_loss": 2.0}], samples=[{"ids": []}]
+    )
+    with watch.paused():
+        pass
+    first = watch.report(run, lr=0.1, validated=True)
+    run.step = 40
+    second = watch.report(run, lr=0.1, validated=False)
+    assert first.tokens_per_second == pytest.approx(10 * CONFIG.B * 32 / 5)
+    assert second.tokens_per_second == pytest.approx(10 * CONFIG.B * 32 / 2)
+    assert first.seconds_left == pytest.approx(30 * 8 / 10)
+    assert second.seconds_left == pytest.approx(20 * 10 / 20)
+    assert (first.val_loss, second.val_loss) == (2.0, None)
+    assert first.utilisation is None
+
+
+@dataclass(frozen=True)
+class FailingTask(PretrainTask):
+    """Has no batch number `fails`."""
+
+    fails: int = -1
+    failed: threading.Event = field(default_factory=threading.Event)
+
+    def batch(self, n: int) -> Batch:
+        if n == self.fails:
+            self.failed.set()
+            raise OSError(f"no batch {n}")
+        return super().batch(n)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_batches_come_in_order_and_an_error_on_the_way_comes_through(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Batch, "pinned", lambda self: self)  # which takes a GPU
+    task = FailingTask(train=STREAMS, val=STREAMS, cfg=CONFIG, T=MODEL.T, device="cpu", fails=24)
+    feed = batches(task, range(3, 100), device=device)
+    for n in range(3, 24):
+        assert torch.equal(next(feed).x, TASK.batch(n).x)
+    with pytest.raises(OSError, match="no batch 24"):
+        next(feed)
+    assert [len(b.x) for b in batches(task, range(5, 7), device=device)] == [CONFIG.B] * 2
+
+
+@pytest.mark.parametrize("fails", [-1, 9])
+def test_a_feed_that_nobody_reads_any_more_ends_its_thread(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full of batches, or with an error that nobody will hear of: closing it must not wait for ever."""
+    monkeypatch.setattr(Batch, "pinned", lambda self: self)
+    task = FailingTask(train=STREAMS, val=STREAMS, cfg=CONFIG, T=MODEL.T, device="cpu", fails=fails)
+    feed = batches(task, range(100), device="cuda")
+    next(feed)
+    assert fails < 0 or task.failed.wait(timeout=60)
+    closing = threading.Thread(target=feed.close, daemon=True)
+    closing.start()
+    closing.join(timeout=60)
+    assert not closing.is_alive()
+    assert "batches" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_ranks_share_rows_without_overlap() -> None:
@@ -303,7 +525,7 @@ def torchrun(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -312,7 +534,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
     done = torchrun(tmp_path)
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in done.stdout.split("LOSSES")[1].split()]
-    _, alone = trained(B=7)
+    _, alone = trained(B=7, total_steps=30, eval_every=10)
     np.testing.assert_allclose(losses, alone.losses, rtol=2e-5)
 
 
@@ -337,55 +559,6 @@ def test_the_stage_starts_its_processes_itself(built_repo: Repo) -> None:
     together = (built_repo.path / "metrics/train.tsv").read_text()
     columns = [np.loadtxt(text.splitlines()[1:])[:, 1] for text in (alone, together)]
     np.testing.assert_allclose(columns[0], columns[1], rtol=1e-4)
-
-
-WRITER = """
-import os, signal, sys, time
-from pathlib import Path
-import torch
-from niels_gpt.train.state import RunFolder, RunState
-
-torch.set_num_threads(1)
-torch.manual_seed(0)
-folder, weights = RunFolder(Path(sys.argv[1])), {"w": torch.randn(400, 400), "n": torch.zeros(1)}
-with folder.locked():
-    folder.save(RunState(step=0, model=weights, optimizer={}))
-seen = []
-for _ in range(20):
-    child = os.fork()
-    if child == 0:
-        with folder.locked():
-            state = folder.load("cpu")
-            while True:
-                state.step += 1
-                state.model["n"] += 1
-                folder.save(state)
-    time.sleep(float(torch.rand(1)) * 0.08)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with folder.locked():
-        state = folder.load("cpu")
-        assert torch.equal(state.model["w"], weights["w"]) and state.step == int(state.model["n"]), state.step
-        assert sorted(p.name for p in folder.path.iterdir()) == ["lock", "state.pt"], list(folder.path.iterdir())
-    seen.append(state.step)
-print(seen)
-"""
-
-
-def test_a_writer_killed_at_any_instant_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER, str(tmp_path / "run")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    steps = [int(x) for x in done.stdout.strip("[]\n").split(",")]
-    assert len(steps) == 20
-    assert steps == sorted(steps)
-    assert steps[-1] > 20
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")

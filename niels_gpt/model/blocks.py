@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import attention_cpu, rope
+from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
 from niels_gpt.model.places import Places
 
 # Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
@@ -22,7 +23,11 @@ _WRITTEN_OUT_T = 512
 
 
 class CausalSelfAttention(nn.Module):
-    """H heads of causal attention with rotary positions. The normal path is torch's fused kernel."""
+    """H heads of causal attention with rotary positions. The normal path is torch's fused kernel.
+
+    Dropout falls on values: a head does not hear a position. Measured, that is as good as on the probabilities, which
+    are to be had in no fused kernel: 1.446 and 1.441 nats on held-out text at p=0.1, and without either 1.48.
+    """
 
     rope_sin: torch.Tensor
     rope_cos: torch.Tensor
@@ -32,18 +37,22 @@ class CausalSelfAttention(nn.Module):
         self.cfg = cfg
         self.qkv = nn.Linear(cfg.C, 3 * cfg.C)
         self.proj = nn.Linear(cfg.C, cfg.C)
-        self.resid_dropout = nn.Dropout(cfg.dropout)
         sin, cos = rope.rope_cache(cfg.T, cfg.D, theta=cfg.rope_theta)
         # A function of the configuration: not part of the weights.
         self.register_buffer("rope_sin", sin, persistent=False)
         self.register_buffer("rope_cos", cos, persistent=False)
 
     def forward(
-        self, x: torch.Tensor, *, places: Places | None = None, return_attn: bool = False
+        self,
+        x: torch.Tensor,
+        *,
+        dropout: RowDropout = NO_DROPOUT,
+        place: int = 0,
+        places: Places | None = None,
+        return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """x (B, T, C) -> (B, T, C); with `return_attn` also the pre-dropout probabilities (B, H, T, T)."""
+        """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
         B, T, C = x.shape
-        dropout = self.cfg.dropout if self.training else 0.0
         if places is None and _compiled_for_gpu(x):
             from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
 
@@ -51,21 +60,22 @@ class CausalSelfAttention(nn.Module):
             q, k, v = split_and_rotate(qkv, self.qkv.bias, self.rope_sin, self.rope_cos, H=self.cfg.H)
         else:
             qkv = self.qkv(x)
-            if places is None and not return_attn and not dropout and attention_cpu.pays(qkv):
+            if places is None and not return_attn and dropout is NO_DROPOUT and attention_cpu.pays(qkv):
                 out = attention_cpu.rotate_and_attend(qkv, self.rope_sin, self.rope_cos, H=self.cfg.H)
                 return cast(torch.Tensor, self.proj(out))
             parts = qkv.split(C, dim=-1)
             q, k, v = (part.view(B, T, self.cfg.H, self.cfg.D).transpose(1, 2) for part in parts)  # (B, H, T, D) each
             sin, cos = (self.rope_sin, self.rope_cos) if places is None else (places.sin, places.cos)
             q, k = rope.apply_rope(q, k, sin, cos)
+        v = dropout.on_vectors(v, place=place)
         mask = None if places is None else places.mask
         attn = q.new_empty(0)
         if return_attn or (q.device.type == "cpu" and q.dtype == torch.bfloat16 and T <= _WRITTEN_OUT_T):
             attn = _probabilities(q, k, mask)
-            out = F.dropout(attn, dropout) @ v
+            out = attn @ v
         else:
-            out = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
-        out = self.resid_dropout(self.proj(out.transpose(1, 2).reshape(B, T, C)))
+            out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        out = self.proj(out.transpose(1, 2).reshape(B, T, C))
         return (out, attn) if return_attn else out
 
 
@@ -91,7 +101,6 @@ class MLP(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(cfg.C, cfg.d_ff)
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C)
-        self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if _compiled_for_gpu(x):
@@ -100,11 +109,11 @@ class MLP(nn.Module):
             h = biased_gelu(F.linear(x, self.fc1.weight), self.fc1.bias)
         else:
             h = F.gelu(self.fc1(x))
-        return cast(torch.Tensor, self.dropout(self.fc2(h)))
+        return cast(torch.Tensor, self.fc2(h))
 
 
 class Block(nn.Module):
-    """x + attn(norm(x)), then + mlp(norm(x))."""
+    """x + attn(norm(x)), then + mlp(norm(x)), with dropout on what is added: `place` and the next two are its own."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -114,15 +123,20 @@ class Block(nn.Module):
         self.mlp = MLP(cfg)
 
     def forward(
-        self, x: torch.Tensor, *, places: Places | None = None, return_attn: bool = False
+        self,
+        x: torch.Tensor,
+        *,
+        dropout: RowDropout = NO_DROPOUT,
+        place: int = 0,
+        places: Places | None = None,
+        return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
-        if return_attn:
-            out, attn = self.attn(self.ln1(x), places=places, return_attn=True)
-            x = x + out
-            return x + self.mlp(self.ln2(x)), attn
-        x = x + self.attn(self.ln1(x), places=places)
-        return x + self.mlp(self.ln2(x))
+        attended = self.attn(self.ln1(x), dropout=dropout, place=place, places=places, return_attn=return_attn)
+        out, attn = attended if return_attn else (attended, None)
+        x = x + dropout.on(out, place=place + 1)
+        x = x + dropout.on(self.mlp(self.ln2(x)), place=place + 2)
+        return x if attn is None else (x, attn)
 
 
 def init_weights(module: nn.Module) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, init_weights
+from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
 from niels_gpt.model.embedding import embed
 from niels_gpt.model.places import places_of
 
@@ -21,7 +22,6 @@ class GPT(nn.Module):
         super().__init__()
         self.cfg = config if isinstance(config, ModelConfig) else ModelConfig.from_dict(config)
         self.tok_emb = nn.Embedding(self.cfg.V, self.cfg.C)
-        self.dropout = nn.Dropout(self.cfg.dropout)
         self.blocks = nn.ModuleList(Block(self.cfg) for _ in range(self.cfg.L))
         self.ln_f = nn.LayerNorm(self.cfg.C)
         self.lm_head = nn.Linear(self.cfg.C, self.cfg.V, bias=False)
@@ -52,19 +52,28 @@ class GPT(nn.Module):
         *,
         position_ids: torch.Tensor | None = None,
         segment_ids: torch.Tensor | None = None,
+        row_keys: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """From what `embed` gives to what `logits` takes, (B, T, C) both."""
+        """From what `embed` gives to what `logits` takes, (B, T, C) both. `row_keys` (B,): what a row's dropout in
+        training depends on; without them it is drawn from torch's generator."""
         if h.shape[1] > self.cfg.T:
             raise ValueError(f"{h.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         attention = cast(Block, self.blocks[0]).attn
         places = places_of(
             sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
         )
-        h = self.dropout(h)
-        for block in self.blocks:
-            h = block(h, places=places)
+        dropout = self._dropout(len(h), row_keys, device=h.device)
+        h = dropout.on(h, place=0)
+        for i, block in enumerate(self.blocks):
+            h = block(h, dropout=dropout, place=1 + 3 * i, places=places)
         normed: torch.Tensor = self.ln_f(h)
         return normed
+
+    def _dropout(self, B: int, row_keys: torch.Tensor | None, *, device: torch.device) -> RowDropout:
+        if not self.training or not self.cfg.dropout:
+            return NO_DROPOUT
+        keys = torch.randint(1 << 62, (B,), device=device) if row_keys is None else row_keys
+        return RowDropout(self.cfg.dropout, keys)
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         """(..., C) -> (..., V) in float32."""

@@ -15,12 +15,14 @@ def rope_cache(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(sin, cos), each (1, 1, T, D//2), for positions 0..T-1.
 
-    Angles are computed in float32 whatever `dtype` is: position 1000 has no exact bf16 neighbour, its sine does.
+    Angles are computed in float32 (in float64 where that is asked for), never in less: position 1000 has no exact bf16
+    neighbour, its sine does.
     """
     assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
-    inv_freq = theta ** (-torch.arange(0, D, 2, device=device, dtype=torch.float32) / D)  # (D/2,)
-    angles = torch.arange(T, device=device, dtype=torch.float32)[:, None] * inv_freq  # (T, D/2)
     dtype = dtype or torch.float32
+    exact = _at_least_float32(dtype)
+    inv_freq = theta ** (-torch.arange(0, D, 2, device=device, dtype=exact) / D)  # (D/2,)
+    angles = torch.arange(T, device=device, dtype=exact)[:, None] * inv_freq  # (T, D/2)
     return angles.sin()[None, None].to(dtype), angles.cos()[None, None].to(dtype)
 
 
@@ -40,12 +42,17 @@ def turn_back_(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> None:
     pairs *= torch.complex(cos, -sin)[:, :, : x.shape[1]].transpose(1, 2)
 
 
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
         # Pairs as complex numbers turn in one pass over memory, a fifth of the time of what follows. Heads go behind
         # positions, where they lie in memory: torch would copy the gradient of pairs that lie otherwise.
-        turns = torch.complex(cos.float(), sin.float()).transpose(1, 2)
-        pairs = torch.view_as_complex(x.transpose(1, 2).float().unflatten(-1, (-1, 2)))
+        exact = _at_least_float32(x.dtype)
+        turns = torch.complex(cos.to(exact), sin.to(exact)).transpose(1, 2)
+        pairs = torch.view_as_complex(x.transpose(1, 2).to(exact).unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * turns).flatten(-2).transpose(1, 2).to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]  # (B, H, T, D/2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)

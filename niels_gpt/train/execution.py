@@ -13,7 +13,7 @@ from niels_gpt.train.ranks import Ranks
 
 @dataclass(frozen=True)
 class Execution:
-    """How steps are executed. Rounding may depend on it; with dropout, so do the masks. What is computed does not."""
+    """How steps are executed. Rounding may depend on it; what is computed does not."""
 
     device: str = "cpu"
     compile: Literal["auto"] | bool = "auto"

@@ -22,20 +22,21 @@ def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
     ready: queue.Queue[Batch | BaseException] = queue.Queue(_AHEAD)
     done = threading.Event()
 
+    def put(item: Batch | BaseException) -> None:
+        while not done.is_set():  # nobody takes anything any more once it is
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
     def draw() -> None:
         try:
             for n in steps:
-                batch = task.batch(n).pinned()
-                while not done.is_set():
-                    try:
-                        ready.put(batch, timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
+                put(task.batch(n).pinned())
                 if done.is_set():
                     return
         except BaseException as error:
-            ready.put(error)
+            put(error)
 
     thread = threading.Thread(target=draw, name="batches", daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.loss import summed_loss
 from niels_gpt.model.gpt import GPT
 from niels_gpt.precision import computing_in, stream_dtype
-from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
 from niels_gpt.train.task import Batch
@@ -32,14 +32,14 @@ class SummedLoss(nn.Module):
             options: dict[str, Any] = {"combo_kernels": True, "benchmark_combo_kernel": False}
             self._hidden = torch.compile(self._computed_hidden, options=options if execution.cuda else {})
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, **places: torch.Tensor) -> torch.Tensor:
-        """`places`: position_ids, segment_ids."""
+    def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
+        """`rows`: position_ids, segment_ids, row_keys."""
         h = self.model.embed(x, dtype=stream_dtype(self._cfg.precision))
-        return summed_loss(self._hidden(h, **places), self.model.lm_head.weight, y)
+        return summed_loss(self._hidden(h, **rows), self.model.lm_head.weight, y)
 
-    def _computed_hidden(self, h: torch.Tensor, **places: Any) -> torch.Tensor:
+    def _computed_hidden(self, h: torch.Tensor, **rows: Any) -> torch.Tensor:
         with computing_in(self._cfg.precision, self._device):
-            return self.model.hidden(h, **places).to(h.dtype)
+            return self.model.hidden(h, **rows).to(h.dtype)
 
 
 class PlainStep:
@@ -58,6 +58,8 @@ class PlainStep:
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
         if state is not None:
             load_optimizer_state(self._optimizers, state)
+        # Of the step at hand, on the device: a recorded step reads it there.
+        self._key = torch.zeros((), dtype=torch.int64, device=execution.device) if model.cfg.dropout else None
         self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
         if execution.ranks.size > 1:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
@@ -73,9 +75,8 @@ class PlainStep:
     def _prepare(self, lr: float, n: int) -> None:
         set_lr(self._optimizers, lr)
         self._model.train()
-        if self._model.cfg.dropout:
-            rank = self._execution.ranks.rank
-            set_seed(derive_seed(self._cfg.seed, "dropout", n, *([rank] if rank else [])))
+        if self._key is not None:
+            self._key.fill_(derive_seed(self._cfg.seed, "dropout", n))
 
     def _update(self, batch: Batch) -> torch.Tensor:
         for optimizer in self._optimizers:
@@ -102,8 +103,13 @@ class PlainStep:
         """The batch in equal parts of as many rows as may go through the model at once."""
         limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
         parts = 1 if limit is None else -(-B // max(1, limit // T))
-        for values in zip(*(tensor.tensor_split(parts) for tensor in batch.tensors.values()), strict=True):
-            yield dict(zip(batch.parts, values, strict=True))
+        inputs = self._inputs(batch)
+        for values in zip(*(tensor.tensor_split(parts) for tensor in inputs.values()), strict=True):
+            yield dict(zip(inputs, values, strict=True))
+
+    def _inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What the loss takes; with dropout also a key for each row, which goes with it wherever it is worked on."""
+        return batch.tensors if self._key is None else {**batch.tensors, "row_keys": self._key + batch.row_numbers}
 
     def _without_sync(self, *, last: bool) -> AbstractContextManager[object]:
         """Gradients travel between ranks once a step, with the last part."""

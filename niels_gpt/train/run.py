@@ -9,6 +9,7 @@ from pathlib import Path
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
+from niels_gpt.precision import settle_bf16
 from niels_gpt.progress import progress
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
@@ -36,6 +37,8 @@ class RunSettings:
 def run_training(model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, settings: RunSettings) -> RunState:
     """Train to the end, or until Ctrl-C or SIGTERM; what comes back is saved, and says by its step which it was."""
     should_stop = stop_on_signal()
+    if cfg.precision == "bf16":
+        settle_bf16(execution.device, say=execution.say)  # now: the machine's rate is measured before the first step
     if not execution.ranks.first:
         state = execution.ranks.from_first(None)
         return train(model, task, cfg, state=state, hooks=_same_pace(settings, should_stop), execution=execution)

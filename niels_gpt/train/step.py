@@ -10,6 +10,7 @@ import torch
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
+from niels_gpt.precision import settle_bf16
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.plain_step import PlainStep
@@ -31,6 +32,8 @@ class Step(Protocol):
 
 def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> Step:
     """The fastest that fits. `state`: the optimizer's, of a run that goes on."""
+    if cfg.precision == "bf16":
+        settle_bf16(execution.device, say=execution.say)
     if execution.cuda and execution.deterministic and model.cfg.T > _ORDERED_T:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         torch.use_deterministic_algorithms(True)

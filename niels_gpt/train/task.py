@@ -9,10 +9,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from niels_gpt.batching import Draw, draw_rows, gather_rows, split_targets
+from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
-from niels_gpt.document_mask import DocumentMasked, document_segments
 from niels_gpt.eval import evaluate, mean_chat_loss
 from niels_gpt.loss import IGNORE_INDEX, count_targets
 from niels_gpt.model.gpt import GPT
@@ -24,10 +23,11 @@ from niels_gpt.windows import TokenStream
 class Batch:
     """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source.
 
-    All numbers lie in one tensor, so that a batch travels in one piece: x, y and, if given, position and segment ids.
+    All numbers lie in one tensor, so that a batch travels in one piece: x, y and, if given, position and segment ids,
+    then which row of the whole batch each one is.
     """
 
-    numbers: torch.Tensor  # `parts` times (B, T) and the number of targets, int64
+    numbers: torch.Tensor  # `parts` times (B, T), B row numbers and the number of targets, int64
     B: int
     parts: tuple[str, ...]
     rows: dict[str, int]
@@ -36,13 +36,14 @@ class Batch:
     def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int], **more: torch.Tensor | None) -> Batch:
         """`more`: position_ids, segment_ids."""
         parts = {"x": x, "y": y, **{name: value for name, value in more.items() if value is not None}}
-        numbers = torch.cat((*(value.long().flatten() for value in parts.values()), count_targets(y)[None]))
-        return cls(numbers=numbers, B=len(x), parts=tuple(parts), rows=rows)
+        row_numbers = torch.arange(len(x), device=x.device)
+        flat = (*(value.long().flatten() for value in parts.values()), row_numbers, count_targets(y)[None])
+        return cls(numbers=torch.cat(flat), B=len(x), parts=tuple(parts), rows=rows)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """(B, T) each, by name."""
-        stacked = self.numbers[:-1].view(len(self.parts), self.B, -1)
+        stacked = self.numbers[: -self.B - 1].view(len(self.parts), self.B, -1)
         return dict(zip(self.parts, stacked, strict=True))
 
     @property
@@ -54,13 +55,18 @@ class Batch:
         return self.tensors["y"]
 
     @property
+    def row_numbers(self) -> torch.Tensor:
+        """(B,): where in the whole batch its rows stood."""
+        return self.numbers[-self.B - 1 : -1]
+
+    @property
     def targets(self) -> torch.Tensor:
         return self.numbers[-1]
 
     def take(self, rows: slice) -> Batch:
         """Some of the rows, still counted against the targets of all."""
-        kept = [value[rows] for value in self.tensors.values()]
-        return replace(self, numbers=torch.cat((*(v.flatten() for v in kept), self.numbers[-1:])), B=len(kept[0]))
+        kept = [value[rows].flatten() for value in (*self.tensors.values(), self.row_numbers)]
+        return replace(self, numbers=torch.cat((*kept, self.numbers[-1:])), B=len(kept[-1]))
 
     def to(self, device: str) -> Batch:
         return replace(self, numbers=self.numbers.to(device, non_blocking=True))
@@ -99,16 +105,13 @@ def release(sources: Mapping[str, TokenStream | SFTExampleDataset]) -> None:
 @dataclass(frozen=True)
 class PretrainTask:
     """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows.
-
-    With `document_end`, the token that ends every document, none sees what stood before it in its window.
-    """
+    Where a stream knows its documents, none sees what stood before it in its window."""
 
     train: Mapping[str, TokenStream]
     val: Mapping[str, TokenStream]
     cfg: TrainConfig
     T: int
     device: str
-    document_end: int | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -117,8 +120,8 @@ class PretrainTask:
     def batch(self, n: int) -> Batch:
         draw = self._draw(n)
         x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
+        segments = gather_segments(self.train, draw, T=self.T)
         release(self.train)
-        segments = None if self.document_end is None else document_segments(x, document_end=self.document_end)
         return Batch.of(x, y, draw.counts(), segment_ids=segments)
 
     def describe(self, n: int) -> str:
@@ -138,7 +141,7 @@ class PretrainTask:
 
     def validate(self, model: GPT) -> dict[str, float]:
         losses = evaluate(
-            model if self.document_end is None else DocumentMasked(model, document_end=self.document_end),
+            model,
             self.val,
             eval_steps=self.cfg.eval_steps,
             B=self.cfg.B,

@@ -32,7 +32,6 @@ def takes_threads(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
         (execution.device, execution.ranks.size) == ("cpu", 1)
         and execution.micro_batch_tokens is None  # somebody wants less in memory at once, not more
         and execution.compile is not True  # the compiler is not made for several threads
-        and model.cfg.dropout == 0  # its masks come from one generator, in the order in which they are asked for
         and threads > 1
         and cfg.B % threads == 0
         and threads * model.parameter_count() * 4 <= _GRADIENT_BYTES
@@ -65,7 +64,7 @@ class ThreadStep(PlainStep):
         # Settings of this thread: its products are its own, and so are the weights it rounds to bf16.
         torch.set_num_threads(1)
         torch.set_autocast_cache_enabled(False)
-        loss = self._loss(**batch.tensors) / batch.targets
+        loss = self._loss(**self._inputs(batch)) / batch.targets
         return loss.detach(), torch.autograd.grad(loss, list(self._model.parameters()))
 
 

@@ -1,0 +1,134 @@
+"""Dropout: the masks of a row depend on (seed, step, row, place) alone, however the batch is worked on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.model.dropout import RowDropout, dropped_numbers
+from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import set_seed
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.plain_step import PlainStep
+from niels_gpt.train.ranks import Ranks
+from niels_gpt.train.task import Batch
+from niels_gpt.train.thread_step import ThreadStep
+
+WET = ModelConfig(V=40, T=24, C=32, L=2, H=2, d_ff=64, dropout=0.3)
+CONFIG = TrainConfig(total_steps=4, B=6, seed=3)
+KEYS = torch.arange(64) + (1 << 61)
+COUNT = 4096
+
+
+def batch() -> Batch:
+    x = torch.randint(0, WET.V, (CONFIG.B, WET.T), generator=torch.Generator().manual_seed(0))
+    return Batch.of(x, x.roll(-1, 1), {"a": CONFIG.B})
+
+
+def weights_after(*steps: int, execution: Execution | None = None, seed: int = 3) -> torch.Tensor:
+    set_seed(1)
+    model = GPT(WET)
+    step = PlainStep(model, replace(CONFIG, seed=seed), execution or Execution(), state=None)
+    for n in steps:
+        step(batch(), lr=1e-2, n=n)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("tokens", [1, 2 * WET.T, 5 * WET.T])
+def test_micro_batches_do_not_change_what_is_learned(tokens: int) -> None:
+    parts = weights_after(0, 1, execution=Execution(micro_batch_tokens=tokens))
+    # Rounding aside: another mask moves weights by a hundredth, the learning rate itself.
+    torch.testing.assert_close(parts, weights_after(0, 1), rtol=0, atol=1e-4)
+
+
+def test_steps_and_seeds_have_masks_of_their_own() -> None:
+    first = weights_after(0)
+    assert torch.equal(first, weights_after(0))
+    for other in (weights_after(1), weights_after(0, seed=4)):
+        assert (first - other).abs().max() > 1e-3
+
+
+def test_rows_of_a_batch_have_masks_of_their_own() -> None:
+    step = PlainStep(GPT(WET), CONFIG, Execution(), state=None)
+    assert len(step._inputs(batch())["row_keys"].unique()) == CONFIG.B
+
+
+def test_ranks_and_threads_take_the_masks_of_the_rows_they_work_on() -> None:
+    set_seed(1)
+    model = GPT(WET)
+    whole = PlainStep(model, CONFIG, Execution(), state=None)
+    expected = float(whole(batch(), lr=0.0, n=7))
+    halves = [batch().take(Ranks(rank=rank, size=2).rows(CONFIG.B)) for rank in (0, 1)]
+    whole._prepare(0.0, 7)
+    with torch.no_grad():
+        got = sum(float(whole._loss(**whole._inputs(half)) / half.targets) for half in halves)
+    assert got == pytest.approx(expected, rel=1e-5)
+    threads = ThreadStep(model, CONFIG, Execution(), state=None)
+    threads._prepare(0.0, 7)
+    assert sum(float(threads._part(half)[0]) for half in halves) == pytest.approx(expected, rel=1e-5)
+
+
+def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:
+    for p in (0.1, 0.5, 0.9):
+        share = dropped_numbers(KEYS, place=0, count=COUNT, p=p).float().mean().item()
+        assert share == pytest.approx(p, abs=0.005)  # nine standard deviations at most
+    h = torch.ones(64, 4, COUNT // 4)
+    out = RowDropout(0.25, KEYS).on(h, place=1)
+    assert out.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert out.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert torch.equal(RowDropout(0.25, None).on(h, place=1), h)
+
+
+def test_masks_of_rows_places_and_neighbours_are_not_alike() -> None:
+    """Agreement of two independent masks of one half is one half."""
+    by_place = [dropped_numbers(KEYS, place=place, count=COUNT, p=0.5) for place in range(4)]
+    for one, other in pairwise(by_place):
+        assert (one == other).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert (by_place[0][1:] == by_place[1][:-1]).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    masks = by_place[0]
+    spectrum = torch.fft.rfft(1 - 2.0 * masks).abs() / COUNT**0.5
+    assert spectrum.max() < 5, "some period stands out"  # 3.4 is what the largest of so many is on average
+    agreement = (masks[:, None] == masks[None]).float().mean(-1)
+    agreement.fill_diagonal_(0.5)
+    assert (agreement - 0.5).abs().max() < 0.06  # seven standard deviations of 4096 draws
+    for shift in (1, 2, 3, 16, 32, 64, 256, 1024):
+        assert (masks == masks.roll(shift, 1)).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert masks.float().mean(0).sub(0.5).abs().max() < 0.5  # no position falls in every row, or in none
+
+
+def test_a_model_by_itself_draws_its_masks_from_torch() -> None:
+    model, x = GPT(WET), batch().x
+    set_seed(0)
+    first = model(x)
+    assert not torch.equal(first, model(x))
+    set_seed(0)
+    assert torch.equal(first, model(x))
+    assert torch.equal(model.eval()(x), model(x))
+
+
+def test_every_part_of_the_model_that_adds_is_dropped_from_at_a_place_of_its_own() -> None:
+    """The embedding, and of each block what heads hear, what attention adds and what the MLP adds."""
+    model = GPT(replace(WET, L=2, dropout=0.9))
+    places: list[int] = []
+    real = RowDropout._masked
+
+    def noted(self: RowDropout, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
+        out = real(self, h, shape, place)
+        assert (out == 0).float().mean() > 0.8
+        places.append(place)
+        return out
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowDropout, "_masked", noted)
+        model(batch().x)
+    assert sorted(places) == list(range(7))
+
+
+def test_a_head_does_not_hear_a_position_at_all_or_hears_all_of_it() -> None:
+    heard = RowDropout(0.5, KEYS).on_vectors(torch.ones(64, 2, 8, 4), place=0)
+    assert heard.sum(-1).unique().tolist() == [0.0, 8.0]
+    assert (heard[:, 0, :, 0] != heard[:, 1, :, 0]).any(), "heads have masks of their own"
