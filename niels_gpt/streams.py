@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.atomic import atomic_path, write_json
+from niels_gpt.batching import BytesSources
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import (
     DIALOGUE_DELIM,
@@ -23,10 +24,22 @@ from niels_gpt.data import (
     split_primer_dialogues,
     split_roam_paths,
 )
+from niels_gpt.data.hub import HubError
+
+__all__ = [
+    "BytesSources",
+    "StreamBuildConfig",
+    "build_primer_stream",
+    "build_primer_streams",
+    "build_roam_stream",
+    "build_roam_streams",
+    "build_sources",
+    "build_wiki_stream",
+    "build_wiki_streams",
+]
 
 SEPARATOR = "\n\n"
 ALL_SOURCES = ("wiki", "roam", "primer")
-BytesSources = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -107,11 +120,13 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
     for name in cfg.enabled_sources:
         try:
             splits = describe[name](cfg)
-        except FileNotFoundError as error:
-            if cfg.allow_missing_sources and name not in cfg.required_sources:
+        except (OSError, HubError) as error:  # not there, or not to be had
+            required = name in cfg.required_sources
+            if cfg.allow_missing_sources and not required:
                 continue
+            lists = "required_sources and enabled_sources" if required else "enabled_sources"
             raise RuntimeError(
-                f"source {name!r} is missing: {error}; add it, or take it out of enabled_sources"
+                f"{'required ' * required}source {name!r} is missing: {error}; add it, or take it out of {lists}"
             ) from error
         for split, stream in splits.items():
             built[split][name] = _cached(cfg, f"{name}_{split}", stream)
@@ -198,7 +213,7 @@ def _cached(cfg: StreamBuildConfig, name: str, stream: _Stream) -> bytes:
     if not cfg.force_rebuild and bin_path.is_file() and meta_path.is_file():
         try:
             known = json.loads(meta_path.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):  # damaged: built anew
             known = None
         data = bin_path.read_bytes()
         if known == {**stream.meta, "bytes": len(data)}:

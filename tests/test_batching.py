@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from niels_gpt import batching, streams
 from niels_gpt.batching import _randints, draw_rows, get_batch
 from niels_gpt.windows import TokenStream, check_lengths
 
@@ -66,16 +67,29 @@ def test_every_window_is_reachable_and_the_ends_are_included() -> None:
 @pytest.mark.parametrize(
     ("p", "T", "sentence"),
     [
-        ({**P, "wiki": 0.6}, 16, "sum to 1"),
+        ({**P, "wiki": 0.6}, 16, r"sum to 1\.0, got .*'wiki': 0\.6"),
+        ({**P, "wiki": float("nan")}, 16, r"sum to 1\.0, got .* with sum nan"),
+        ({**P, "wiki": 0.5 + 2e-6}, 16, r"sum to 1\.0"),
         ({"wiki": 1.5, "roam": -0.7, "primer": 0.2}, 16, ">= 0"),
         ({"wiki": 0.5, "roam": 0.5}, 16, r"without a probability \['primer'\]"),
         ({**P, "extra": 0.0}, 16, r"without a source \['extra'\]"),
-        (P, 1560, r"'primer': 1550.*|'wiki': 1300"),
+        (P, 1560, r"T\+1 = 1561 tokens: \{'primer': 1550, 'wiki': 1300\}$"),
+        (P, 1300, r"T\+1 = 1301 tokens: \{'wiki': 1300\}$"),
     ],
 )
 def test_what_makes_no_sense_is_refused(p: dict[str, float], T: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         get_batch(SOURCES, p=p, B=2, T=T, device="cpu")
+
+
+def test_probabilities_may_be_off_by_rounding_and_a_source_just_long_enough() -> None:
+    x, _ = get_batch(SOURCES, p={**P, "wiki": 0.5 + 5e-7}, B=2, T=1299, device="cpu")
+    assert x.shape == (2, 1299)
+
+
+def test_the_seeds_type_of_sources_is_one_type() -> None:
+    assert batching.BytesSources is streams.BytesSources
+    assert batching.BytesSources == dict[str, bytes]
 
 
 @given(lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(lambda ls: max(ls) > 5), T=st.integers(1, 5))

@@ -1,113 +1,24 @@
-"""The token cache of seed 004: its four acceptance tests, and what must not go wrong."""
+"""Budgets, shards, meta.json, and the mix of several caches. (The seed's acceptance tests have files of their own.)"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, build_split_cache
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
 from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import list_files, read_meta, sha256_file
-from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.chat_inspection import mark_chat
-from niels_gpt.chat_template import format_chat
-from niels_gpt.sft_mask import supervised
-from niels_gpt.split import split_groups
-from niels_gpt.tokenizer import ByteTokenizer
-
-TOK = ByteTokenizer()
-SYS, USR, ASST, EOT = (TOK.special_token_ids()[name] for name in ("sys", "usr", "asst", "eot"))
-TEXTS = [f"text number {i} " * (1 + i % 7) for i in range(200)]
-EXCHANGES = [[{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"answer {i}"}] for i in range(40)]
-CHATS = [exchange * (1 + i % 3) for i, exchange in enumerate(EXCHANGES)]
-
-
-def pretrain(out: Path, **changes: object) -> Path:
-    options = {
-        "tokenizer": TOK,
-        "max_train_tokens": 5000,
-        "max_val_tokens": 500,
-        "shard_bytes": 1000,
-        "seed": 1,
-        "shuffle_buffer": 16,
-    }
-    build_pretrain_cache(TEXTS, str(out), **{**options, **changes})  # type: ignore[arg-type]
-    return out
-
-
-def files(folder: Path) -> dict[str, str]:
-    return {p.relative_to(folder).as_posix(): sha256_file(p) for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def tokens(folder: Path) -> np.ndarray:
-    return np.concatenate([np.fromfile(p, "<u2") for p in sorted(folder.glob("shard_*.bin"))])
-
-
-def documents(folder: Path) -> list[str]:
-    ids, offsets = tokens(folder), np.load(folder / "offsets.npy")
-    ends = np.append(offsets[1:], len(ids))
-    assert all(ids[end - 1] == EOT for end in ends)
-    return [TOK.decode(ids[a:b]) for a, b in zip(offsets, ends, strict=True)]
-
-
-# The seed's acceptance tests
-
-
-def test_only_a_b_and_eot_of_the_assistant_are_supervised(tmp_path: Path) -> None:
-    sequence = np.array([SYS, 1, EOT, USR, 2, 3, EOT, ASST, 65, 66, EOT], dtype="<u2")
-    sequence.tofile(tmp_path / "t.bin")
-    np.save(tmp_path / "i.npy", np.array([0], dtype=np.int64))
-    dataset = SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=16, device="cpu", eot_id=EOT, asst_id=ASST)
-    x, y, masked = dataset.get_batch(B=1, generator=torch.Generator())
-    assert x.shape == y.shape == masked.shape == (1, 16)
-    assert masked[0, masked[0] != -100].tolist() == [65, 66, EOT]
-    assert (masked[0] != -100).nonzero().flatten().tolist() == [7, 8, 9]
-    assert y[0, 10:].tolist() == [EOT] * 6  # padding, and none of it is learned
-
-
-def test_windows_are_shifted_and_within_the_vocabulary(tmp_path: Path) -> None:
-    dataset = PretrainTokenStreamDataset(str(pretrain(tmp_path / "c") / "train"), T=32, device="cpu")
-    x, y = dataset.get_batch(B=64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(y[:, :-1], x[:, 1:])
-    assert x.dtype == torch.int64
-    assert 0 <= int(x.min()) <= int(x.max()) < TOK.vocab_size
-
-
-def test_a_cache_gives_back_what_went_in(tmp_path: Path) -> None:
-    out = pretrain(tmp_path / "c")
-    train, val = documents(out / "train"), documents(out / "val")
-    assert set(train) <= set(TEXTS)
-    assert not set(train) & set(val)
-    build_sft_cache(CHATS, tmp_path / "s", tokenizer=TOK, val_frac=0.1, seed=1)
-    expected = sorted(format_chat(TOK, chat) for chat in CHATS)
-    found = []
-    for split in ("train", "val"):
-        ids, offsets = np.fromfile(tmp_path / f"s/{split}_tokens.bin", "<u2"), np.load(tmp_path / f"s/{split}_idx.npy")
-        assert offsets.dtype == np.int64
-        found += [part.tolist() for part in np.split(ids, offsets[1:])]
-    assert sorted(found) == expected
-    meta = read_meta(tmp_path / "s/meta.json")
-    assert (meta["train_examples"], meta["val_examples"]) == (36, 4)
-
-
-def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
-    assert files(pretrain(tmp_path / "a")) == files(pretrain(tmp_path / "b"))
-    assert files(pretrain(tmp_path / "a")) != files(pretrain(tmp_path / "c", seed=2))
-    for name in ("d", "e"):
-        build_sft_cache(CHATS, tmp_path / name, tokenizer=TOK, val_frac=0.1, seed=1)
-    assert files(tmp_path / "d") == files(tmp_path / "e")
-
-
-# Budgets, shards, meta
+from niels_gpt.cache.meta import describe_origin, list_files, read_meta
+from niels_gpt.tokenizer import write_tokenizer
+from stages import mix
+from stages.params import parse_params
+from stages.stage import Inputs, Stage
+from tests.conftest import ROOT
+from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens
 
 
 def test_budgets_end_at_a_documents_end_and_fill_in_proportion(tmp_path: Path) -> None:
@@ -161,128 +72,111 @@ def test_given_splits_are_kept_whole(tmp_path: Path) -> None:
     assert documents(tmp_path / "c/val") == TEXTS[150:]
 
 
-def test_every_window_is_equally_likely(tmp_path: Path) -> None:
-    np.arange(0, 11, dtype="<u2").tofile(tmp_path / "shard_00000.bin")  # 8 windows of T=3
-    np.arange(100, 105, dtype="<u2").tofile(tmp_path / "shard_00001.bin")  # 2
-    np.arange(200, 202, dtype="<u2").tofile(tmp_path / "shard_00002.bin")  # none
-    dataset = PretrainTokenStreamDataset(tmp_path, T=3, device="cpu")
-    x, _ = dataset.get_batch(B=20_000, generator=torch.Generator().manual_seed(0))
-    starts, counts = np.unique(x[:, 0].numpy(), return_counts=True)
-    assert starts.tolist() == [*range(8), 100, 101]
-    assert np.all(np.abs(counts - 2000) < 5 * (2000 * 0.9) ** 0.5)
+def test_meta_names_the_tokenizer_by_the_hash_of_its_file(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "t", model=None)
+    expected = hashlib.sha256((tmp_path / "t/tokenizer.json").read_bytes()).hexdigest()
+    assert read_meta(pretrain(tmp_path / "c") / "meta.json")["tokenizer_sha256"] == expected
+    assert read_meta(tmp_path / "t/meta.json")["tokenizer_sha256"] == expected
 
 
-# SFT
-
-
-def slow_mask(ids: list[int], length: int) -> list[bool]:
-    inside, out = False, []
-    for place, token in enumerate(ids):
-        out.append(inside and place < length)
-        if token == ASST:
-            inside = True
-        elif token == EOT:
-            inside = False
-    return out
-
-
-@settings(max_examples=200)
-@given(st.lists(st.sampled_from([1, 2, SYS, USR, ASST, EOT]), min_size=1, max_size=40), st.integers(1, 50))
-def test_masks_agree_with_a_slow_reference(ids: list[int], T: int) -> None:
-    inside = supervised(np.array([ids]), asst_id=ASST, eot_id=EOT)[0].tolist()
-    assert inside == slow_mask(ids, len(ids))
-
-
-def test_multi_turn_padding_and_truncation(tmp_path: Path) -> None:
-    build_sft_cache(CHATS, tmp_path / "s", tokenizer=TOK, val_frac=0.1, seed=1)
-    for T in (8, 20, 200):
-        dataset = SFTExampleDataset(
-            tmp_path / "s/train_tokens.bin", tmp_path / "s/train_idx.npy", T=T, device="cpu", eot_id=EOT
-        )
-        x, y, masked = dataset.get_batch(B=50, generator=torch.Generator().manual_seed(2))
-        assert torch.equal(y[:, :-1], x[:, 1:])
-        for row_x, row_y, row_masked in zip(x.tolist(), y.tolist(), masked.tolist(), strict=True):
-            ids = [row_x[0], *row_y]
-            length = max(i for i, t in enumerate(ids) if t != EOT) + 2  # the last turn's own EOT belongs to it
-            expected = [t if m else -100 for t, m in zip(ids, slow_mask(ids, length), strict=True)][1:]
-            assert row_masked == expected
-
-
-def test_examples_with_nothing_to_learn_are_dropped_and_counted(tmp_path: Path) -> None:
-    long = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}]
-    silent = [{"role": "user", "content": "anybody there?"}]
-    build_sft_cache([*CHATS, long, silent], tmp_path / "s", tokenizer=TOK, val_frac=0.1, seed=1, T=64)
-    meta = read_meta(tmp_path / "s/meta.json")
-    assert meta["train_dropped"] + meta["val_dropped"] == 2
-    assert meta["train_examples"] + meta["val_examples"] == 40
-
-
-def test_a_group_is_never_torn_apart(tmp_path: Path) -> None:
-    groups = [f"tree{i // 4}" for i in range(40)]
-    train, val = split_groups(groups, val_frac=0.2, seed=3)
-    assert sorted(train + val) == list(range(40))
-    assert len(val) == 8
-    assert not {groups[i] for i in train} & {groups[i] for i in val}
+def test_meta_says_where_the_text_came_from_and_how_it_was_split() -> None:
+    facts = {"name": "web", "dataset": "hub/web", "config": "c", "revision": "r", "streaming": True}
+    told = describe_origin(facts, {"by": "document", "seed": 9, "val_frac": 0.1})
+    assert (told["dataset_name"], told["dataset_config"], told["dataset_revision"]) == ("hub/web", "c", "r")
+    assert (told["split_rule"], told["seed"]) == ("document", 9)
+    told = describe_origin({**facts, "dataset": None, "config": None}, {"by": "given"})
+    assert (told["dataset_name"], told["dataset_config"], told["seed"]) == ("web", None, None)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "sentence"),
+    ("texts", "budgets", "sentence"),
     [
-        ("t.bin", b"", "no token file"),
-        ("t.bin", b"abc", "no token file"),
-        ("i.npy", b"junk", "no file of offsets"),
-        ("i.npy", None, "does not hold the ascending offsets"),
+        ([], (1000, 100), "notes has no document for its train split that fits a budget of 1,000 tokens"),
+        (["x" * 5000] * 3, (1000, 100), "max_train_tokens"),
+        (["only one"], (1000, 100), "notes has no document for its val split that fits a budget of 100 tokens"),
+        (["x" * 200] * 3, (1000, 100), "max_val_tokens"),
     ],
 )
-def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, data: bytes | None, sentence: str) -> None:
-    np.array([ASST, 1, EOT], dtype="<u2").tofile(tmp_path / "t.bin")
-    np.save(tmp_path / "i.npy", np.array([0], dtype=np.int64))
-    if data is None:
-        np.save(tmp_path / "i.npy", np.array([0, 9], dtype=np.int64))
-    else:
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=sentence) as error:
-        SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=4, device="cpu", eot_id=EOT, asst_id=ASST)
-    assert name in str(error.value)
-
-
-def test_a_folder_without_shards_or_too_short_ones(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no shard_\*\.bin"):
-        PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")
-    np.arange(4, dtype="<u2").tofile(tmp_path / "shard_00000.bin")
-    with pytest.raises(ValueError, match="too short"):
-        PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")
-
-
-def test_a_marked_chat_shows_exactly_what_is_learned(tmp_path: Path) -> None:
-    chat = [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "yo"},
-        {"role": "user", "content": "more"},
-        {"role": "assistant", "content": "no"},
-    ]
-    build_sft_cache([chat, *CHATS[:5]], tmp_path / "s", tokenizer=TOK, val_frac=0.1, seed=3)
-    paths = (tmp_path / "s/train_tokens.bin", tmp_path / "s/train_idx.npy")
-    whole = "<sys>be brief<eot><usr>hi<eot><asst>«yo<eot>»<usr>more<eot><asst>«no<eot>»"
-    for T, expected in ((64, whole), (20, "<sys>be brief<eot><usr>hi<eot><asst>«yo<eot>»<usr>mo")):
-        dataset = SFTExampleDataset(*paths, T=T, device="cpu", eot_id=EOT)
-        shown = []
-        for row in range(len(dataset)):
-            x, y, masked = (tensor[0].tolist() for tensor in dataset.examples(np.array([row])))
-            ids, learned = [x[0], *y], [False, *(target != -100 for target in masked)]
-            shown.append(mark_chat(TOK, ids, learned, color=False))
-        assert expected in shown
-    assert "\033[1;32m" in mark_chat(TOK, ids, learned, color=True)
-
-
-@pytest.mark.parametrize("workers", [1, 3, 8])
-def test_bytes_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+def test_a_split_that_would_be_empty_is_refused(
+    tmp_path: Path, texts: list[str], budgets: tuple[int, int], sentence: str
 ) -> None:
-    expected = files(pretrain(tmp_path / "a"))
-    monkeypatch.setattr(os, "cpu_count", lambda: workers)
-    assert files(pretrain(tmp_path / "b")) == expected
+    with pytest.raises(ValueError, match=sentence):
+        build_pretrain_cache(
+            texts,
+            tmp_path / "c",
+            tokenizer=TOK,
+            max_train_tokens=budgets[0],
+            max_val_tokens=budgets[1],
+            shard_bytes=1000,
+            seed=1,
+            shuffle_buffer=None,
+            source_name="notes",
+        )
+    with pytest.raises(ValueError, match="notes has no text in its val split"):
+        build_split_cache(
+            {"train": TEXTS, "val": []}, tmp_path / "c", tokenizer=TOK, shard_bytes=1000, seed=1, source_name="notes"
+        )
+    assert not list(tmp_path.iterdir())
+
+
+# The mix
+
+PARAMS = parse_params((ROOT / "presets/sample.yaml").read_text())[0]
+
+
+@pytest.fixture
+def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `shard` and `tokenize` leave for `mix`, of every source of the sample."""
+    monkeypatch.chdir(tmp_path)
+    shared = {"tokenizer_sha256": "a" * 64, "vocab_size": 260}
+    for name in PARAMS.sources:
+        split = {"tokens": 10, "shards": []}
+        write_json(tmp_path / f"cache/manifests/{name}.json", {**shared, "train": split, "val": split})
+    for name in PARAMS.chats:
+        chats = {**shared, "special_token_ids": {}, "token_dtype": "uint16-le", "folder": "f", "files": []}
+        write_json(tmp_path / f"cache/chat_manifests/{name}.json", chats)
+    return tmp_path / "cache"
+
+
+def run_mix() -> Stage:
+    stage = Stage(name="mix", key="", params=PARAMS, inputs=Inputs({}, {}))
+    mix.main(stage)
+    return stage
+
+
+def test_a_mix_names_every_source_once_and_what_they_share(manifests: Path) -> None:
+    stage = run_mix()
+    for name, sources in (("mix", PARAMS.sources), ("chat_mix", PARAMS.chats)):
+        joined = read_meta(stage.out(f"cache/{name}.json"))
+        assert (joined["tokenizer_sha256"], joined["vocab_size"]) == ("a" * 64, 260)
+        assert {key: source["val_name"] for key, source in joined["sources"].items()} == {
+            key: source.val_name for key, source in sources.items()
+        }
+        assert not any("tokenizer_sha256" in source for source in joined["sources"].values())
+
+
+@pytest.mark.parametrize("change", [{"tokenizer_sha256": "b" * 64}, {"vocab_size": 300}])
+@pytest.mark.parametrize("which", ["one text", "one chat", "all chats"])
+def test_sources_of_different_tokenizers_are_not_mixed(manifests: Path, which: str, change: dict[str, object]) -> None:
+    folder = manifests / ("manifests" if which == "one text" else "chat_manifests")
+    changed = sorted(folder.iterdir())[: None if which == "all chats" else 1]
+    for file in changed:
+        write_json(file, {**read_meta(file), **change})
+    with pytest.raises(ValueError, match="were encoded by different tokenizers") as error:
+        run_mix()
+    assert ("texts" if which == "all chats" else changed[0].stem) in str(error.value)
+
+
+def test_a_damaged_manifest_is_named(manifests: Path) -> None:
+    file = sorted((manifests / "manifests").iterdir())[-1]
+    for text, sentence in (
+        ('{"tokens', "is not valid JSON"),
+        ("{}", "lacks tokenizer_sha256, vocab_size, train.tokens"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=sentence) as error:
+            run_mix()
+        assert str(file.relative_to(manifests.parent)) in str(error.value)
 
 
 def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:

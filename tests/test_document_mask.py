@@ -1,16 +1,24 @@
-"""train.document_mask: documents that share a window do not see each other."""
+"""train.document_mask: documents that share a window do not see each other. Where one begins, offsets say."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from torch.nn import functional as F
 
+from niels_gpt.atomic import write_json
+from niels_gpt.batching import draw_rows, gather_segments
+from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.meta import list_files
+from niels_gpt.cache.shards import write_shards
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.document_mask import DocumentMasked, document_segments
+from niels_gpt.eval import evaluate, score_stream
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import set_seed
+from niels_gpt.rng import derive_seed, make_generator, set_seed
 from niels_gpt.train.loop import train
 from niels_gpt.train.task import PretrainTask
 from niels_gpt.windows import TokenStream
@@ -19,38 +27,155 @@ EOT = 19
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)
 
 
-def test_a_document_ends_with_its_own_eot() -> None:
-    x = torch.tensor([[1, 2, EOT, 3, EOT, EOT, 4], [EOT, 1, 1, 1, 1, 1, EOT]])
-    assert document_segments(x, document_end=EOT).tolist() == [[0, 0, 0, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
+def corpus(seed: int = 0, documents: int = 90) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, where documents begin). The token that ends documents stands inside of them, too, as it may."""
+    dice = np.random.default_rng(seed)
+    lengths = dice.integers(1, 25, documents)
+    return dice.integers(0, EOT + 1, lengths.sum()).astype("<u2"), np.concatenate(([0], lengths.cumsum()[:-1]))
 
 
-def test_a_masked_document_is_predicted_as_if_it_stood_alone() -> None:
+TOKENS, STARTS = corpus()
+PLAIN = TokenStream(np.split(TOKENS, (300, 317, 700)))  # of which one is too short for a window
+MASKED = TokenStream(PLAIN.arrays, documents=STARTS)
+
+
+def expected_segments(place: int, T: int) -> list[int]:
+    number = [int(np.searchsorted(STARTS, i, side="right")) for i in range(place, place + T)]
+    return [n - number[0] for n in number]
+
+
+def places(stream: TokenStream, T: int) -> list[int]:
+    """How many tokens of the whole stream stand before each window."""
+    ends = np.cumsum([len(array) for array in stream.arrays]).tolist()
+    return [
+        place
+        for start, end in zip([0, *ends], ends, strict=False)
+        for place in range(start, end - T)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("T", [1, 16, 40])
+def test_a_document_begins_where_its_offset_says_and_nowhere_else(T: int) -> None:
+    for stream in (MASKED, TokenStream([TOKENS], documents=STARTS)):
+        segments = stream.segments(np.arange(stream.windows(T)), T)
+        assert segments is not None
+        assert segments.tolist() == [expected_segments(place, T) for place in places(stream, T)]
+    assert PLAIN.segments(np.arange(3), T) is None
+
+
+def test_rows_of_several_sources_keep_their_own_documents() -> None:
+    sources, p = {"a": MASKED, "b": TokenStream([TOKENS[::-1]]), "c": MASKED}, {"a": 0.4, "b": 0.3, "c": 0.3}
+    draw = draw_rows(sources, p=p, B=30, T=16, generator=torch.Generator().manual_seed(0))
+    segments = gather_segments(sources, draw, T=16)
+    assert segments is not None
+    before = places(MASKED, 16)
+    for row, choice, window in zip(segments.tolist(), draw.choices, draw.windows, strict=True):
+        assert row == ([0] * 16 if choice == 1 else expected_segments(before[window], 16))
+    assert gather_segments({"a": PLAIN, "b": PLAIN, "c": PLAIN}, draw, T=16) is None
+
+
+def losses_one_by_one(model: GPT, stream: TokenStream, numbers: np.ndarray, T: int) -> torch.Tensor:
+    """(n, T): each document of a window predicted as if nothing else were there."""
+    before, rows = places(stream, T), []
+    for number, window in zip(numbers.tolist(), torch.from_numpy(stream.gather(numbers, T)), strict=True):
+        segments = torch.tensor(expected_segments(before[number], T))
+        parts = [model(window[:-1][segments == k][None])[0] for k in range(int(segments[-1]) + 1)]
+        rows.append(F.cross_entropy(torch.cat(parts), window[1:], reduction="none"))
+    return torch.stack(rows).detach()
+
+
+@pytest.fixture
+def model() -> GPT:
     set_seed(0)
     model = GPT(CFG).eval()
-    first, second = torch.randint(0, EOT, (1, 6)), torch.randint(0, EOT, (1, 8))
-    window = torch.cat((first, torch.tensor([[EOT]]), second), dim=1)
-    alone = model(second)
-    torch.testing.assert_close(DocumentMasked(model, document_end=EOT)(window)[:, 7:], alone, atol=1e-5, rtol=1e-5)
-    assert (model(window)[:, 7:] - alone).abs().max() > 1e-3
+    with torch.no_grad():  # as if it had learned something: a fresh one hardly looks at what came before
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    return model
 
 
-def test_training_and_validation_see_one_document_at_a_time() -> None:
-    tokens = np.random.default_rng(0).integers(0, EOT, 2000).astype(np.uint16)
-    tokens[::7] = EOT
-    streams = {"wiki": TokenStream([tokens])}
-    cfg = TrainConfig(total_steps=6, warmup_steps=1, B=4, p_train={"wiki": 1.0}, eval_every=3, eval_steps=2)
-    plain = PretrainTask(train=streams, val=streams, cfg=cfg, T=CFG.T, device="cpu")
-    masked = replace(plain, document_end=EOT)
-    assert torch.equal(plain.batch(3).x, masked.batch(3).x)
-    runs = []
-    for task in (plain, masked):
-        set_seed(0)
-        runs.append(train(GPT(CFG), task, cfg))
-    assert runs[0].losses != runs[1].losses
-    set_seed(0)
-    model = GPT(CFG).eval()
-    x, y = masked.batch(0).x, masked.batch(0).y
-    logits = DocumentMasked(model, document_end=EOT)(x)
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
-    torch.testing.assert_close(runs[1].losses[0], float(expected.detach()), atol=1e-5, rtol=1e-5)
-    assert masked.validate(model) != plain.validate(model)
+def task(stream: TokenStream) -> PretrainTask:
+    cfg = TrainConfig(total_steps=1, warmup_steps=1, B=4, p_train={"wiki": 1.0}, p_val={"wiki": 1.0}, eval_steps=2)
+    return PretrainTask(train={"wiki": stream}, val={"wiki": stream}, cfg=cfg, T=CFG.T, device="cpu")
+
+
+def test_training_and_validation_see_one_document_at_a_time(model: GPT) -> None:
+    masked, plain = task(MASKED), task(PLAIN)
+    assert torch.equal(plain.batch(0).x, masked.batch(0).x)
+    assert "segment_ids" not in plain.batch(0).tensors
+    generator = make_generator(derive_seed(masked.cfg.seed, "batch", 0))
+    drawn = draw_rows(masked.train, p={"wiki": 1.0}, B=4, T=CFG.T, generator=generator).windows
+    alone = float(losses_one_by_one(model, MASKED, drawn, CFG.T).mean())
+    state = train(model, masked, masked.cfg)
+    assert state.losses[0] == pytest.approx(alone, rel=1e-4)
+    assert abs(train(model, plain, plain.cfg).losses[0] - alone) > 0.01
+
+    def validate(stream: TokenStream) -> float:
+        generator = make_generator(derive_seed(masked.cfg.seed, "validation"))
+        return evaluate(model, {"w": stream}, eval_steps=2, B=4, T=CFG.T, device="cpu", generator=generator)["w"]
+
+    generator = make_generator(derive_seed(masked.cfg.seed, "validation"))
+    held_out = [draw_rows({"w": MASKED}, p={"w": 1.0}, B=4, T=CFG.T, generator=generator).windows for _ in range(2)]
+    alone = float(losses_one_by_one(model, MASKED, np.concatenate(held_out), CFG.T).mean())
+    assert validate(MASKED) == pytest.approx(alone, rel=1e-4)
+    assert masked.validate(model)["val_loss"] == pytest.approx(alone, rel=1e-4)
+    assert abs(validate(PLAIN) - alone) > 0.01
+
+
+def test_a_score_is_of_one_document_at_a_time(model: GPT) -> None:
+    first = 0
+    numbers = []
+    for array in MASKED.arrays:
+        count = max(0, len(array) - CFG.T)
+        numbers += range(first, first + count, CFG.T)
+        first += count
+    alone = losses_one_by_one(model, MASKED, np.array(numbers), CFG.T)
+    ones = np.ones(CFG.V, np.int64)
+    masked, plain = (score_stream(model, s, token_bytes=ones, T=CFG.T, B=3, device="cpu") for s in (MASKED, PLAIN))
+    assert masked.tokens == alone.numel()
+    assert masked.nats == pytest.approx(float(alone.double().mean()), rel=1e-4)
+    assert abs(plain.nats - masked.nats) > 0.01
+
+
+def written_mix(folder: Path) -> Path:
+    """A mix of one source, whose documents lie across shards."""
+    documents = np.split(TOKENS, STARTS[1:])
+    write_token_file(folder / "t.bin", folder / "i.npy", documents)
+    source = {"val_name": "v"}
+    for split in ("train", "val"):
+        write_shards(folder / "t.bin", folder / "i.npy", folder / split, shard_bytes=300, max_tokens=None)
+        shards = list_files(folder, f"{split}/shard_*.bin", published=".")
+        (offsets,) = list_files(folder, f"{split}/offsets.npy", published=".")
+        source[split] = {"shards": shards, "offsets": offsets}
+    write_json(folder / "mix.json", {"vocab_size": CFG.V, "sources": {"wiki": source}})
+    return folder / "mix.json"
+
+
+def test_documents_are_read_from_beside_the_shards_when_asked_for(tmp_path: Path) -> None:
+    path = written_mix(tmp_path)
+    opened, plain = open_mix(path, root=tmp_path, documents=True), open_mix(path, root=tmp_path)
+    for split in (opened.train, opened.val):
+        stream = split["wiki"]
+        assert len(stream.arrays) > 3
+        assert stream.documents is not None
+        assert stream.documents.tolist() == STARTS.tolist()
+        before = [expected_segments(place, 16) for place in places(stream, 16)]
+        for _ in range(2):  # what was let go of is there again
+            segments = stream.segments(np.arange(stream.windows(16)), 16)
+            assert segments is not None
+            assert segments.tolist() == before
+            stream.release()
+    assert plain.train["wiki"].documents is None
+
+
+def test_offsets_that_are_not_those_of_the_mix_are_refused_by_name(tmp_path: Path) -> None:
+    path = written_mix(tmp_path)
+    offsets = tmp_path / "val/offsets.npy"
+    damaged = bytearray(offsets.read_bytes())
+    damaged[-8] ^= 1
+    offsets.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"val/offsets\.npy \(changed\)"):
+        open_mix(path, root=tmp_path, documents=True)
+    offsets.unlink()
+    with pytest.raises(ValueError, match=r"val/offsets\.npy \(missing\)"):
+        open_mix(path, root=tmp_path, documents=True)

@@ -14,15 +14,23 @@ import numpy as np
 
 from niels_gpt.atomic import discard, publish, temporary_beside
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
-from niels_gpt.cache.formats import TOKEN_DTYPE
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.meta import write_meta
+from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.shards import ShardWriter
 from niels_gpt.chat_template import Message, format_chat
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.split import split_groups, split_rows
-from niels_gpt.tokenizer import Tokenizer
+from niels_gpt.tokenizer import Tokenizer, load_tokenizer, tokenizer_file, write_tokenizer, write_tokenizer_meta
 
-__all__ = ["Message", "build_pretrain_cache", "build_sft_cache", "build_split_cache"]
+__all__ = [
+    "Message",
+    "build_pretrain_cache",
+    "build_sft_cache",
+    "build_split_cache",
+    "keep_tokenizer",
+    "write_unbuilt_cache",
+]
 
 
 def build_pretrain_cache(
@@ -43,7 +51,8 @@ def build_pretrain_cache(
 
     As the stream goes by, whole documents go to val whenever it holds less than its share of the two budgets, else to
     train; each is full when the next document would not fit. So no document is in both, none is cut, and a stream that
-    ends early has filled both in proportion. `shuffle_buffer` first mixes texts within a buffer of that many.
+    ends early has filled both in proportion. A split that stays empty is an error, unless val was given no budget.
+    `shuffle_buffer` first mixes texts within a buffer of that many.
     """
     _check_vocabulary(tokenizer)
     ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
@@ -66,8 +75,12 @@ def build_pretrain_cache(
             if not open_splits:
                 break
         totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
-        if not totals["train_tokens"]:
-            raise ValueError(f"no document fits a budget of {max_train_tokens:,} train tokens: add text or raise it")
+        for split, budget in budgets.items():
+            if not writers[split].tokens and (budget or split == "train"):
+                raise ValueError(
+                    f"{source_name or out_dir} has no document for its {split} split that fits a budget of {budget:,} "
+                    f"tokens: add text, or raise max_{split}_tokens"
+                )
         write_meta(
             folder / "meta.json",
             {
@@ -112,6 +125,7 @@ def build_split_cache(
                 **describe_tokenizer(tokenizer),
                 "dataset_name": source_name,
                 "dataset_config": source_config,
+                "streaming": False,
                 "split_rule": split_rule,
                 "seed": seed,
                 "shard_bytes": shard_bytes,
@@ -130,26 +144,50 @@ def build_sft_cache(
     source_name: str | None = None,
     source_config: str | None = None,
     T: int | None = None,
-    groups: Sequence[str] | None = None,
+    groups: Iterable[str] | None = None,
 ) -> None:
     """out_dir/{train,val}_tokens.bin with {train,val}_idx.npy offsets, and out_dir/meta.json, whole or not at all.
 
-    Examples are split at random by `seed`; those of one group (a tree, by `groups`) stay together. One whose supervised
-    tokens would all be cut off by T (where T is given), or that has none, is dropped and counted.
+    Examples are split at random by `seed`; those of one group (a tree, by `groups`, one for each example) stay
+    together. One whose supervised tokens would all be cut off by T (where T is given), or that has none, is dropped and
+    counted. How many there are is known when the stream has ended: until then they lie in a file, not in memory.
     """
     _check_vocabulary(tokenizer)
-    rendered = [np.array(format_chat(tokenizer, example), dtype=TOKEN_DTYPE) for example in examples]
-    if groups is None:
-        train, val = split_rows(len(rendered), val_frac=val_frac, seed=seed)
-    else:
-        train, val = split_groups(groups, val_frac=val_frac, seed=seed)
+    names: list[str] = []
+
+    def rendered() -> Iterator[np.ndarray]:
+        known: dict[str, str] = {}  # a name is held once, however many examples bear it
+        pairs = ((example, None) for example in examples) if groups is None else zip(examples, groups, strict=True)
+        for example, group in pairs:
+            if group is not None:
+                names.append(known.setdefault(group, group))
+            yield np.array(format_chat(tokenizer, example), dtype=TOKEN_DTYPE)
+
     with _folder(out_dir) as folder:
+        every = (folder / "all_tokens.bin", folder / "all_idx.npy")
+        count, tokens = write_token_file(*every, rendered())
+        if not tokens:
+            raise ValueError(f"{source_name or out_dir} has no chats: nothing to build a cache of")
+        if groups is None:
+            train, val = split_rows(count, val_frac=val_frac, seed=seed)
+        else:
+            train, val = split_groups(names, val_frac=val_frac, seed=seed)
+        ids, starts = open_tokens(every[0]), np.load(every[1])
+        ends = np.append(starts[1:], len(ids))
         totals = write_sft_files(
             folder,
-            {"train": (rendered[i] for i in train), "val": (rendered[i] for i in val)},
+            {split: (ids[starts[i] : ends[i]] for i in rows) for split, rows in (("train", train), ("val", val))},
             special=tokenizer.special_token_ids(),
             T=T,
         )
+        for split in ("train", "val"):
+            if not totals[f"{split}_examples"]:
+                raise ValueError(
+                    f"{source_name or out_dir} has no chat with an answer to learn for its {split} split "
+                    f"({totals[f'{split}_dropped']:,} without one): add chats"
+                )
+        for path in every:
+            path.unlink()
         write_meta(
             folder / "meta.json",
             {
@@ -161,6 +199,42 @@ def build_sft_cache(
                 **totals,
             },
         )
+
+
+def write_unbuilt_cache(
+    out_dir: str | Path, *, tokenizer: Tokenizer, shard_bytes: int, seed: int, source_name: str | None
+) -> None:
+    """The folders of a cache whose source could not be had, and a meta.json that says so; an earlier cache is kept."""
+    if any(Path(out_dir).glob("train/shard_*.bin")):
+        return
+    with _folder(out_dir) as folder:
+        for split in ("train", "val"):
+            (folder / split).mkdir()
+        write_meta(
+            folder / "meta.json",
+            {
+                **describe_tokenizer(tokenizer),
+                "status": "not built",
+                "dataset_name": source_name,
+                "dataset_config": None,
+                "split_rule": None,
+                "seed": seed,
+                "shard_bytes": shard_bytes,
+                "train_tokens": 0,
+                "val_tokens": 0,
+            },
+        )
+
+
+def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
+    """out_dir/spm.model (or the description of bytes) with meta.json, and the tokenizer that lies there now."""
+    file, out = tokenizer_file(source), Path(out_dir)
+    if file.parent.resolve() == out.resolve():
+        return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
+    load_tokenizer(file)  # known to be one before another steps aside for it
+    with _folder(out) as folder:
+        write_tokenizer(folder, model=None if file.suffix == ".json" else file.read_bytes())
+    return load_tokenizer(out)
 
 
 def _check_vocabulary(tokenizer: Tokenizer) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import tee
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, build_split_cache
-from niels_gpt.data.dolly import iter_dolly_sft
-from niels_gpt.data.fineweb_edu import iter_fineweb_edu
-from niels_gpt.data.gutenberg import iter_gutenberg
-from niels_gpt.data.oasst1 import iter_oasst1_sft
-from niels_gpt.data.roam import list_roam_paths, load_texts, split_roam_paths
+from niels_gpt.cache.build_cache import (
+    build_pretrain_cache,
+    build_sft_cache,
+    build_split_cache,
+    keep_tokenizer,
+    write_unbuilt_cache,
+)
+from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
+from niels_gpt.data.files import decode_text, read_bytes
+from niels_gpt.data.hub import HubError
+from niels_gpt.data.roam import list_roam_paths, split_roam_paths
 from niels_gpt.data.types import ChatSample
-from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.tokenizer import load_tokenizer
+
+
+class _NotBuilt(Exception):
+    """A cache that may be absent is: the message says why."""
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -31,31 +40,54 @@ def _group() -> None:
 def build_all(  # noqa: PLR0917 (typer makes each a flag)
     cache_dir: Annotated[Path, typer.Option(help="where the caches go")] = Path("cache"),
     seed: int = 42,
-    tokenizer: Annotated[Path, typer.Option(help="a tokenizer's folder or file")] = Path("cache/tokenizer"),
-    fineweb_dataset: str = "HuggingFaceFW/fineweb-edu",
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="a tokenizer's folder or file [default: tokenizer/ in the cache folder]")
+    ] = None,
+    fineweb_dataset: str = fineweb_edu.DATASET,
     fineweb_config: str = "CC-MAIN-2024-10",
+    fineweb_split: str = "train",
     wikitext_dataset: str = "Salesforce/wikitext",
-    wikitext_config: str = "wikitext-103-raw-v1",
-    gutenberg_dataset: str = "nikolina-p/gutenberg_clean_en_splits",
-    dolly_dataset: str = "databricks/databricks-dolly-15k",
-    oasst1_dataset: str = "OpenAssistant/oasst1",
+    wikitext_config: str = wikitext.CONFIG,
+    gutenberg_dataset: str = gutenberg.DATASET,
+    gutenberg_split: str = "train",
+    dolly_dataset: str = dolly.DATASET,
+    dolly_split: str = "train",
+    include_system: Annotated[bool, typer.Option(help="dolly15k: a system message before each chat")] = False,
+    oasst1_dataset: str = oasst1.DATASET,
+    oasst1_split: str = "train",
+    english_only: Annotated[bool, typer.Option(help="oasst1: leave other languages out")] = True,
+    max_messages: Annotated[int, typer.Option(min=2, help="oasst1: cut longer threads")] = 32,
     roam_root: str = ".roam-data",
     roam_val_frac: float = 0.1,
-    max_train_tokens: int = 200_000_000,
-    max_val_tokens: int = 5_000_000,
+    max_train_tokens: Annotated[int, typer.Option(help="of fineweb-edu")] = 200_000_000,
+    max_val_tokens: Annotated[int, typer.Option(help="of fineweb-edu")] = 5_000_000,
     gutenberg_train_tokens: int = 50_000_000,
     gutenberg_val_tokens: int = 1_000_000,
-    shard_bytes: int = 128 * 1024 * 1024,
-    shuffle_buffer: int = 10_000,
+    shard_bytes: Annotated[int, typer.Option(min=2)] = 128 * 1024 * 1024,
+    streaming: Annotated[bool, typer.Option(help="fineweb-edu and gutenberg: read without a full download")] = True,
+    shuffle: Annotated[bool, typer.Option(help="fineweb-edu and gutenberg: in a seeded order")] = True,
+    shuffle_buffer: Annotated[int, typer.Option(min=1, help="pages of fineweb-edu")] = 10_000,
+    gutenberg_shuffle_buffer: Annotated[int, typer.Option(min=1, help="books, 400 KB each")] = 100,
     sft_val_frac: float = 0.1,
+    sft_context: Annotated[
+        int | None, typer.Option(min=1, help="leave out chats without an answer within so many tokens")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="build just these")] = None,
 ) -> None:
-    """Build every cache; a dataset that fails is named at the end, and the others are built all the same."""
-    chosen = load_tokenizer(tokenizer)
+    """Build every cache; a dataset that fails is named at the end, and the others are built all the same.
 
-    def fineweb_edu(out: Path) -> None:
-        pages = iter_fineweb_edu(
-            path=fineweb_dataset, name=fineweb_config, seed=seed, shuffle_buffer_size=shuffle_buffer
+    A gutenberg that cannot be had is no failure: its meta.json then says "not built".
+    """
+
+    def build_fineweb_edu(out: Path) -> None:
+        pages = fineweb_edu.iter_fineweb_edu(
+            path=fineweb_dataset,
+            name=fineweb_config,
+            split=fineweb_split,
+            streaming=streaming,
+            shuffle=shuffle,
+            shuffle_buffer_size=shuffle_buffer,
+            seed=seed,
         )
         build_pretrain_cache(
             (page.text for page in pages),
@@ -68,28 +100,41 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             shuffle_buffer=None,  # the stream is shuffled already
             source_name=fineweb_dataset,
             source_config=fineweb_config,
-            streaming=True,
+            streaming=streaming,
         )
 
-    def gutenberg(out: Path) -> None:
-        books = iter_gutenberg(dataset_id=gutenberg_dataset, seed=seed, shuffle_buffer_size=shuffle_buffer)
-        build_pretrain_cache(
-            (book.text for book in books),
-            out,
-            tokenizer=chosen,
-            max_train_tokens=gutenberg_train_tokens,
-            max_val_tokens=gutenberg_val_tokens,
-            shard_bytes=shard_bytes,
+    def build_gutenberg(out: Path) -> None:
+        books = gutenberg.iter_gutenberg(
+            dataset_id=gutenberg_dataset,
+            split=gutenberg_split,
+            streaming=streaming,
+            shuffle=shuffle,
+            shuffle_buffer_size=gutenberg_shuffle_buffer,
             seed=seed,
-            shuffle_buffer=None,
-            source_name=gutenberg_dataset,
-            streaming=True,
         )
+        try:
+            build_pretrain_cache(
+                (book.text for book in books),
+                out,
+                tokenizer=chosen,
+                max_train_tokens=gutenberg_train_tokens,
+                max_val_tokens=gutenberg_val_tokens,
+                shard_bytes=shard_bytes,
+                seed=seed,
+                shuffle_buffer=None,
+                source_name=gutenberg_dataset,
+                streaming=streaming,
+            )
+        except HubError as error:
+            write_unbuilt_cache(
+                out, tokenizer=chosen, shard_bytes=shard_bytes, seed=seed, source_name=gutenberg_dataset
+            )
+            raise _NotBuilt(str(error)) from error
 
-    def wikitext(out: Path) -> None:
+    def build_wikitext(out: Path) -> None:
         def texts(split: str) -> Iterator[str]:
-            lines = iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
-            return (article.text for article in iter_articles(lines))
+            lines = wikitext.iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
+            return (article.text for article in wikitext.iter_articles(lines))
 
         build_split_cache(
             {split: texts(split) for split in ("train", "val")},
@@ -101,10 +146,14 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             source_config=wikitext_config,
         )
 
-    def roam(out: Path) -> None:
+    def build_roam(out: Path) -> None:
         train, val = split_roam_paths(list_roam_paths(roam_root), val_frac=roam_val_frac, seed=seed)
+        texts = {
+            split: (decode_text(read_bytes(path))[0] for path in paths)
+            for split, paths in {"train": train, "val": val}.items()
+        }
         build_split_cache(
-            {"train": load_texts(train), "val": load_texts(val)},
+            texts,
             out,
             tokenizer=chosen,
             shard_bytes=shard_bytes,
@@ -113,39 +162,57 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             split_rule=f"by file, val_frac {roam_val_frac}",
         )
 
-    def sft(name: str, chats: list[ChatSample], out: Path, *, by_tree: bool) -> None:
+    def build_dolly15k(out: Path) -> None:
+        chats = dolly.iter_dolly_sft(path=dolly_dataset, split=dolly_split, seed=seed, include_system=include_system)
+        build_sft(dolly_dataset, chats, out, groups=None)
+
+    def build_oasst1(out: Path) -> None:
+        threads = oasst1.iter_oasst1_sft(
+            path=oasst1_dataset, split=oasst1_split, seed=seed, english_only=english_only, max_messages=max_messages
+        )
+        threads, again = tee(threads)  # read side by side, so that one thread is held between the two
+        build_sft(oasst1_dataset, threads, out, groups=(thread.meta["message_tree_id"] for thread in again))
+
+    def build_sft(name: str, chats: Iterable[ChatSample], out: Path, *, groups: Iterable[str] | None) -> None:
         build_sft_cache(
-            [[vars(message) for message in chat.messages] for chat in chats],
+            ([vars(message) for message in chat.messages] for chat in chats),
             out,
             tokenizer=chosen,
             val_frac=sft_val_frac,
             seed=seed,
             source_name=name,
-            groups=[chat.meta["message_tree_id"] for chat in chats] if by_tree else None,
+            T=sft_context,
+            groups=groups,
         )
 
     builders: dict[str, Callable[[Path], None]] = {
-        "pretrain/fineweb_edu": fineweb_edu,
-        "pretrain/roam": roam,
-        "pretrain/wikitext": wikitext,
-        "pretrain/gutenberg": gutenberg,
-        "sft/dolly15k": lambda out: sft(
-            dolly_dataset, list(iter_dolly_sft(path=dolly_dataset, seed=seed)), out, by_tree=False
-        ),
-        "sft/oasst1": lambda out: sft(
-            oasst1_dataset, list(iter_oasst1_sft(path=oasst1_dataset, seed=seed)), out, by_tree=True
-        ),
+        "pretrain/fineweb_edu": build_fineweb_edu,
+        "pretrain/roam": build_roam,
+        "pretrain/wikitext": build_wikitext,
+        "pretrain/gutenberg": build_gutenberg,
+        "sft/dolly15k": build_dolly15k,
+        "sft/oasst1": build_oasst1,
     }
-    unknown = sorted(set(only or []) - {name.split("/")[1] for name in builders})
+    short = {name.split("/")[1]: name for name in builders}
+    unknown = sorted(set(only or []) - set(short))
     if unknown:
-        raise typer.BadParameter(f"--only knows {sorted(name.split('/')[1] for name in builders)}, not {unknown}")
+        raise typer.BadParameter(f"--only knows {sorted(short)}, not {unknown}")
+    try:
+        chosen = keep_tokenizer(tokenizer or cache_dir / "tokenizer", cache_dir / "tokenizer")
+    except (ValueError, OSError) as error:
+        typer.echo(f"ERROR: {error}", err=True)
+        raise typer.Exit(1) from None
+    _build({short[name]: builders[short[name]] for name in short if not only or name in only}, cache_dir)
+
+
+def _build(builders: Mapping[str, Callable[[Path], None]], cache_dir: Path) -> None:
     failed = []
     for name, build in builders.items():
-        if only and name.split("/")[1] not in only:
-            continue
         try:
             build(cache_dir / name)
             typer.echo(f"{name}: built")
+        except _NotBuilt as reason:
+            typer.echo(f"{name}: not built: {reason}", err=True)
         except (ValueError, OSError, RuntimeError) as error:
             failed.append(name)
             typer.echo(f"{name}: FAILED: {error}", err=True)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
-from niels_gpt.cache.meta import sha256_file
 from niels_gpt.sft_mask import supervised
-from niels_gpt.tokenizer import Tokenizer
+from niels_gpt.tokenizer import Tokenizer, tokenizer_sha256
 
 _BATCH = 64
 
@@ -64,11 +63,10 @@ def write_sft_files(
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What meta.json says of it. A byte tokenizer has no file, and so no hash."""
-    path = getattr(tokenizer, "model_path", None)
+    """What meta.json says of it."""
     return {
         "token_dtype": TOKEN_DTYPE_NAME,
-        "tokenizer_sha256": sha256_file(path) if path else None,
+        "tokenizer_sha256": tokenizer_sha256(tokenizer),
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": tokenizer.special_token_ids(),
     }

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.meta import read_meta, sha256_file
-from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.integrity import changed_files, described_by, name_all
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.mmap import open_offsets, open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.windows import TokenStream
 
@@ -32,16 +33,29 @@ class Chats:
     val_names: dict[str, str]
 
 
-def open_mix(path: str | Path, *, root: Path) -> Mix:
-    """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of."""
-    mix = read_meta(path)
+def open_mix(path: str | Path, *, root: Path, documents: bool = False) -> Mix:
+    """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of.
+
+    With `documents`, streams know where theirs begin, and those that share a window do not see each other.
+    """
+    with described_by(path):
+        return _open_mix(read_meta(path), root=root, documents=documents)
+
+
+def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool) -> Mix:
     sources = mix["sources"]
-    shards = [shard for source in sources.values() for split in ("train", "val") for shard in source[split]["shards"]]
-    _check_files(shards, vocab_size=mix["vocab_size"], root=root)
+    splits = [source[split] for source in sources.values() for split in ("train", "val")]
+    files = [shard for split in splits for shard in split["shards"]]
+    _check_files(
+        [*files, *(split["offsets"] for split in splits if documents)], vocab_size=mix["vocab_size"], root=root
+    )
 
     def streams(split: str) -> dict[str, TokenStream]:
         return {
-            name: TokenStream([open_tokens(root / shard["path"]) for shard in source[split]["shards"]])
+            name: TokenStream(
+                [open_tokens(root / shard["path"]) for shard in source[split]["shards"]],
+                documents=open_offsets(root / source[split]["offsets"]["path"]) if documents else None,
+            )
             for name, source in sources.items()
         }
 
@@ -55,7 +69,11 @@ def open_mix(path: str | Path, *, root: Path) -> Mix:
 
 def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
-    mix = read_meta(path)
+    with described_by(path):
+        return _open_chats(read_meta(path), names=names, T=T, device=device, root=root)
+
+
+def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
     _check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
 
@@ -79,14 +97,10 @@ def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, r
 
 def _check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
     """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not."""
-    bad = []
-    for file in files:
-        path = root / file["path"]
-        if not path.is_file():
-            bad.append(f"{file['path']} (missing)")
-        elif path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]:
-            bad.append(f"{file['path']} (changed)")
-        elif path.suffix == ".bin" and int(open_tokens(path).max()) >= vocab_size:
-            bad.append(f"{file['path']} (ids at or above V={vocab_size})")
+    bad = changed_files(files, root=root)
+    for path in (file["path"] for file in files if file["path"].endswith(".bin") and file["path"] not in bad):
+        if int(open_tokens(root / path).max()) >= vocab_size:
+            bad[path] = f"ids at or above V={vocab_size}"
     if bad:
-        raise ValueError(f"tokens differ from the mix: {', '.join(bad)}; `dvc checkout` brings them back")
+        folders = ", ".join(sorted({str(Path(path).parent) for path in bad}))
+        raise ValueError(f"tokens differ from the mix: {name_all(bad)}; delete {folders} and run `dvc repro`")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,22 @@ def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
     write_json(path, meta)
 
 
-def read_meta(path: str | Path) -> dict[str, Any]:
+def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, Any]:
+    """The object in a JSON file, once it is known to have what is required of it (by name; a dot leads inside)."""
     try:
         meta = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested without end
         raise ValueError(f"{path} is not valid JSON ({error}): build the cache again") from error
     if not isinstance(meta, dict):
         raise ValueError(f"{path} holds no JSON object: build the cache again")
+    missing = [name for name in required if not _has(meta, name.split("."))]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: build the cache again")
     return meta
+
+
+def _has(tree: Any, parts: Sequence[str]) -> bool:
+    return not parts or (isinstance(tree, dict) and parts[0] in tree and _has(tree[parts[0]], parts[1:]))
 
 
 def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,6 +40,7 @@ def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[
         "dataset_name": source.get("dataset") or source["name"],
         "dataset_config": source.get("config"),
         "dataset_revision": source.get("revision"),
+        "streaming": source["streaming"],
         "split_rule": rule["by"],
         "seed": rule.get("seed"),
     }

@@ -13,6 +13,14 @@ def open_tokens(path: str | Path) -> np.ndarray:
     """A read-only memory map of uint16 ids."""
     size = Path(path).stat().st_size
     if size == 0 or size % TOKEN_DTYPE.itemsize:
-        raise ValueError(f"{path} is no token file: {size} bytes, where a whole number of 2-byte ids is expected")
+        raise ValueError(
+            f"{path} is no token file ({size} bytes, where a whole number of 2-byte ids is expected): build the cache "
+            "again"
+        )
     # A plain array over the map: slicing np.memmap itself costs 2 microseconds more each time.
     return np.asarray(np.memmap(path, dtype=TOKEN_DTYPE, mode="r"))
+
+
+def open_offsets(path: str | Path) -> np.ndarray:
+    """A read-only memory map of where documents begin."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.loss import IGNORE_INDEX
@@ -31,7 +32,8 @@ class SFTExampleDataset:
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
-            asst_id = int(read_meta(Path(tokens_path).with_name("meta.json"))["special_token_ids"]["asst"])
+            meta = read_meta(Path(tokens_path).with_name("meta.json"), required=["special_token_ids.asst"])
+            asst_id = int(meta["special_token_ids"]["asst"])
         self._asst = asst_id
 
     def __len__(self) -> int:
@@ -61,15 +63,3 @@ class SFTExampleDataset:
     def release(self) -> None:
         """Keep nothing of the file in this process's memory until the next example is read."""
         release_pages(self._tokens)
-
-
-def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, lengths), once they are known to describe a file of so many tokens."""
-    try:
-        starts = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is no file of offsets ({error}): build the cache again") from error
-    lengths = np.diff(np.append(starts, tokens)) if starts.ndim == 1 else np.empty(0)
-    if starts.dtype != np.int64 or not len(starts) or starts[0] != 0 or (lengths < 1).any():
-        raise ValueError(f"{path} does not hold the ascending offsets of {tokens:,} tokens: build the cache again")
-    return starts, lengths

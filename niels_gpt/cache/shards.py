@@ -10,6 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE
+from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.cache.mmap import open_tokens
 
 
@@ -55,8 +56,9 @@ class ShardWriter:
 
 def write_shards(tokens_path: Path, idx_path: Path, out_dir: Path, *, shard_bytes: int, max_tokens: int | None) -> int:
     """Cut a token file into shards, up to a budget of `max_tokens` that ends at a document's end; tokens kept."""
-    tokens, offsets = open_tokens(tokens_path), np.load(idx_path)
-    ends = np.append(offsets[1:], len(tokens))
+    tokens = open_tokens(tokens_path)
+    offsets, lengths = read_offsets(idx_path, tokens=len(tokens))
+    ends = offsets + lengths
     kept = len(ends) if max_tokens is None else int(np.searchsorted(ends, max_tokens, side="right"))
     if not kept:
         raise ValueError(

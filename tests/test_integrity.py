@@ -1,0 +1,170 @@
+"""Numbers on disk that point into other files: with one bit of them changed, nobody believes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.integrity import read_offsets, read_split
+from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.shards import write_shards
+from niels_gpt.splice.documents import TokenStore
+from stages import tokenizer
+from tests.in_process import SOURCES, make_caches, run, run_in_process, tiny_params
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_caches([f"note {i}, and more" for i in range(12)])
+    return tmp_path
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def replace_rows(path: Path, rows: list[int]) -> None:
+    with path.open("wb") as f:  # by its name, np.save would add .npy to it
+        np.save(f, np.array(rows, dtype=np.int64))
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "a row out of range": lambda path: replace_rows(path, [0, 1, 4000]),
+    "a negative row": lambda path: replace_rows(path, [-1, 2, 3]),
+    "another row": lambda path: flip(path, -8),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "empty": lambda path: path.write_bytes(b""),
+    "gone": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize(
+    ("stage", "path"),
+    [
+        ("tokenize notes", "cache/split/notes/train.npy"),
+        ("tokenize notes", "cache/split/notes/val.npy"),
+        ("tokenize own", "cache/split_chat/own/val.npy"),
+        ("shard notes", "cache/tokens/notes/train_idx.npy"),
+        ("shard notes", "cache/tokens/notes/val_tokens.bin"),
+    ],
+)
+def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
+    stage: str, path: str, damage: Callable[[Path], None], caches: Path
+) -> None:
+    damage(Path(path))
+    with pytest.raises(ValueError, match=rf"{re.escape(path)} \((changed|missing)\); delete {Path(path).parent} and"):
+        run(stage)
+
+
+def test_train_and_val_are_read_each_from_its_file(caches: Path) -> None:
+    rows = read_split(Path("cache/split/notes"), Path("cache/raw/notes/documents.parquet"))
+    assert {split: len(chosen) for split, chosen in rows.items()} == {"train": 9, "val": 3}
+    assert sorted(np.concatenate([*rows.values()]).tolist()) == list(range(12))
+
+
+def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Path) -> None:
+    settings: dict[str, object] = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 300, "seed": 1}
+    params = tiny_params({**SOURCES, "tokenizer": {**settings, "sample_bytes": 1000}})
+    flip(Path("cache/split/notes/train.npy"), -8)
+    with pytest.raises(ValueError, match=r"cache/split/notes/train\.npy \(changed\)"):
+        run_in_process("tokenizer", tokenizer.main, params)
+    flip(Path("cache/split/notes/train.npy"), -8)
+    flip(Path("cache/raw/notes/documents.parquet"), 60)
+    with pytest.raises(ValueError, match=r"documents\.parquet is not what cache/split/notes was made of"):
+        run_in_process("tokenizer", tokenizer.main, params)
+    with pytest.raises(ValueError, match=r"documents\.parquet is not what cache/split/notes was made of"):
+        run("tokenize notes")
+
+
+def test_documents_to_learn_by_heart_are_read_from_files_as_written(caches: Path) -> None:
+    store = TokenStore("cache/tokens/notes")
+    assert bytes(store.document(0)[:5].astype(np.uint8)) == b"note "
+    assert store.lengths.sum() == len(np.fromfile("cache/tokens/notes/train_tokens.bin", dtype="<u2"))
+    flip(Path("cache/tokens/notes/train_tokens.bin"), 6)
+    with pytest.raises(
+        ValueError, match=r"cache/tokens/notes/train_tokens\.bin \(changed\); delete cache/tokens/notes"
+    ):
+        TokenStore("cache/tokens/notes")
+
+
+def test_a_changed_shard_or_chat_is_refused_before_a_token_is_read(caches: Path) -> None:
+    def chats() -> object:
+        return open_chats("cache/chat_mix.json", names=["own"], T=32, device="cpu", root=Path())
+
+    assert set(open_mix("cache/mix.json", root=Path()).train) == {"notes"}
+    chats()
+    flip(Path("cache/pretrain/notes/val/shard_00000.bin"), 3)
+    with pytest.raises(ValueError, match=r"shard_00000\.bin \(changed\); delete cache/pretrain/notes/val and run"):
+        open_mix("cache/mix.json", root=Path())
+    flip(Path("cache/sft/own/train_idx.npy"), -8)
+    with pytest.raises(ValueError, match=r"cache/sft/own/train_idx\.npy \(changed\); delete cache/sft/own and run"):
+        chats()
+
+
+def test_an_id_that_the_model_has_not_is_refused_and_the_last_one_it_has_is_not(caches: Path) -> None:
+    mix = json.loads(Path("cache/mix.json").read_text())
+    highest = int(np.fromfile("cache/pretrain/notes/train/shard_00000.bin", dtype="<u2").max())
+    for vocab_size in (highest + 1, highest):
+        Path("cache/mix.json").write_text(json.dumps({**mix, "vocab_size": vocab_size}))
+        if vocab_size > highest:
+            open_mix("cache/mix.json", root=Path())
+    with pytest.raises(ValueError, match=rf"shard_00000\.bin \(ids at or above V={highest}\)"):
+        open_mix("cache/mix.json", root=Path())
+
+
+def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence(caches: Path) -> None:
+    for path, names in (("cache/mix.json", None), ("cache/chat_mix.json", ["own"])):
+        whole = Path(path).read_bytes()
+        for place in range(0, len(whole), 5):
+            flip(Path(path), place)
+            with suppress(ValueError, FileNotFoundError):  # and no other error
+                if names is None:
+                    open_mix(path, root=Path())
+                else:
+                    open_chats(path, names=names, T=32, device="cpu", root=Path())
+            Path(path).write_bytes(whole)
+    Path("cache/mix.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('sources' is not in it\)"):
+        open_mix("cache/mix.json", root=Path())
+    Path("cache/mix.json").write_text('{"sources": ')
+    with pytest.raises(ValueError, match=r"cache/mix\.json"):
+        open_mix("cache/mix.json", root=Path())
+
+
+def test_offsets_fit_their_tokens_or_are_refused_whatever_bit_is_flipped(tmp_path: Path) -> None:
+    tokens, idx = tmp_path / "tokens.bin", tmp_path / "idx.npy"
+    write_token_file(tokens, idx, [np.arange(n) for n in (5, 4, 21, 1, 9)])
+    whole = idx.read_bytes()
+    starts, lengths = read_offsets(idx, tokens=40)
+    assert (starts.tolist(), lengths.tolist()) == ([0, 5, 9, 30, 31], [5, 4, 21, 1, 9])
+    for bit in [*range(0, len(whole) * 8, 9), *range(len(whole) * 8 - 320, len(whole) * 8)]:
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        idx.write_bytes(data)
+        try:
+            starts, lengths = read_offsets(idx, tokens=40)
+        except ValueError as error:
+            assert "idx.npy" in str(error)  # noqa: PT017
+        else:
+            assert starts[0] == 0
+            assert (lengths >= 1).all()
+            assert lengths.sum() == 40
+    for damaged in ([0, 9, 5], [0, 5, 5], [0, 40], [-1, 5], [1, 5], [], [0, 2**63 - 1], [0, -(2**63), 5]):
+        np.save(idx, np.array(damaged, dtype=np.int64))
+        with pytest.raises(ValueError, match=r"idx\.npy does not hold the ascending offsets of 40 tokens"):
+            write_shards(tokens, idx, tmp_path / "out", shard_bytes=8, max_tokens=None)
+    for data in (b"", whole[:20], whole[:-1], b"junk"):
+        idx.write_bytes(data)
+        with pytest.raises(ValueError, match=r"idx\.npy is no file of offsets"):
+            read_offsets(idx, tokens=40)

@@ -1,0 +1,52 @@
+"""Small token caches, and what is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.build_cache import build_pretrain_cache
+from niels_gpt.cache.meta import sha256_file
+from niels_gpt.tokenizer import ByteTokenizer
+
+TOK = ByteTokenizer()
+SYS, USR, ASST, EOT = (TOK.special_token_ids()[name] for name in ("sys", "usr", "asst", "eot"))
+TEXTS = [f"text number {i} " * (1 + i % 7) for i in range(200)]
+EXCHANGES = [[{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"answer {i}"}] for i in range(40)]
+CHATS = [exchange * (1 + i % 3) for i, exchange in enumerate(EXCHANGES)]
+
+
+def pretrain(out: Path, **changes: object) -> Path:
+    options = {
+        "tokenizer": TOK,
+        "max_train_tokens": 5000,
+        "max_val_tokens": 500,
+        "shard_bytes": 1000,
+        "seed": 1,
+        "shuffle_buffer": 16,
+    }
+    build_pretrain_cache(TEXTS, str(out), **{**options, **changes})  # type: ignore[arg-type]
+    return out
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {p.relative_to(folder).as_posix(): sha256_file(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def tokens(folder: Path) -> np.ndarray:
+    return np.concatenate([np.fromfile(p, "<u2") for p in sorted(folder.glob("shard_*.bin"))])
+
+
+def documents(folder: Path) -> list[str]:
+    ids, offsets = tokens(folder), np.load(folder / "offsets.npy")
+    ends = np.append(offsets[1:], len(ids))
+    assert all(ids[end - 1] == EOT for end in ends)
+    return [TOK.decode(ids[a:b]) for a, b in zip(offsets, ends, strict=True)]
+
+
+def chats(folder: Path, split: str) -> list[list[int]]:
+    """The examples of one split of an SFT cache."""
+    ids, offsets = np.fromfile(folder / f"{split}_tokens.bin", "<u2"), np.load(folder / f"{split}_idx.npy")
+    assert offsets.dtype == np.int64
+    return [part.tolist() for part in np.split(ids, offsets[1:])]
