@@ -14,10 +14,16 @@ def write_tsv(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
 
 
 def _cell(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return str(value) if isinstance(value, str | int) else f"{value:.6g}"  # a count of steps to its last digit
 
 
 def read_tsv(path: Path) -> list[dict[str, float]]:
-    """A curve whose columns are all numbers."""
-    head, *lines = path.read_text(encoding="utf-8").splitlines()
-    return [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
+    """A curve whose columns are all numbers, with a point at the least."""
+    head, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    try:
+        rows = [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
+    except ValueError as error:
+        raise ValueError(f"{path} is no curve ({error}): `dvc repro` writes it again") from error
+    if not rows:
+        raise ValueError(f"{path} holds no point: `dvc repro` writes it again")
+    return rows

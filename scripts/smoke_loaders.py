@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 
 from niels_gpt.data.dolly import iter_dolly_sft
 from niels_gpt.data.fineweb_edu import iter_fineweb_edu
@@ -21,7 +22,7 @@ def samples() -> Iterator[PretrainSample | ChatSample]:
     yield from iter_wikitext(take=2)
     yield from iter_gutenberg(take=2, shuffle_buffer_size=10)
     yield from iter_dolly_sft(take=2)
-    yield from iter_oasst1_sft(take_trees=2)
+    yield from islice(iter_oasst1_sft(take_trees=2), 2)  # a tree has several threads
 
 
 def main() -> int:

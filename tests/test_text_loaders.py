@@ -1,9 +1,10 @@
-"""Anybody's own text, and which field of a row is text."""
+"""Anybody's own text: files of every kind, in every encoding, and damaged."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,21 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from niels_gpt.data.fields import small_fields
-from niels_gpt.data.fineweb_edu import iter_fineweb_edu, select_text_field
+from niels_gpt.data import files
+from niels_gpt.data.dolly import iter_dolly_sft
+from niels_gpt.data.files import decode_text
+from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
+from niels_gpt.data.hub import HubError
+from niels_gpt.data.oasst1 import iter_oasst1_sft
 from niels_gpt.data.own_chats import iter_own_chats
+from niels_gpt.data.primer import iter_primer
+from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
-
-
-def test_select_text_field() -> None:
-    assert select_text_field({"id": "x", "text": "t"}) == "t"
-    assert select_text_field({"n": 1, "content": "c", "other": "o"}) == "c"
-    assert select_text_field({"text": None, "content": "c"}) == "c"
-    with pytest.raises(ValueError, match=r"\['n', 'tags'\]"):
-        select_text_field({"n": 1, "tags": ["a"]})
-    row = {"text": "t", "id": "x", "score": 1.5, "big": "y" * 900, "list": []}
-    assert small_fields(row, text=row["text"]) == {"id": "x", "score": 1.5}
+from niels_gpt.data.wikitext import iter_wikitext
 
 
 def make_folder(root: Path) -> None:
@@ -47,9 +45,9 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     assert samples[3].text == "p0"
     assert samples[-1].text == "café"
     assert len(samples) == 604
-    assert samples[0].meta == {"path": "a.txt", "utf8": True, "encoding": "utf-8"}
-    assert samples[2].meta["path"] == "c.jsonl:3"
-    assert samples[-1].meta == {"path": "sub/b.md", "utf8": False, "encoding": "cp1252"}
+    assert samples[0].meta == {"path": "a.txt", "file": "a.txt", "encoding": "utf-8"}
+    assert samples[2].meta == {"path": "c.jsonl:3", "file": "c.jsonl", "encoding": "utf-8"}
+    assert samples[-1].meta == {"path": "sub/b.md", "file": "sub/b.md", "encoding": "cp1252"}
     assert [s.text for s in iter_text(str(tmp_path / "a.txt"))] == ["plain"]
 
 
@@ -65,15 +63,70 @@ def test_packed_files_tables_globs_and_front_matter(tmp_path: Path) -> None:
         list(iter_text(str(tmp_path), glob="2025/*"))
 
 
+LATIN = "Ein Text mit Umlauten: äöü, und lang genug für eine Vermutung über seine Sprache. " * 3
+CYRILLIC = "Съешь ещё этих мягких французских булок. " * 9
+
+
+@pytest.mark.parametrize("kind", ["roam", "text", "primer", "jsonl", "csv", "chat", "md.gz"])
 @pytest.mark.parametrize(
-    ("encoding", "text"),
-    [("utf-16", "Ein Text, der mit einer Marke beginnt."), ("cp1251", "Съешь ещё этих мягких французских булок. " * 9)],
+    ("encoding", "text", "said"),
+    [
+        ("utf-8", LATIN, "utf-8"),
+        ("utf-8-sig", LATIN, "utf-8"),
+        ("latin-1", LATIN, None),
+        ("cp1251", CYRILLIC, None),
+        ("utf-16", LATIN, "utf-16-le"),
+        ("utf-16-le", LATIN, "utf-16-le"),
+        ("utf-16-be", LATIN, "utf-16-be"),
+        ("utf-32", CYRILLIC, "utf-32-le"),
+    ],
 )
-def test_an_encoding_is_detected_and_named(tmp_path: Path, encoding: str, text: str) -> None:
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+def test_every_kind_reads_every_encoding(tmp_path: Path, kind: str, encoding: str, text: str, said: str | None) -> None:
+    """...without its mark, and says which it was."""
+    path = str(tmp_path)
+    if kind in ("roam", "text", "primer", "md.gz"):
+        text = text.strip()
+        data = text.encode(encoding)
+        (tmp_path / {"md.gz": "a.md.gz"}.get(kind, "a.md")).write_bytes(
+            gzip.compress(data) if kind == "md.gz" else data
+        )
+        read = {"roam": iter_roam, "primer": lambda path: iter_primer(f"{path}/a.md")}.get(kind, iter_text)
+        (sample,) = read(path)
+    elif kind == "csv":
+        (tmp_path / "a.csv").write_bytes(f'text,n\r\n"{text}",1\r\n'.encode(encoding))
+        (sample,) = iter_text(path)
+    else:
+        messages = [{"role": "assistant", "content": text}]
+        row = {"messages": messages} if kind == "chat" else {"text": text}
+        (tmp_path / "a.jsonl").write_bytes((json.dumps(row, ensure_ascii=False) + "\n").encode(encoding))
+        if kind == "chat":
+            (chat,) = iter_own_chats(path)
+            assert chat.messages[0].content == text
+            return
+        (sample,) = iter_text(path)
+    assert sample.text == text
+    assert sample.meta["encoding"] == said or (said is None and sample.meta["encoding"] != "utf-8")
+
+
+def test_front_matter_behind_a_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf---\ntitle: x\n---\nbody\n")
+    (sample,) = iter_text(str(tmp_path), front_matter=False)
+    assert sample.text == "body\n"
+
+
+def test_zeros_in_a_text_make_it_no_utf_16(tmp_path: Path) -> None:
+    for data in (b"a\x00b", b"a\x00bc", b"\x00" * 8, b"zero \x00 in between"):
+        (tmp_path / "a.txt").write_bytes(data)
+        (sample,) = iter_text(str(tmp_path))
+        assert sample.text == data.decode()
+
+
+def test_what_is_damaged_is_kept_and_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(LATIN.encode("utf-16") + b"\x00")
     (sample,) = iter_text(str(tmp_path))
-    assert sample.text.removeprefix("\ufeff") == text
-    assert not sample.meta["utf8"]
+    assert sample.text.startswith(LATIN)
+    assert sample.text.endswith("\ufffd")
+    assert sample.meta["encoding"] == "damaged UTF-16-LE"
 
 
 def test_chats_of_ones_own(tmp_path: Path) -> None:
@@ -91,23 +144,69 @@ def test_chats_of_ones_own(tmp_path: Path) -> None:
             list(iter_own_chats(str(tmp_path)))
 
 
+GOOD_LINE = b'{"text": "a"}\n'
+
+
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
-        ("x.jsonl", b'{"text": "a"}\n{broken\n', "line 2, is not JSON"),
-        ("x.jsonl", b"[1]\n", "holds no JSON object"),
-        ("x.jsonl", b'{"n": 1}\n', r"its keys are \['n'\]"),
+        ("x.jsonl", GOOD_LINE + b"{broken\n", "line 2, is not JSON"),
+        ("x.jsonl", GOOD_LINE + b'{"text": "\\ud800"}\n', r"line 2, spells half a character \(\\ud800\)"),
+        ("x.jsonl", GOOD_LINE + b'{"n": ["a", {"\\uDFFF": 1}], "text": "b"}\n', r"line 2, spells half .*\\udfff"),
+        ("x.jsonl", GOOD_LINE + b'{"text": ' + b"[" * 99_999 + b"]" * 99_999 + b"}\n", "line 2, is not JSON"),
+        ("x.jsonl", GOOD_LINE + b'{"n": ' + b"9" * 9_999 + b"}\n", "line 2, is not JSON"),
+        ("x.jsonl", b"[1]\n", "line 1, holds no JSON object"),
+        ("x.jsonl", b'{"n": 1}\n', r"row 1: .*its keys are \['n'\]"),
+        ("x.jsonl.gz", gzip.compress(GOOD_LINE * 999, mtime=0)[:-9], "cannot be read or unpacked"),
         ("x.parquet", b"PAR1 not really", "no parquet file"),
+        ("x.parquet", b"", "no parquet file"),
         ("x.exe", b"MZ", "is no text file"),
         ("x.txt.gz", b"not packed", "cannot be read or unpacked"),
         ("x.md.zst", b"not packed", "cannot be read or unpacked"),
         ("x.csv", b"a,b\n1,2\n", "none of them called text"),
+        ("x.csv", b"a,text\n1,x\n2\n", "row 3, has no column 2"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=rf"{name}.*{sentence}"):
         list(iter_text(str(tmp_path / name)))
+
+
+def test_a_whole_pair_of_halves_is_a_character(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'{"text": "\\ud83d\\ude00"}\n')
+    assert [sample.text for sample in iter_text(str(tmp_path))] == ["\U0001f600"]
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    """Cut anywhere, or with text that is none."""
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": [f"row {i}" for i in range(50)]}), file)
+    data = file.read_bytes()
+    for length in range(1, len(data), len(data) // 20):
+        file.write_bytes(data[:length])
+        with pytest.raises(ValueError, match=r"x\.parquet is no parquet file, or is damaged"):
+            list(iter_text(str(file)))
+    wrong = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"text": wrong}), file)
+    with pytest.raises(ValueError, match=r"x\.parquet is no parquet file, or is damaged"):
+        list(iter_text(str(file)))
+
+
+def test_a_document_beyond_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "holes.md").open("wb") as f:
+        f.truncate(1 << 40)  # of which the disk holds nothing
+    with pytest.raises(ValueError, match=r"holes\.md is one document of more than"):
+        list(iter_roam(str(tmp_path)))
+    (tmp_path / "holes.md").unlink()
+    monkeypatch.setattr(files, "MAX_DOCUMENT_BYTES", 4 << 20)
+    (tmp_path / "bomb.md.gz").write_bytes(gzip.compress(bytes(5 << 20)))
+    with pytest.raises(ValueError, match=r"bomb\.md\.gz is one document of more than"):
+        list(iter_text(str(tmp_path)))
+    (tmp_path / "bomb.md.gz").unlink()
+    (tmp_path / "bomb.jsonl.zst").write_bytes(zstandard.compress(GOOD_LINE + b" " * (5 << 20)))
+    with pytest.raises(ValueError, match=r"bomb\.jsonl\.zst has a line of more than"):
+        list(iter_text(str(tmp_path)))
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -131,3 +230,79 @@ def test_streams_read_a_local_folder_or_file_by_the_same_call(tmp_path: Path) ->
     books = list(iter_gutenberg(dataset_id=str(tmp_path / "books.jsonl"), shuffle=False))
     assert [b.text for b in books] == [f"book {i}" for i in range(5)]
     assert books[0].source == "gutenberg"
+
+
+@pytest.mark.parametrize("read", [iter_dolly_sft, iter_oasst1_sft, iter_wikitext])
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("x.jsonl", GOOD_LINE + b'{"text": ' + b"[" * 99_999 + b"]" * 99_999 + b"}\n", "line 2, is not JSON"),
+        ("x.jsonl", GOOD_LINE + b'{"text": "\\ud800"}\n', "line 2, spells half a character"),
+        ("x.jsonl", GOOD_LINE + b'{"text": "caf\xe9"}\n', "line 2, is not UTF-8 but cp1252: save it as UTF-8"),
+        ("x.jsonl", b"", "holds no row"),
+        ("x.json", b"[" * 99_999, "is not JSON"),
+        ("x.parquet", b"PAR1 not really", "no parquet file"),
+    ],
+)
+def test_damage_in_a_copy_of_a_hub_dataset_is_named(
+    tmp_path: Path, read: Callable[..., Iterator[object]], name: str, data: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    options = {"streaming": True} if read is iter_wikitext else {}
+    with pytest.raises(HubError, match=rf"{name}.*{sentence}"):
+        list(read(path=str(tmp_path), **options))
+
+
+@pytest.mark.parametrize(("name", "data"), [("x.jsonl", b"{broken\n"), ("x.parquet", b"PAR1 not really")])
+def test_damage_in_a_streamed_copy_is_named(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(HubError, match=rf"{name}.* is (not JSON|no parquet file)"):
+        list(iter_fineweb_edu(path=str(tmp_path)))
+
+
+def test_text_in_a_copy_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_bytes(b" = Title = \n caf\xe9 \n" * 9)
+    with pytest.raises(HubError, match=r"train\.txt is not UTF-8 but \w+: save it as UTF-8"):
+        list(iter_wikitext(path=str(tmp_path), streaming=True))
+    (tmp_path / "train.txt").unlink()
+    (tmp_path / "train.jsonl").write_bytes(b'{"line": "no text"}\n')
+    with pytest.raises(ValueError, match=r"row 0 of train, has no text in text; its keys are \['line'\]"):
+        list(iter_wikitext(path=str(tmp_path), streaming=True))
+
+
+def test_a_mark_at_the_head_of_a_copy_is_no_damage(tmp_path: Path) -> None:
+    row = {"instruction": "q", "context": "", "response": "a", "category": "x"}
+    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(row).encode())
+    (chat,) = iter_dolly_sft(path=str(tmp_path), shuffle=False)
+    assert chat.messages[0].content == "q"
+
+
+def test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "books.jsonl").write_text("".join(json.dumps({"text": f"book {i}"}) + "\n" for i in range(500)))
+    path = str(tmp_path / "books.jsonl")
+
+    def places(**options: int) -> list[int]:
+        return [int(book.text.removeprefix("book ")) for book in iter_gutenberg(dataset_id=path, **options)]
+
+    capped = places(shuffle_buffer_size=10_000)
+    assert "books are shuffled 100 at a time, not 10,000" in capsys.readouterr().out
+    assert places(shuffle_buffer_size=100) == capped
+    assert capsys.readouterr().out == ""
+    assert places(shuffle_buffer_size=10) != capped
+
+
+@pytest.mark.parametrize(
+    ("sentence", "encoding"),
+    [
+        ("Smørrebrød og øl på en bænk ved åen, hvor mågerne flyver over vandet.\n", "cp1252"),
+        ("L'été dernier, nous avons mangé des pâtes à la crème près de l'église.\n", "cp1252"),
+        ("Hij heeft een café geopend in één straat; de coöperatie is blij.\n", "cp1252"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy na břehu řeky.\n", "cp1250"),
+        ("Съешь же ещё этих мягких французских булок да выпей чаю.\n", "cp1251"),
+        ("Η γρήγορη αλεπού πηδάει πάνω από το σκυλί.\n", "cp1253"),
+    ],
+)
+def test_letters_of_one_byte_are_guessed_and_western_ones_first(sentence: str, encoding: str) -> None:
+    assert decode_text((sentence * 4).encode(encoding)) == (sentence * 4, encoding)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from niels_gpt.data.fields import check_texts
 from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample
 
@@ -32,6 +33,7 @@ def iter_dolly_sft(
 
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     for index in islice(order, take):
+        check_texts(rows[index], ("instruction", "response"), place=f"{path}, row {index},")
         yield row_to_chat(rows[index], index=index, include_system=include_system)
 
 

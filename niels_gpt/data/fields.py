@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -15,6 +15,13 @@ def select_text_field(sample: Mapping[str, Any]) -> str:
         if isinstance(value, str):
             return value
     raise ValueError(f"no field of this row is text; its keys are {sorted(map(str, sample))}")
+
+
+def check_texts(sample: Mapping[str, Any], names: Sequence[str], *, place: str) -> None:
+    """A ValueError that names the place if one of these fields is missing, or is no text."""
+    missing = [name for name in names if not isinstance(sample.get(name), str)]
+    if missing:
+        raise ValueError(f"{place} has no text in {', '.join(missing)}; its keys are {sorted(map(str, sample))}")
 
 
 def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:

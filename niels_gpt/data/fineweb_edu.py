@@ -38,6 +38,6 @@ def iter_fineweb_edu(
             rows = shuffled(rows, seed=seed, buffer_size=shuffle_buffer_size) if streaming else rows.shuffle(seed=seed)
         return rows
 
-    for row in stream_rows(open_rows, what=f"dataset {path} (config {name})", take=take, patience_s=patience_s):
+    for row in stream_rows(open_rows, path=path, name=name, take=take, patience_s=patience_s):
         text = select_text_field(row)
         yield PretrainSample(text=text, source="fineweb_edu", meta=small_fields(row, text=text))

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from niels_gpt.data.fields import select_text_field, small_fields
 from niels_gpt.data.hub import PATIENCE_S, load_dataset, parquet_options, shuffled, stream_rows
 from niels_gpt.data.types import PretrainSample
+from niels_gpt.progress import say_above_bar
 
 DATASET = "nikolina-p/gutenberg_clean_en_splits"
 RAW_DATASET = "manu/project_gutenberg"
 # Books are 400 KB each: a buffer of 10,000 overflows Arrow's 2 GiB string arrays, one of 1,000 takes 4.8 GB.
-_MAX_BUFFERED_BOOKS = 100
+MAX_BUFFERED_BOOKS = 100
 
 
 def iter_gutenberg(
@@ -26,17 +27,25 @@ def iter_gutenberg(
     revision: str | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[PretrainSample]:
-    """Books in a seeded order, at most `take`. The raw dataset's splits are languages: its "train" is English."""
+    """Books in a seeded order, at most `take`. The raw dataset's splits are languages: its "train" is English.
+
+    A stream is shuffled by at most `MAX_BUFFERED_BOOKS` at a time; who asks for more is told.
+    """
     hub_split = "en" if dataset_id == RAW_DATASET and split == "train" else split
+    if shuffle and streaming and shuffle_buffer_size > MAX_BUFFERED_BOOKS:
+        say_above_bar(
+            f"  {dataset_id}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {shuffle_buffer_size:,}: so many "
+            "do not fit into memory"
+        )
 
     def open_rows():  # type: ignore[no-untyped-def]
         options = {"revision": revision} if revision else {}
         rows = load_dataset(dataset_id, split=hub_split, streaming=streaming, **options, **parquet_options(dataset_id))
         if shuffle:
-            buffer = min(shuffle_buffer_size, _MAX_BUFFERED_BOOKS)
+            buffer = min(shuffle_buffer_size, MAX_BUFFERED_BOOKS)
             rows = shuffled(rows, seed=seed, buffer_size=buffer) if streaming else rows.shuffle(seed=seed)
         return rows
 
-    for row in stream_rows(open_rows, what=f"dataset {dataset_id}", take=take, patience_s=patience_s):
+    for row in stream_rows(open_rows, path=dataset_id, take=take, patience_s=patience_s):
         text = select_text_field(row)
         yield PretrainSample(text=text, source="gutenberg", meta=small_fields(row, text=text))

@@ -22,6 +22,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from niels_gpt.data.local_copy import check_json, find_damage
+
 PATIENCE_S = 120.0
 ATTEMPTS = 4
 _CHUNK_ROWS = 64
@@ -48,7 +50,12 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
     if "torch" not in sys.modules:  # the first stream would import it (2 s, 180 MB) only to ask for worker numbers
         datasets.config.TORCH_AVAILABLE = False
+    source, config = path, name
     if is_local(path):
+        try:
+            check_json(path)
+        except ValueError as error:
+            raise HubError(str(error)) from error
         if Path(path).is_file():
             builder = _BUILDERS.get(Path(path.removesuffix(".gz")).suffix)
             if builder is None:
@@ -57,16 +64,32 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
         elif not (Path(path) / "README.md").is_file():
             name = None
         options.pop("revision", None)
+    elif _is_offline():
+        _check_cached(path, name, options.get("revision"))
+        # They would name another build of the dataset than the one that the cache has.
+        options = {key: value for key, value in options.items() if key not in ("columns", "fragment_scan_options")}
     else:
         check_reachable(path)
     if options.get("streaming"):
         _count_reads()
-    return retried(lambda: datasets.load_dataset(path, name, **options), what=_title(path, name))
+    return retried(lambda: datasets.load_dataset(path, name, **options), path=source, name=config)
 
 
 def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
     """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache first."""
-    return list(_iterate(load(path, streaming=True, **options))) if is_local(path) else load(path, **options)
+    if not is_local(path):
+        return load(path, **options)
+    return list(explained(_iterate(load(path, streaming=True, **options)), path=path))
+
+
+def explained(rows: Iterable[Any], *, path: str, name: str | None = None) -> Iterator[Any]:
+    """The rows; what goes wrong on the way becomes a HubError."""
+    try:
+        yield from rows
+    except HubError:
+        raise
+    except Exception as error:
+        raise HubError(explain(error, path=path, name=name)) from error
 
 
 def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,7 +107,10 @@ def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.parquet"))
         if not files or files[0].suffix != ".parquet":
             return {}
-        names = pyarrow.parquet.read_schema(files[0]).names
+        try:
+            names = pyarrow.parquet.read_schema(files[0]).names
+        except (pyarrow.ArrowException, OSError) as error:
+            raise HubError(explain(error, path=path)) from error
         found = [name for name in columns if name in names] if columns and columns[0] in names else []
     options = {"fragment_scan_options": pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)}
     return {**options, "columns": found} if found else options
@@ -102,7 +128,12 @@ def shuffled(dataset: Any, *, seed: int, buffer_size: int) -> Any:
 
 
 def stream_rows(
-    open_rows: Callable[[], Iterable[Any]], *, what: str, take: int | None = None, patience_s: float = PATIENCE_S
+    open_rows: Callable[[], Iterable[Any]],
+    *,
+    path: str,
+    name: str | None = None,
+    take: int | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
     """The first `take` rows of `open_rows()`, each once and in order, across transient failures.
 
@@ -115,7 +146,7 @@ def stream_rows(
     for attempt in range(ATTEMPTS):
         reader = _Reader(open_rows, skip=given, take=take)
         try:
-            for chunk in reader.chunks(patience_s=patience_s, what=what):
+            for chunk in reader.chunks(patience_s=patience_s, what=_title(path, name)):
                 for row in chunk:
                     given += 1
                     yield row
@@ -123,13 +154,13 @@ def stream_rows(
         except _ReadFailed as failure:
             error = failure.error
             if attempt + 1 == ATTEMPTS or not is_transient(error):
-                raise HubError(explain(error, what=what)) from error
+                raise HubError(explain(error, path=path, name=name)) from error
             time.sleep(2.0**attempt)
         finally:
             reader.stop()
 
 
-def retried(call: Callable[[], Any], *, what: str) -> Any:
+def retried(call: Callable[[], Any], *, path: str, name: str | None = None) -> Any:
     """`call()`, tried again with growing pauses while it fails for reasons that may pass."""
     for attempt in range(ATTEMPTS):
         try:
@@ -138,19 +169,54 @@ def retried(call: Callable[[], Any], *, what: str) -> Any:
             raise
         except Exception as error:
             if attempt + 1 == ATTEMPTS or not is_transient(error):
-                raise HubError(explain(error, what=what)) from error
+                raise HubError(explain(error, path=path, name=name)) from error
             time.sleep(2.0**attempt)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def resolve_revision(path: str, revision: str | None) -> str | None:
-    """The commit a revision stands for now (the newest, where none is given); None for local data."""
+def resolve_revision(path: str, revision: str | None, *, name: str | None = None) -> str | None:
+    """The commit a revision stands for now (the newest, where none is given); None for local data. Offline, the commit
+    that the client's cache has of the config `name`."""
     if is_local(path):
         return None
+    if _is_offline():
+        return _check_cached(path, name, revision)
     check_reachable(path)
     from huggingface_hub import HfApi
 
-    return str(retried(lambda: HfApi().dataset_info(path, revision=revision).sha, what=_title(path, None)))
+    return str(retried(lambda: HfApi().dataset_info(path, revision=revision).sha, path=path))
+
+
+def cached_commit(path: str, name: str | None = None) -> str | None:
+    """The commit of a hub dataset that was loaded whole before and lies in the client's cache; None where none does."""
+    import datasets
+
+    try:
+        # Offline the builder takes whatever the cache has, whichever revision it is asked for.
+        return str(datasets.load_dataset_builder(path, name).hash) if _is_offline() else None
+    except Exception:  # its ways to say that there is nothing are many
+        return None
+
+
+def _is_offline() -> bool:
+    import datasets
+
+    return bool(datasets.config.HF_HUB_OFFLINE)
+
+
+def _check_cached(path: str, name: str | None, revision: str | None) -> str:
+    commit = cached_commit(path, name)
+    if commit is None:
+        raise HubError(
+            f"{_title(path, name)} is not in the local cache, and HF_HUB_OFFLINE is set: unset it, or put a copy in a "
+            f"folder and read that instead of {path}"
+        )
+    if revision not in (None, commit):
+        raise HubError(
+            f"{_title(path, name)}: the local cache has commit {commit}, not {revision}, and HF_HUB_OFFLINE is set: "
+            "unset it, or ask for that commit"
+        )
+    return commit
 
 
 def is_local(path: str) -> bool:
@@ -161,9 +227,6 @@ def check_reachable(path: str) -> None:
     """A HubError within seconds where the client itself would go on trying for 23 s and more."""
     from huggingface_hub import constants
 
-    way_out = f"or put a copy in a folder and read that instead of {path}"
-    if constants.HF_HUB_OFFLINE:
-        raise HubError(f"{path} is on the hub and HF_HUB_OFFLINE is set: unset it, {way_out}")
     if getproxies().keys() & {"http", "https", "all"}:
         return
     url = urlsplit(constants.ENDPOINT)
@@ -175,7 +238,10 @@ def check_reachable(path: str) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
             time.sleep(pause)
-    raise HubError(f"{path}: the hub at {constants.ENDPOINT} cannot be reached ({reason}): check the network, {way_out}")
+    raise HubError(
+        f"{path}: the hub at {constants.ENDPOINT} cannot be reached ({reason}): check the network, set HF_HUB_OFFLINE=1 "
+        f"to use what was loaded before, or put a copy in a folder and read that instead of {path}"
+    )
 
 
 def is_transient(error: BaseException) -> bool:
@@ -192,12 +258,15 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def explain(error: BaseException, *, what: str) -> str:
+def explain(error: BaseException, *, path: str, name: str | None = None) -> str:
     """One sentence: which dataset, which file, what happened, what to do."""
+    if isinstance(error, HubError):
+        return str(error)
     chain = _chain(error)
     text = " ".join(" ".join(str(e) for e in chain).split())
     file = re.search(r"/resolve/[^/\s]+/([^\s'\"?),]+)", text) or re.search(r"@[0-9a-f]{40}/([^\s'\"?),]+)", text)
-    where = f"{what}, file {file[1]}" if file and not file[1].endswith("README.md") else what
+    what = _title(path, name)
+    where = f"{what}, file {file[1].rstrip('.')}" if file and not file[1].endswith("README.md") else what
     status = next((s for e in chain if (s := _status(e)) is not None), None)
     names = {type(e).__name__ for e in chain}
     if "gated dataset" in text or names & {"GatedRepoError"} or status == 401:
@@ -208,6 +277,8 @@ def explain(error: BaseException, *, what: str) -> str:
         return f"{where}: there is no such dataset: check the id (renamed?); if it is private, `hf auth login`"
     if "BuilderConfig" in text or "Bad split" in text or "Unknown split" in text:
         return f"{where}: {str(error).strip().rstrip('.')}"
+    if is_local(path) and (damage := find_damage(path)):
+        return damage
     if is_transient(error):
         happened = f"answered {status}" if status else f"failed ({type(error).__name__})"
         return f"{where}: the hub {happened} {ATTEMPTS} times in a row: try again later, or read a copy in a folder"

@@ -10,10 +10,12 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from niels_gpt.data.fields import check_texts
 from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample, Role
 
 DATASET = "OpenAssistant/oasst1"
+_FIELDS = ("message_id", "message_tree_id", "role", "text")
 _Way = tuple[Mapping[str, Any], ...]
 _ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
 
@@ -32,7 +34,8 @@ def iter_oasst1_sft(
     """Threads tree by tree, the trees in a seeded order; `take_trees` counts trees that have a thread."""
     options = {"revision": revision} if revision else {}
     trees: dict[Any, list[Mapping[str, Any]]] = {}
-    for record in load_rows(load_dataset, path, split=split, **options):
+    for number, record in enumerate(load_rows(load_dataset, path, split=split, **options)):
+        check_texts(record, _FIELDS, place=f"{path}, row {number},")
         trees.setdefault(record["message_tree_id"], []).append(record)
     order = list(trees)
     if shuffle_trees:
@@ -52,25 +55,41 @@ def reconstruct_threads(
     """All threads of the trees in `records`, in the records' order. One look at each message, whatever the depth.
 
     Deleted messages, those in another language (where `lang` is known) and what hangs below them never appear. Texts
-    are stripped and blank messages skipped; a thread with two equal roles in a row is dropped; a thread longer than
-    `max_messages` is cut there, once for all the leaves behind the cut.
+    are stripped; a blank message is skipped, as if what hangs below it hung above it, so that blank leaves add no
+    thread; a thread with two equal roles in a row is dropped; a thread longer than `max_messages` is cut there, once
+    for all the leaves behind the cut.
     """
-    usable = [record for record in records if _is_usable(record, english_only=english_only)]
+    messages: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        messages.setdefault(record["message_id"], record)  # a second of the same id could hang below itself
     children: dict[Any, list[Mapping[str, Any]]] = {}
-    for record in usable:
-        children.setdefault(record.get("parent_id"), []).append(record)
+    for record in messages.values():
+        if _is_usable(record, english_only=english_only):
+            children.setdefault(record.get("parent_id"), []).append(record)
     threads: list[ChatSample] = []
     # A stack instead of recursion: trees may be deeper than Python's stack. Reversed, so that order is kept.
-    stack: list[tuple[Mapping[str, Any], _Way]] = [(root, ()) for root in reversed(children.get(None, []))]
+    stack: list[tuple[Mapping[str, Any], _Way]] = [(root, ()) for root in reversed(_said_below(None, children))]
     while stack:
         record, above = stack.pop()
-        way: _Way = (*above, record) if record["text"].strip() else above
-        below = children.get(record["message_id"], [])
-        if below and len(way) < max_messages:
+        way: _Way = (*above, record)
+        below = _said_below(record["message_id"], children) if len(way) < max_messages else []
+        if below:
             stack += [(child, way) for child in reversed(below)]
-        elif way and _alternates(way):
+        elif _alternates(way):
             threads.append(_thread(way))
     return threads
+
+
+def _said_below(message_id: Any, children: Mapping[Any, list[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """What hangs below a message, in order; for a blank one stands what hangs below that."""
+    stack, said = children.get(message_id, [])[::-1], []
+    while stack:
+        record = stack.pop()
+        if record["text"].strip():
+            said.append(record)
+        else:
+            stack += reversed(children.get(record["message_id"], []))
+    return said
 
 
 def _is_usable(record: Mapping[str, Any], *, english_only: bool) -> bool:

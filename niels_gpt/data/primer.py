@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
+from niels_gpt.data.files import decode_text, read_bytes
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.split import split_rows
 
@@ -14,7 +15,7 @@ DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 def load_primer_text(path: str) -> str:
     """The file's text exactly as stored."""
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from error
 
@@ -29,9 +30,11 @@ def split_primer_dialogues(
 
 
 def iter_primer(path: str, *, delimiter: str = DIALOGUE_DELIM) -> Iterator[PretrainSample]:
-    """Every dialogue as a sample."""
-    for i, dialogue in enumerate(_dialogues(load_primer_text(path), delimiter)):
-        yield PretrainSample(text=dialogue, source="primer", meta={"dialogue": i})
+    """Every dialogue as a sample, in whatever encoding the file is."""
+    text, encoding = decode_text(read_bytes(path))
+    for i, dialogue in enumerate(_dialogues(text, delimiter)):
+        meta = {"path": str(i), "file": os.path.basename(path), "encoding": encoding}
+        yield PretrainSample(text=dialogue, source="primer", meta=meta)
 
 
 def _dialogues(text: str, delimiter: str) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from niels_gpt.data.files import list_files, read_text
+from niels_gpt.data.files import decode_text, list_files, read_bytes
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.split import split_rows
 
@@ -18,7 +18,7 @@ def list_roam_paths(root_dir: str) -> list[str]:
 
 def load_texts(paths: Sequence[str]) -> list[str]:
     """The files' texts, in the order given. Line ends are kept; bytes that are not UTF-8 become U+FFFD."""
-    return [read_text(path)[0] for path in paths]
+    return [read_bytes(path).decode("utf-8", errors="replace") for path in paths]
 
 
 def split_roam_paths(paths: Sequence[str], *, val_frac: float = 0.1, seed: int) -> tuple[list[str], list[str]]:
@@ -28,8 +28,8 @@ def split_roam_paths(paths: Sequence[str], *, val_frac: float = 0.1, seed: int) 
 
 
 def iter_roam(root_dir: str) -> Iterator[PretrainSample]:
-    """Every note as a sample; meta holds its path below the folder and whether its bytes were UTF-8."""
+    """Every note as a sample, in whatever encoding; meta holds its path below the folder, and the encoding."""
     for path in list_roam_paths(root_dir):
-        text, is_utf8 = read_text(path)
+        text, encoding = decode_text(read_bytes(path))
         relative = Path(path).relative_to(os.path.abspath(root_dir)).as_posix()
-        yield PretrainSample(text=text, source="roam", meta={"path": relative, "utf8": is_utf8})
+        yield PretrainSample(text=text, source="roam", meta={"path": relative, "file": relative, "encoding": encoding})

@@ -12,16 +12,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from niels_gpt.data.fields import select_text_field
-from niels_gpt.data.files import decode_text, list_files, opened, unpacked_suffix
+from niels_gpt.data.files import decode_text, list_files, read_bytes, unpacked_suffix
 from niels_gpt.data.json_lines import iter_json_lines
+from niels_gpt.data.parquet_rows import iter_parquet_rows
 from niels_gpt.data.types import PretrainSample
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet")
-_FRONT_MATTER = re.compile(r"\A\ufeff?---\r?\n.*?^---\r?\n", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---\r?\n", re.DOTALL | re.MULTILINE)
 
 
 def iter_text(path: str, *, glob: str | None = None, front_matter: bool = True) -> Iterator[PretrainSample]:
-    """Every document as a sample; meta holds its place below the folder and, if it was not UTF-8, its encoding.
+    """Every document as a sample; meta holds its place below the folder, its file, and the file's encoding.
 
     `glob` chooses files by their place below the folder ("2024/*.md"); without `front_matter` the YAML between two
     lines of --- at a file's head is dropped.
@@ -29,19 +30,18 @@ def iter_text(path: str, *, glob: str | None = None, front_matter: bool = True) 
     for file, name in text_files(path, SUFFIXES, glob=glob):
         kind = unpacked_suffix(file)
         if kind in (".txt", ".md"):
-            with opened(file) as stream:
-                text, encoding = decode_text(stream.read())
+            text, encoding = decode_text(read_bytes(file))
             text = text if front_matter else _FRONT_MATTER.sub("", text, count=1)
-            yield _sample(text, name, encoding)
+            yield _sample(text, name, None, encoding)
         elif kind == ".jsonl":
-            for number, row, whole in iter_json_lines(file):
-                yield _sample(_text_of(row, file, number), f"{name}:{number}", "utf-8" if whole else "damaged UTF-8")
+            for number, row, encoding in iter_json_lines(file):
+                yield _sample(_text_of(row, file, number), name, number, encoding)
         elif kind == ".csv":
             for number, text, encoding in _csv_texts(file):
-                yield _sample(text, f"{name}:{number}", encoding)
+                yield _sample(text, name, number, encoding)
         else:
-            for number, row in _parquet_rows(file):
-                yield _sample(_text_of(row, file, number), f"{name}:{number}", "utf-8")
+            for number, row in iter_parquet_rows(file):
+                yield _sample(_text_of(row, file, number), name, number, "utf-8")
 
 
 def text_files(path: str, suffixes: tuple[str, ...], *, glob: str | None) -> Iterator[tuple[str, str]]:
@@ -63,8 +63,9 @@ def text_files(path: str, suffixes: tuple[str, ...], *, glob: str | None) -> Ite
         raise ValueError(f"no file in {path} is called like {glob!r}: mend the glob, or leave it out for all")
 
 
-def _sample(text: str, path: str, encoding: str) -> PretrainSample:
-    return PretrainSample(text=text, source="text", meta={"path": path, "utf8": encoding == "utf-8", "encoding": encoding})
+def _sample(text: str, file: str, row: int | None, encoding: str) -> PretrainSample:
+    path = file if row is None else f"{file}:{row}"
+    return PretrainSample(text=text, source="text", meta={"path": path, "file": file, "encoding": encoding})
 
 
 def _text_of(row: dict[str, Any], file: str, number: int) -> str:
@@ -75,28 +76,18 @@ def _text_of(row: dict[str, Any], file: str, number: int) -> str:
 
 
 def _csv_texts(file: str) -> Iterator[tuple[int, str, str]]:
-    with opened(file) as stream:
-        text, encoding = decode_text(stream.read())
+    text, encoding = decode_text(read_bytes(file))
     csv.field_size_limit(2**31 - 1)
-    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
-    columns = next(rows, [])
-    if "text" not in columns and len(columns) != 1:
-        raise ValueError(f"{file} has the columns {columns}, none of them called text: name the one to read so")
-    place = columns.index("text") if "text" in columns else 0
-    for number, row in enumerate(rows, start=2):
-        if len(row) > place:
-            yield number, row[place], encoding
-
-
-def _parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
+    rows = csv.reader(io.StringIO(text, newline=""))
     try:
-        for batch in pq.ParquetFile(file, pre_buffer=False).iter_batches(batch_size=256):
-            for row in batch.to_pylist():
-                yield number, row
-                number += 1
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{file} is no parquet file, or is damaged ({error}): mend it or remove it") from error
+        columns = next(rows, [])
+        if "text" not in columns and len(columns) != 1:
+            raise ValueError(f"{file} has the columns {columns}, none of them called text: name the one to read so")
+        place = columns.index("text") if "text" in columns else 0
+        for number, row in enumerate(rows, start=2):
+            if row and len(row) <= place:
+                raise ValueError(f"{file}, row {number}, has no column {place + 1}, the text: mend it or remove it")
+            if row:
+                yield number, row[place], encoding
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {rows.line_num}, is no CSV ({error}): mend it or remove it") from error

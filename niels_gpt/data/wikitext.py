@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from niels_gpt.data.hub import HubError, load_dataset
+from niels_gpt.data.fields import check_texts
+from niels_gpt.data.hub import HubError, explained, load_dataset
 from niels_gpt.data.types import PretrainSample
 
 CONFIG = "wikitext-103-raw-v1"
@@ -36,12 +37,15 @@ def iter_wikitext(
     if streaming:
         options["streaming"] = True
     rows = _open(path, config, split=_HUB_SPLITS.get(split, split), **options)
-    samples = (
-        PretrainSample(text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
-        for i, row in enumerate(rows)
-        if row["text"].strip()
-    )
-    yield from islice(samples, take)
+    place = path or "wikitext"
+
+    def samples() -> Iterator[PretrainSample]:
+        for i, row in enumerate(explained(rows, path=place, name=config)):
+            check_texts(row, ("text",), place=f"{place}, row {i} of {split},")
+            if row["text"].strip():
+                yield PretrainSample(text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
+
+    yield from islice(samples(), take)
 
 
 def iter_articles(lines: Iterable[PretrainSample]) -> Iterator[PretrainSample]:

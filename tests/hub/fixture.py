@@ -26,7 +26,7 @@ class HubHandle:
         self._post("/_reset", {})
 
     def log(self) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(self.url + "/_log", timeout=10) as reply:
+        with urllib.request.urlopen(self.url + "/_log", timeout=120) as reply:
             entries: list[dict[str, Any]] = json.load(reply)
         return entries
 
@@ -53,7 +53,7 @@ class HubHandle:
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), method="POST")
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=120).close()
 
 
 @contextmanager
@@ -66,4 +66,4 @@ def running_hub(root: Path) -> Iterator[HubHandle]:
         yield HubHandle(server.stdout.readline().strip(), root)
     finally:
         server.terminate()
-        server.wait(timeout=10)
+        server.wait(timeout=120)

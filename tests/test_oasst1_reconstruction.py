@@ -1,46 +1,14 @@
-"""dolly and oasst1: rows and trees into chats."""
+"""oasst1: trees of messages into chats."""
 
 from __future__ import annotations
 
-import json
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.data import dolly, oasst1
-from niels_gpt.data.dolly import iter_dolly_sft, row_to_chat
+from niels_gpt.data import oasst1
 from niels_gpt.data.oasst1 import iter_oasst1_sft, reconstruct_threads
-
-ROW = {"instruction": "What is rye?", "context": "", "response": "A grain.", "category": "open_qa"}
-
-
-def test_dolly_is_mapped_to_the_letter() -> None:
-    chat = row_to_chat(ROW, index=7)
-    assert [(m.role, m.content) for m in chat.messages] == [("user", "What is rye?"), ("assistant", "A grain.")]
-    assert chat.meta == {"category": "open_qa", "index": 7}
-    with_context = row_to_chat({**ROW, "context": "Rye grows\nin the north."}, index=0, include_system=True)
-    assert [(m.role, m.content) for m in with_context.messages] == [
-        ("system", "you are a helpful assistant."),
-        ("user", "What is rye?\n\ncontext:\nRye grows\nin the north."),
-        ("assistant", "A grain."),
-    ]
-
-
-def test_dolly_order_is_seeded_and_every_row_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{**ROW, "instruction": f"q{i}"} for i in range(50)]
-    monkeypatch.setattr(dolly, "load_dataset", lambda *args, **options: rows)
-    orders = [[c.meta["index"] for c in iter_dolly_sft(seed=seed)] for seed in (1, 1, 2)]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[0]) == list(range(50))
-    assert [c.meta["index"] for c in iter_dolly_sft(shuffle=False, take=3)] == [0, 1, 2]
-
-
-def test_a_local_file_takes_the_place_of_the_hub_id(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({**ROW, "instruction": f"q{i}"}) + "\n" for i in range(5)))
-    chats = list(iter_dolly_sft(path=str(tmp_path / "rows.jsonl"), shuffle=False))
-    assert [c.messages[0].content for c in chats] == [f"q{i}" for i in range(5)]
+from tests.watchdog import watchdog
 
 
 def message(id: str, parent: str | None, role: str, text: str = "text", **more: Any) -> dict[str, Any]:
@@ -114,11 +82,51 @@ def test_trees_come_in_a_seeded_order_and_are_counted(monkeypatch: pytest.Monkey
     assert not any(m.role == "system" for c in iter_oasst1_sft(english_only=False) for m in c.messages)
 
 
-def test_a_hundred_thousand_messages_take_no_quadratic_time() -> None:
-    deep = [message(f"d{i}", f"d{i - 1}" if i else None, "assistant" if i % 2 else "prompter") for i in range(50_000)]
-    wide = [message("w", None, "prompter"), *(message(f"w{i}", "w", "assistant") for i in range(49_999))]
-    start = time.process_time()
-    threads = reconstruct_threads(deep + wide)
-    assert len(threads) == 1 + 49_999
+def test_blank_leaves_add_no_thread() -> None:
+    blank = [message(f"x{i}", "a2", "prompter", " ") for i in range(2)]
+    assert ids([*TREE, *blank]) == ids(TREE)  # two below a leaf
+    assert ids([*TREE, message("x", "a1", "prompter", "\n")]) == ids(TREE)  # one beside an answer
+    below = [
+        message("x", "a2", "prompter", ""),
+        message("y", "x", "assistant", ""),
+        message("z", "x", "assistant", " "),
+    ]
+    assert ids([*TREE, *below]) == ids(TREE)  # and a whole branch of them
+    assert ids([message("r", None, "prompter", " "), message("s", "r", "assistant", " ")]) == []
+
+
+def test_what_hangs_below_a_blank_message_hangs_above_it() -> None:
+    blank_root = [message("r", None, "prompter", " "), message("p", "r", "prompter"), message("a", "p", "assistant")]
+    assert ids(blank_root) == [["p", "a"]]
+
+
+def test_two_messages_of_one_id_are_one() -> None:
+    with watchdog():
+        assert ids([*TREE, *TREE]) == ids(TREE)
+        below_itself = [message("x", None, "prompter", ""), message("x", "x", "prompter", "")]
+        assert ids(below_itself) == []
+
+
+def test_every_message_is_looked_at_a_fixed_number_of_times() -> None:
+    looks = 0
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(key)
+
+    deep = [message(f"d{i}", f"d{i - 1}" if i else None, "assistant" if i % 2 else "prompter") for i in range(5_000)]
+    wide = [message("w", None, "prompter"), *(message(f"w{i}", "w", "assistant") for i in range(4_999))]
+    blank = [message(f"b{i}", f"b{i - 1}" if i else None, "prompter", "") for i in range(5_000)]
+    threads = reconstruct_threads([Counted(m) for m in (*deep, *wide, *blank)])
+    assert len(threads) == 1 + 4_999
     assert len(threads[0].messages) == 32
-    assert time.process_time() - start < 5
+    assert looks < 20 * 15_000  # a search through all of them for each would be 225,000,000
+
+
+def test_rows_that_are_no_messages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in ({"text": "x"}, {**TREE[0], "text": None}, {**TREE[0], "message_id": None}):
+        monkeypatch.setattr(oasst1, "load_dataset", lambda *args, row=row, **options: [TREE[0], row])
+        with pytest.raises(ValueError, match=r"OpenAssistant/oasst1, row 1, has no text in .*(message_id|text)"):
+            list(iter_oasst1_sft())

@@ -1,0 +1,60 @@
+"""A hub dataset's copy in a folder, which the hub's library reads: what it would say without the file's name, or die of.
+
+Its JSON reader takes the process down at some 100,000 nested brackets, so JSON is looked through beforehand. What else
+is wrong it notices itself, and only then is every file read once more, to find out which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from niels_gpt.data.files import check_input, decode_text, list_files, read_bytes, unpacked_suffix
+from niels_gpt.data.json_lines import iter_json_lines
+from niels_gpt.data.parquet_rows import iter_parquet_rows
+
+
+def check_json(path: str) -> None:
+    """A ValueError that names the file, and the line, if JSON in the copy cannot be read."""
+    for fault in check_input(path):
+        raise ValueError(fault)
+    for file in _files(path, ".jsonl"):
+        number = 0
+        for number, _, encoding in iter_json_lines(file):
+            if encoding != "utf-8":
+                raise ValueError(f"{file}, line {number}, is not UTF-8 but {encoding}: save it as UTF-8")
+        if not number:
+            raise ValueError(f"{file} holds no row: fill it or remove it")
+    for file in _files(path, ".json"):
+        try:
+            json.loads(_utf8(file))
+        except RecursionError as error:
+            raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
+        except json.JSONDecodeError:
+            for _ in iter_json_lines(file):  # such a file may hold an object a line
+                pass
+
+
+def find_damage(path: str) -> str | None:
+    """Which file of the copy cannot be read, and why; None where all can."""
+    try:
+        for file in _files(path, ".parquet"):
+            for _ in iter_parquet_rows(file):
+                pass
+        for file in (*_files(path, ".txt"), *_files(path, ".csv")):
+            _utf8(file)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _files(path: str, suffix: str) -> list[str]:
+    files = list_files(path, {suffix, ".gz", ".zst"}) if os.path.isdir(path) else [path]
+    return [file for file in files if unpacked_suffix(file) == suffix]
+
+
+def _utf8(file: str) -> str:
+    text, encoding = decode_text(read_bytes(file))
+    if encoding != "utf-8":
+        raise ValueError(f"{file} is not UTF-8 but {encoding}: save it as UTF-8")
+    return text

@@ -1,0 +1,18 @@
+"""Which field of a row is its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from niels_gpt.data.fields import small_fields
+from niels_gpt.data.fineweb_edu import select_text_field
+
+
+def test_select_text_field() -> None:
+    assert select_text_field({"id": "x", "text": "t"}) == "t"
+    assert select_text_field({"n": 1, "content": "c", "other": "o"}) == "c"
+    assert select_text_field({"text": None, "content": "c"}) == "c"
+    with pytest.raises(ValueError, match=r"\['n', 'tags'\]"):
+        select_text_field({"n": 1, "tags": ["a"]})
+    row = {"text": "t", "id": "x", "score": 1.5, "big": "y" * 900, "list": []}
+    assert small_fields(row, text=row["text"]) == {"id": "x", "score": 1.5}

@@ -1,0 +1,252 @@
+"""The load and split stages, in this process; and what a stage takes as its inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from niels_gpt.documents import (
+    Chat,
+    Document,
+    count_rows,
+    read_chats,
+    read_column,
+    read_texts,
+    write_chats,
+    write_documents,
+)
+from stages import load, shard, split, tokenize
+from stages.params import parse_params
+from stages.stage import Inputs, Stage, _digest
+from tests.conftest import ROOT, TINY, with_values
+from tests.watchdog import watchdog
+
+
+class Checkout:
+    """A folder whose one source of interest is `roam`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes = folder / "data/roam"
+        self.notes.mkdir(parents=True)
+
+    def run(self, module: Any, name: str, **changes: object) -> Path:
+        """Run a stage's own part; what it wrote lies in the folder this returns, as if it had been published."""
+        text = with_values(
+            (ROOT / "presets/sample.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
+        )
+        stage = Stage(name=name, key="roam", params=parse_params(text)[0], inputs=Inputs({}, {}))
+        module.main(stage)
+        for final, temporary in stage._outs.items():
+            temporary.rename(final)
+        return next(iter(stage._outs))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    monkeypatch.chdir(tmp_path)
+    return Checkout(tmp_path)
+
+
+def texts(folder: Path) -> list[str]:
+    return [text for group in read_texts(folder, np.arange(count_rows(folder))) for text in group]
+
+
+def test_what_cannot_be_watched_is_refused(checkout: Checkout, tmp_path: Path) -> None:
+    (checkout.notes / "a.md").write_text("a note")
+    os.mkfifo(checkout.notes / "b")
+    (checkout.notes / "c").symlink_to(tmp_path)
+    with watchdog(), pytest.raises(ValueError, match=r"^data/roam/b is a FIFO, no file: remove it \(and 1 more"):
+        checkout.run(load, "load")
+    (checkout.notes / "b").unlink()
+    with pytest.raises(ValueError, match=r"^data/roam/c is a linked folder.*make a source of [^(]*$"):
+        checkout.run(load, "load")
+    assert not list(tmp_path.glob("cache/raw/*"))
+
+
+def test_a_file_that_is_not_utf_8_is_said_once(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout.notes / "a.md").write_text("plain")
+    (checkout.notes / "b.md").write_bytes("Smørrebrød".encode("latin-1"))
+    (checkout.notes / "c.md").write_bytes("wide".encode("utf-16"))
+    raw = checkout.run(load, "load")
+    assert texts(raw) == ["plain", "Smørrebrød", "wide"]
+    out = capsys.readouterr().out
+    assert "  b.md is not UTF-8: read as cp1252\n" in out
+    assert "  c.md is not UTF-8: read as utf-16-le\n" in out
+    assert "a.md" not in out
+    (checkout.notes / "d.jsonl").write_bytes('{"text": "Smørrebrød"}\n'.encode("latin-1") * 9)
+    (checkout.notes / "e.txt").write_bytes(b"\xff\xfe\x00\xd8")
+    checkout.notes.rename("mine")
+    (Path("cache/raw/roam")).rename("old")
+    checkout.run(load, "load", input="mine", load={"kind": "text"})
+    out = capsys.readouterr().out
+    assert out.count("d.jsonl is not UTF-8") == 1
+    assert "e.txt is not UTF-8: read as damaged UTF-16-LE: what could not be read is shown as U+FFFD" in out
+
+
+def test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on(checkout: Checkout) -> None:
+    for i in range(3):
+        (checkout.notes / f"{i}.txt").write_text(f"{i}" * 80 + "x" * 20)
+    changes = {"load": {"kind": "text", "held_out_tail": 0.2}, "split": {"by": "given"}}
+    raw = checkout.run(load, "load", **changes)
+    rows = checkout.run(split, "split", **changes)
+
+    def chosen(name: str) -> list[str]:
+        return [text for group in read_texts(raw, np.load(rows / f"{name}.npy")) for text in group]
+
+    assert chosen("train") == [f"{i}" * 80 for i in range(3)]
+    assert chosen("val") == ["x" * 20] * 3
+
+
+def test_blank_documents_are_left_out(checkout: Checkout) -> None:
+    for name, text in (("a", "one"), ("b", " \n"), ("c", "")):
+        (checkout.notes / f"{name}.md").write_text(text)
+    raw = checkout.run(load, "load")
+    assert read_column(raw, "id") == ["a.md"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, streamed: bool) -> None:
+    changes: dict[str, object] = {"split": {"by": "document", "val_frac": 0.5, "seed": 1}}
+    if streamed:
+        pq.write_table(pa.table({"text": [f"page {i}" for i in range(9)]}), checkout.notes / "0.parquet")
+        hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}
+        changes["load"] = {**hub, "kind": "fineweb_edu", "max_documents": None, "bytes_per_token": 5.0}
+    else:
+        for i in range(9):
+            (checkout.notes / f"{i}.md").write_text(f"page {i}")
+    write_tokenizer(Path("cache/tokenizer"))
+    raw = checkout.run(load, "load", **changes)
+    assert texts(raw) == [f"page {i}" for i in range(9)]
+    checkout.run(split, "split", **changes)
+    checkout.run(tokenize, "tokenize", **changes)
+    cache = checkout.run(shard, "shard", **changes)
+    assert json.loads((cache / "meta.json").read_text())["streaming"] is streamed
+
+
+def write_tokenizer(folder: Path) -> None:
+    from niels_gpt.atomic import write_json
+    from niels_gpt.tokenizer import ByteTokenizer, describe
+
+    write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
+
+
+# documents.parquet
+
+
+def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
+    documents = [Document(id=f"{i}", text=f"text {i} " * 9, split="train") for i in range(40)]
+    write_documents(tmp_path, documents)
+    file = tmp_path / "documents.parquet"
+    data = file.read_bytes()
+    tried, unnoticed = range(0, len(data), 5), 0
+    for place in tried:
+        file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with suppress(ValueError):
+            assert texts(tmp_path) == [document.text for document in documents], place
+            unnoticed += 1
+    assert unnoticed < 0.7 * len(tried)  # these lie in names and statistics that no reader of texts looks at
+
+
+def test_a_table_of_contents_that_lies_is_noticed(tmp_path: Path) -> None:
+    """It has no checksum: a bit of it flipped is noticed, or changes no text and no number of rows."""
+    documents = [Document(id=f"{i}", text=f"text {i} ", split="train") for i in range(40)]
+    write_documents(tmp_path, documents)
+    file = tmp_path / "documents.parquet"
+    data = file.read_bytes()
+    first = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    for place in range(first, first + 420):  # the schema, the numbers of rows, the first group; behind are names
+        file.write_bytes(data[:place] + bytes([data[place] ^ 64]) + data[place + 1 :])
+        with suppress(ValueError):
+            found = count_rows(tmp_path), texts(tmp_path)
+            assert found == (40, [document.text for document in documents]), place
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 not really PAR1"])
+def test_documents_that_are_none_are_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "documents.parquet").write_bytes(data)
+    for read in (count_rows, lambda folder: read_column(folder, "split"), texts):
+        with pytest.raises(ValueError, match=r"documents\.parquet is damaged .*dvc checkout"):
+            read(tmp_path)
+
+
+def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> None:
+    documents = [Document(id=f"{i}", text="x" * 99_999 + f"{i}") for i in range(100)]  # three groups
+    assert vars(write_documents(tmp_path, documents))["rows"] == 100
+    assert pq.ParquetFile(tmp_path / "documents.parquet").num_row_groups > 2
+    rows = np.array([0, 41, 42, 43, 83, 84, 99])
+    assert [text[99_999:] for group in read_texts(tmp_path, rows) for text in group] == [str(row) for row in rows]
+    assert read_column(tmp_path, "split") == [None] * 100
+
+
+def test_chats_keep_their_group(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "ab"}]
+    count = write_chats(tmp_path, [Chat(id="1", messages=messages, group="tree")])
+    assert (count.rows, count.bytes) == (1, 4)
+    assert read_column(tmp_path, "group") == ["tree"]
+    assert list(read_chats(tmp_path, np.array([0]))) == [[messages]]
+
+
+# What a stage compares before and after it ran
+
+
+def test_links_to_the_folder_itself_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("a")
+    before = _digest(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(".")
+    with watchdog():
+        after = _digest(tmp_path)
+    assert after != before
+    (tmp_path / "two").unlink()
+    (tmp_path / "two").symlink_to("..")
+    with watchdog():
+        assert _digest(tmp_path) not in (before, after)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.md")
+    with watchdog():
+        assert _digest(tmp_path / "x.md") == "no file"
+        assert _digest(tmp_path) != _digest(tmp_path / "x.md")
+    assert _digest(tmp_path / "none") == "absent"
+
+
+def test_large_files_of_one_size_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "large.bin"
+    file.write_bytes(bytes(5 << 20))
+    os.utime(file, ns=(1, 1))
+    before = _digest(file), _digest(tmp_path)
+    file.write_bytes(bytes((5 << 20) - 1) + b"x")
+    os.utime(file, ns=(2, 2))
+    assert _digest(file) != before[0]
+    assert _digest(tmp_path) != before[1]
+    small = tmp_path / "small.bin"
+    small.write_bytes(b"a")
+    os.utime(small, ns=(1, 1))
+    before = _digest(small), _digest(tmp_path)
+    small.write_bytes(b"b")
+    os.utime(small, ns=(1, 1))
+    assert _digest(small) != before[0]
+    assert _digest(tmp_path) != before[1]
+
+
+def test_a_name_and_its_place_are_part_of_a_folders_digest(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("x")
+    before = _digest(tmp_path)
+    (tmp_path / "a.md").rename(tmp_path / "b.md")
+    assert _digest(tmp_path) != before
+    (tmp_path / "b.md").rename(tmp_path / "a.md")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/x.pyc").write_text("noise")
+    assert _digest(tmp_path) == before
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.md").rename(tmp_path / "sub/a.md")
+    assert _digest(tmp_path) != before
