@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.memorization import document_log_pz
 from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
+from niels_gpt.model.gpt import GPT
+from niels_gpt.splice import MultiSpliceDocumentDataset
+from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import ByteTokenizer
+from stages import memorize, splice
+from stages.params import Params, SourceShard
 from tests.conftest import Repo
+from tests.in_process import make_caches, notes_params, run, run_in_process, tiny_params
 
 
 @pytest.mark.dag
-def test_stages_measure_before_and_after_and_refuse_what_makes_no_sense(built_repo: Repo) -> None:
+def test_stages_measure_before_and_after(built_repo: Repo) -> None:
     metrics = json.loads((built_repo.path / "metrics/memorize.json").read_text())
     chosen = json.loads((built_repo.path / "models/splice/documents.json").read_text())
     assert len(chosen["rows"]) == 3
@@ -32,23 +47,142 @@ def test_stages_measure_before_and_after_and_refuse_what_makes_no_sense(built_re
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert (built_repo.path / "metrics/memorize.svg").read_text().startswith("<svg")
 
-    for change, message in (
-        ({"splice.spans.alpha": 0.5}, "alpha and suffix_starts exclude each other"),
-        ({"splice.restrict_to_training_subset": True}, "restrict_to_training_subset needs shuffle: false"),
-        ({"splice.dataset_name": "nowhere"}, "splice.dataset_name is 'nowhere', not one of"),
-        ({"splice.min_doc_length": 10**9}, "only 0 of 3 documents match"),
-        ({"memorize.prompt_tokens": 16}, "prompt_tokens=16 must be shorter than chunk_size=16"),
+
+NOTES = [" ".join(f"{word}{i}" for word in ("tide", "boat", "bread")[: 1 + i % 3] * 5) for i in range(12)]
+
+
+@pytest.fixture
+def spliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Params]]:
+    """Notes in cache/ and an untrained model; called, it runs the splice stage with some parameters changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    make_caches(NOTES)
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
+    # Only the best: the last is not there to be trained further by mistake.
+    save_checkpoint("models/pretrain/best.pt", model, None, 1, to_dict(model.cfg))
+    base, threads = notes_params(), torch.get_num_threads()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run(**changes: Any) -> Params:
+        params = base.model_copy(update={"splice": base.splice.model_copy(update=changes)})
+        run_in_process("splice", splice.main, params)
+        return params
+
+    yield run
+    torch.set_num_threads(threads)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_the_splice_stage_says_what_an_epoch_consists_of(
+    spliced: Callable[..., Params], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spans = notes_params().splice.spans
+    capsys.readouterr()
+    spliced(
+        min_doc_length=60,
+        epoch_length=21,
+        spans=spans.model_copy(update={"suffix_starts": False, "content_length": 30, "offset_jitter": 5}),
+    )
+    said = capsys.readouterr().out.replace("splice: ", "").splitlines()
+    chosen = json.loads(Path("models/splice/documents.json").read_text())
+    rows, lengths, quotas = chosen["rows"], chosen["summary"]["doc_lengths"], chosen["summary"]["quotas"]
+    assert (len(rows), sum(quotas)) == (3, 21)
+    assert said[0] == f"rows {rows[0]}, {rows[1]}, {rows[2]} of notes (policy)"
+    for line, row, length, quota in zip(said[1:4], rows, lengths, quotas, strict=True):
+        assert TokenStore("cache/tokens/notes").lengths[row] == length
+        starts = length - 30 + 1
+        facts = f"K=30, {starts} starts ({starts - quota} never visited), {quota} examples an epoch"
+        assert line == f"doc{row}: {length} tokens, {facts}"
+    assert said[4] == "21 examples an epoch in frames of 32, 29.0 targets in each, jitter of 2 places"
+
+
+def test_the_plan_names_what_is_not_trained_on_and_jitter_without_room() -> None:
+    docs = [np.arange(n) for n in (200, 30, 1)]
+    ds = MultiSpliceDocumentDataset(docs, S=8, pad_id=0, epoch_length=2, offset_jitter=3, balance_tau=2.0)
+    assert splice.describe_plan(ds.summary(), ["a", "b", "c"]) == [
+        "a: 200 tokens, K=8, 193 starts (191 never visited), 2 examples an epoch",
+        "b: 30 tokens, K=8, 23 starts (23 never visited), 0 examples an epoch",
+        "b has no example in an epoch, and is not trained on: raise splice.epoch_length",
+        "c: 1 tokens, too short for a span: not trained on",
+        "2 examples an epoch in frames of 8, 7.0 targets in each, jitter of 0 places",
+        "offset_jitter does nothing here: spans fill the frame (K = S); lower content_length to give it room",
+    ]
+
+
+def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is_asked(
+    spliced: Callable[..., Params],
+) -> None:
+    base = notes_params()
+    ends = np.cumsum(TokenStore("cache/tokens/notes").lengths)
+    budget = int(ends[3]) + 1  # within the fifth document, which the shards then leave out
+    source = base.sources["notes"].model_copy(
+        update={"shard": SourceShard(max_train_tokens=budget, max_val_tokens=None)}
+    )
+    params = base.model_copy(update={"sources": {"notes": source}})
+    run("shard notes", params)
+    run("mix", params)
+    for restricted, expected in ((False, 9), (True, 4)):
+        settings = base.splice.model_copy(
+            update={"restrict_to_training_subset": restricted, "min_doc_length": None, "num_docs": expected}
+        )
+        store, asked = TokenStore("cache/tokens/notes"), params.model_copy(update={"splice": settings})
+        rows, _ = splice.choose(store, settings, trained_tokens=splice.tokens_trained_on(asked))
+        assert sorted(rows) == list(range(expected))
+    assert splice.tokens_trained_on(asked) == ends[3]
+    with pytest.raises(ValueError, match=r"p_train\.notes is 0: the model was trained on nothing of it"):
+        splice.tokens_trained_on(asked.model_copy(update={"p_train": {"notes": 0.0}}))
+    Path("cache/mix.json").write_text('{"sources": {}}')
+    with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('notes' is not in it\)"):
+        splice.tokens_trained_on(asked)
+
+
+def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spliced: Callable[..., Params]) -> None:
+    params = spliced(num_docs=2, min_doc_length=60)
+    models = {}
+    for seed, path in enumerate(("models/pretrain/best.pt", "models/splice/last.pt", "models/splice/best.pt")):
+        torch.manual_seed(seed)
+        models[path] = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
+        save_checkpoint(path, models[path], None, 1, to_dict(models[path].cfg))
+    run_in_process("memorize", memorize.main, params)
+    metrics = json.loads(Path("metrics/memorize.json").read_text())
+    chosen = json.loads(Path("models/splice/documents.json").read_text())
+    store, together = TokenStore("cache/tokens/notes"), {"before": 0, "after": 0}
+    assert set(metrics["documents"]) == {f"doc{row}" for row in chosen["rows"]}
+    for row in chosen["rows"]:
+        tokens, measured = store.document(row), metrics["documents"][f"doc{row}"]
+        for when, path in (("before", "models/pretrain/best.pt"), ("after", "models/splice/last.pt")):
+            starts, logs = document_log_pz(models[path], tokens, **params.memorize.model_dump())
+            assert measured[when]["mean_log_pz"] == pytest.approx(logs.mean(), rel=1e-4)
+            assert measured[when]["num_windows"] == len(logs) > 0
+            together[when] += len(logs)
+        lines = Path(f"metrics/pz/doc{row}.tsv").read_text().splitlines()
+        assert lines[0] == "start\tpz_before\tpz_after"
+        assert [int(line.split("\t")[0]) for line in lines[1:]] == starts.tolist()
+    assert {when: stats["num_windows"] for when, stats in metrics["together"].items()} == together
+    assert "doc" in Path("metrics/memorize.html").read_text()
+    assert Path("metrics/memorize.svg").read_text().startswith("<svg")
+
+    narrow = params.model_copy(update={"memorize": params.memorize.model_copy(update={"chunk_size": 10**6})})
+    with pytest.raises(ValueError, match=r"tokens, fewer than a window: raise splice\.min_doc_length, or lower"):
+        run_in_process("memorize", memorize.main, narrow)
+    Path("models/splice/documents.json").write_text('{"dataset_name": "notes", "rows": [4000]}')
+    with pytest.raises(ValueError, match=r"documents\.json is not what was written .*4000"):
+        run_in_process("memorize", memorize.main, params)
+
+
+def test_refusals_of_parameters_say_which(spliced: Callable[..., Params]) -> None:
+    spans = notes_params().splice.spans
+    for changes, message in (
+        ({"spans": spans.model_copy(update={"alpha": 0.5})}, "alpha and suffix_starts exclude each other"),
+        ({"dataset_name": "nowhere"}, "splice.dataset_name is 'nowhere', not one of"),
+        ({"min_doc_length": 10**9}, "only 0 of 3 documents match"),
     ):
-        original = (built_repo.path / "params.yaml").read_text()
-        built_repo.set_all(change)
-        done = built_repo.stage("splice")
-        assert done.returncode == 1, done.stdout
-        assert message in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
-        (built_repo.path / "params.yaml").write_text(original)
-    built_repo.set(memorize__chunk_size=33)
-    done = built_repo.stage("memorize")
-    assert "chunk_size=33 does not fit the model's T=32" in done.stderr
+        with pytest.raises(ValueError, match=message):
+            spliced(**changes)
+    with pytest.raises(ValueError, match=r"prompt_tokens.*16 must be .* than chunk_size=16"):
+        tiny_params({"memorize.prompt_tokens": 16})
 
 
 def test_the_page_shows_hostile_text_as_text() -> None:
@@ -65,6 +199,9 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     )
     page = render_page([result], ByteTokenizer(), window={"chunk_size": 20, "prompt_tokens": 10})
     assert "<img" not in page
+    for shown, raw in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):  # a token each
+        assert f">{shown}</span>" in page
+        assert f">{raw}</span>" not in page
     assert "<b>" not in page
     assert "🌊" in page
     assert "\ufffd" not in page
@@ -73,3 +210,14 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     strip = render_strips([result], chunk_size=20, prompt_tokens=10)
     assert "rgba(8,48,107,0.90)" in strip
     assert "rgba(8,48,107,0.10)" in strip
+
+
+def test_a_strip_shows_the_highest_of_the_windows_over_a_token() -> None:
+    n, blank = 50, np.zeros(50)
+    for pz in ([0.9, 0.1], [0.1, 0.9]):
+        windows = DocumentResult("d", blank, np.array([0, 5]), np.array(pz), blank, blank)
+        strip = render_strips([windows], chunk_size=20, prompt_tokens=10)
+        painted = re.findall(r'width="([0-9.]+)" height="40" fill="rgba\(8,48,107,0([.]\d+)\)', strip)
+        tokens = {shade: float(width) * n / 1000 for width, shade in painted}
+        assert tokens[".90"] == pytest.approx(10)  # where both lie, the higher one
+        assert tokens[".10"] == pytest.approx(5)

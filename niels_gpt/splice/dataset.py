@@ -36,26 +36,26 @@ class MultiSpliceDocumentDataset:
         self.docs, self.pad_id, self.rules = docs, pad_id, SpanRules(S=S, **rules)
         self._spans = [Spans(len(doc), self.rules) for doc in docs]
         pairs = [len(spans) for spans in self._spans]
-        self._valid = [i for i, count in enumerate(pairs) if count]
-        if not self._valid:
+        self.valid_docs = [i for i, count in enumerate(pairs) if count]
+        if not self.valid_docs:
             raise ValueError(_why_nothing_fits([len(doc) for doc in docs], self.rules))
         by_document = balance_mode == "by_document"
         # Every pair once, or every document's pairs repeated to the length of the longest: exact, where it can be.
         self._cycle = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
         longest = max(pairs)
-        whole = len(self._valid) * longest if by_document else sum(pairs)
+        whole = len(self.valid_docs) * longest if by_document else sum(pairs)
         self.quotas = [0] * len(docs)
         shares = (
-            [longest if by_document else pairs[i] for i in self._valid]
+            [longest if by_document else pairs[i] for i in self.valid_docs]
             if self._cycle
             else quotas(
-                [len(docs[i]) for i in self._valid],
+                [len(docs[i]) for i in self.valid_docs],
                 balance_mode=balance_mode,
                 balance_tau=balance_tau,
                 epoch_length=epoch_length or whole,
             )
         )
-        for i, share in zip(self._valid, shares, strict=True):
+        for i, share in zip(self.valid_docs, shares, strict=True):
             self.quotas[i] = share
         self._ends = np.cumsum(self.quotas)
         self._weighted = {
@@ -93,30 +93,46 @@ class MultiSpliceDocumentDataset:
 
     def summary(self) -> dict[str, Any]:
         """What is trained on, in numbers."""
+        # Of a very long epoch, targets are counted in every 101st example.
         triples = self.triples() if len(self) <= 1_000_000 else self._triples(np.arange(0, len(self), 101), 0)
-        copied = self._copy_lens(triples)
-        K = [spans.K if len(spans) else None for spans in self._spans]
-        room = [self.rules.S - k for k in K if k is not None]
-        visited = [len(np.unique(triples[triples[:, 0] == i, 1])) for i in range(len(self.docs))]
-        starts = [len(spans.starts) if len(spans) else 0 for spans in self._spans]
+        jitter = [min(self.rules.offset_jitter, self._room(i)) for i in self.valid_docs]
         return {
             "num_docs": len(self.docs),
-            "valid_docs": list(self._valid),
+            "valid_docs": list(self.valid_docs),
             "doc_lengths": [len(doc) for doc in self.docs],
             "S": self.rules.S,
             "content_length": self.rules.content_length,
             "mode": self.rules.mode if self.rules.mode == "slide" else self.rules.content_start_mode,
-            "K_per_doc": K,
-            "starts_per_doc": starts,
+            "K_per_doc": [spans.K if len(spans) else None for spans in self._spans],
+            "starts_per_doc": [len(spans.starts) for spans in self._spans],
             "pairs_per_doc": [len(spans) for spans in self._spans],
             "quotas": list(self.quotas),
-            "docs_without_examples": [i for i in self._valid if not self.quotas[i]],
+            "docs_without_examples": [i for i in self.valid_docs if not self.quotas[i]],
             "epoch_length": len(self),
-            "unvisited_starts": [n - seen for n, seen in zip(starts, visited, strict=True)],
-            "supervised_tokens_per_frame": float((copied - 1).mean()),
-            "effective_jitter": max((min(self.rules.offset_jitter, r) for r in room), default=0),
-            "jitter_is_inert": bool(self.rules.offset_jitter) and not any(room),
+            "unvisited_starts": [len(spans.starts) - self._visited(i) for i, spans in enumerate(self._spans)],
+            "supervised_tokens_per_frame": float(self._targets(triples).mean()),
+            "effective_jitter": max(jitter),
+            "jitter_is_inert": bool(self.rules.offset_jitter) and not any(jitter),
         }
+
+    def _room(self, i: int) -> int:
+        """How far left of flush right the shortest span of a document can go."""
+        return self.rules.S - int(self._spans[i].spans.min())
+
+    def _visited(self, i: int) -> int:
+        """Starts of a document that an epoch comes to."""
+        spans, quota = self._spans[i], self.quotas[i]
+        if i not in self._weighted and quota >= len(spans):
+            return len(spans.starts)
+        return len(np.unique(spans.at(self._chosen(i, np.arange(quota)))[0])) if quota else 0
+
+    def _targets(self, triples: np.ndarray) -> np.ndarray:
+        """Tokens of each example that carry loss: all but the last, and but the joint of a roll."""
+        copied = self._copy_lens(triples)
+        if not self._cyclic:
+            return copied - 1
+        lengths = np.array([len(doc) for doc in self.docs])[triples[:, 0]]
+        return copied - 1 - (triples[:, 1] + copied > lengths)
 
     @property
     def longest_span(self) -> int:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from niels_gpt.cache.integrity import read_checked, read_offsets
 from niels_gpt.cache.mmap import open_tokens
-from niels_gpt.cache.sft_dataset import read_offsets
 
 
 class TokenStore:
     """cache/tokens/S as the tokenize stage left it, the train rows of it; memory-mapped."""
 
     def __init__(self, folder: str | Path) -> None:
+        read_checked(Path(folder, "meta.json"))
         self._tokens = open_tokens(Path(folder, "train_tokens.bin"))
         self._starts, self.lengths = read_offsets(Path(folder, "train_idx.npy"), tokens=len(self._tokens))
 

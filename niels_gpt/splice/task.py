@@ -15,7 +15,7 @@ from niels_gpt.loss import IGNORE_INDEX
 from niels_gpt.model.gpt import GPT
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.example import Example, collate
-from niels_gpt.splice.sharding import rank_indices
+from niels_gpt.splice.sharding import epoch_order
 from niels_gpt.splice.spans import validation_grid
 from niels_gpt.train.task import Batch
 
@@ -59,11 +59,11 @@ class SpliceTask:
         return start
 
     def validate(self, model: GPT) -> dict[str, float]:
-        """The loss of every document on a fixed grid of spans and places; their mean decides."""
+        """The loss of every document that has spans, on a fixed grid of them; their mean decides."""
         losses = {}
         rules = self.dataset.rules
         with inference(model):
-            for i, name in enumerate(self.names):
+            for i in self.dataset.valid_docs:
                 pairs = validation_grid(len(self.dataset.docs[i]), rules.S, rules.content_length)
                 triples = np.array([(i, t, s) for t, s in pairs])
                 K = min(rules.content_length or rules.S, rules.S, len(self.dataset.docs[i]))
@@ -73,7 +73,9 @@ class SpliceTask:
                 )
                 logits = model(grid["tokens"].to(self.device), position_ids=grid["position_ids"].to(self.device))
                 y = masked_targets(grid).to(self.device)
-                losses[name] = float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX))
+                losses[self.names[i]] = float(
+                    F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX)
+                )
         return {"val_loss": sum(losses.values()) / len(losses), **losses}
 
     def _draw(self, n: int) -> Example:
@@ -88,7 +90,7 @@ class SpliceTask:
 
 @lru_cache(maxsize=2)
 def _order(n: int, seed: int, epoch: int) -> np.ndarray:
-    return rank_indices(n, seed=seed, epoch=epoch, rank=0, world_size=1)
+    return epoch_order(n, seed=seed, epoch=epoch)
 
 
 def masked_targets(examples: Example) -> torch.Tensor:
