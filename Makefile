@@ -10,6 +10,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test check clean
 
 run: $(INSTALLED)
+	niels-gpt mend
+	niels-gpt check
 	dvc repro
 	niels-gpt summary
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.sentences import name_file
+
 
 def temporary_beside(path: str | Path) -> Path:
     """A name next to `path` (a rename within one folder is atomic), marked by a dot and the process id."""
@@ -26,15 +28,23 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         publish(temporary, path)
+    except OSError as error:
+        name_file(error, path)
+        raise
     finally:
         discard(temporary)
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Move a finished file or folder into place, in place of what stood there. Files reach the disk first."""
+    """Rename a finished file or folder, in place of what stood there: at no instant is a part of it to be seen.
+
+    A file has reached the disk by then. A folder, which may be gigabytes, is not waited for: what is read back from
+    one is checked against hashes.
+    """
     if temporary.is_dir():
-        # A folder cannot replace a full one in a single step: the old one steps aside and is deleted last.
-        old = path.with_name(f".{path.name}.old{os.getpid()}")
+        # A folder cannot replace a full one in a single step: the old one steps aside, under a name that the next
+        # writer takes for a killed one's, and is deleted last.
+        old = path.with_name(f"{temporary_beside(path).name}.old")
         discard(old)
         if path.exists():
             path.rename(old)
@@ -54,7 +64,11 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def json_text(value: Any) -> str:
     """JSON with a fixed layout: equal values give equal bytes."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_json(path: str | Path, value: Any) -> None:
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(json_text(value), encoding="utf-8")

@@ -26,6 +26,8 @@ def format_chat(messages: Sequence[Mapping[str, str]]) -> str:
 def extract_assistant_reply(generated_text: str) -> str:
     """The last non-empty assistant reply, stripped. A tag counts only at the start of a line, exactly spelt."""
     tags = list(_TURN.finditer(generated_text))
-    ends = [tag.start() for tag in tags[1:]] + [len(generated_text)]
+    ends = [*(tag.start() for tag in tags), len(generated_text)][1:]
     replies = [generated_text[tag.end() : end].strip() for tag, end in zip(tags, ends, strict=True) if tag[0] == PROMPT]
+    if not replies:
+        raise ValueError(f"there is no assistant tag in the text: no line of it begins with {PROMPT!r}")
     return next((reply for reply in reversed(replies) if reply), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from niels_gpt.sentences import visible
 from niels_gpt.tokenizer import Tokenizer
 
 _ON, _OFF = "\033[1;32m", "\033[0m"
@@ -28,8 +29,8 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> st
     run: list[int] = []
     for id in ids:
         if id in names:
-            out += [tokenizer.decode(run), names[id]]
+            out += [visible(tokenizer.decode(run)), names[id]]
             run = []
         else:
             run.append(id)
-    return "".join([*out, tokenizer.decode(run)])
+    return "".join([*out, visible(tokenizer.decode(run))])

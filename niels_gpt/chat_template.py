@@ -40,7 +40,7 @@ def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
     special = tok.special_token_ids()
     starts = [i for i, token in enumerate(ids) if token == special["asst"]]
     if not starts:
-        return []
+        raise ValueError("there is no assistant tag among the ids: no turn of the assistant begins in them")
     reply: list[int] = []
     for token in ids[starts[-1] + 1 :]:
         if token in special.values():

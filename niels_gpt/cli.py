@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.atomic import atomic_path
+from niels_gpt.sentences import EXPECTED, read_text, sentence, visible
 
 if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
     from niels_gpt.talk import Talker
+    from stages.mistakes import Problem
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
@@ -32,7 +34,7 @@ TopP = Annotated[
     float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
-Seed = Annotated[int, typer.Option(min=0, help="the same seed, the same words")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
 
 
 @contextmanager
@@ -40,8 +42,10 @@ def _one_sentence() -> Iterator[None]:
     """What went wrong in one sentence, and a non-zero exit."""
     try:
         yield
-    except (ValueError, OSError, RuntimeError) as error:
-        typer.echo(f"ERROR: {error}", err=True)
+    except (typer.Exit, typer.Abort, BrokenPipeError):  # how a command ends, and `| head`
+        raise
+    except EXPECTED as error:
+        typer.echo(f"ERROR: {sentence(error)}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -53,19 +57,20 @@ def _talker(folder: str, device: str = "auto") -> Talker:
 
 
 def _params() -> dict[str, Any]:
-    import yaml
+    """params.yaml as the stages read it, as plain values."""
+    from stages.params import read_params
 
-    if not PARAMS.is_file():
-        raise ValueError("there is no params.yaml here: run this in the project's folder")
-    values: dict[str, Any] = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))
-    return values
+    return read_params(PARAMS)[1]
 
 
-def _json(path: str, *, made_by: str) -> dict[str, Any]:
-    if not Path(path).is_file():
-        raise ValueError(f"there is no {path} yet: run `{made_by}` first")
-    values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return values
+def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """params.yaml as far as it can be read, and everything that is wrong in it."""
+    from stages.mistakes import ParamsError
+
+    try:
+        return _params(), ()
+    except ParamsError as error:
+        return error.raw, error.problems
 
 
 @app.callback()
@@ -84,9 +89,19 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
             ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml"))) or "none: run this in the project's folder"
         )
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
-    current = PARAMS.read_text(encoding="utf-8") if PARAMS.is_file() else ""
-    with atomic_path(PARAMS) as temporary:
-        temporary.write_text(apply_preset(current, chosen.read_text(encoding="utf-8")), encoding="utf-8")
+    with _one_sentence():
+        from stages.params import parse_params
+        from stages.yaml12 import parse_yaml
+
+        wanted = read_text(chosen)
+        parse_params(wanted, name=str(chosen))
+        current = read_text(PARAMS) if PARAMS.is_file() else ""
+        try:
+            parse_yaml(current, name=str(PARAMS))
+        except ValueError as error:
+            raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+        with atomic_path(PARAMS) as temporary:
+            temporary.write_text(apply_preset(current, wanted), encoding="utf-8")
     typer.echo(f"{PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
 
 
@@ -122,6 +137,12 @@ def sample(
 ) -> None:
     """Let the model go on from a text."""
     with _one_sentence():
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
+            ) from error
         talker = _talker(model)
         from niels_gpt.generate import Sampling, stream_ids, stream_text
         from niels_gpt.rng import make_generator
@@ -146,25 +167,15 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
 ) -> None:
     """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
-    import socket
-
-    import uvicorn
-
     with _one_sentence():
         talker = _talker(model)
         from niels_gpt.server.app import build_app
+        from niels_gpt.server.connection import listen, make_server
 
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", port))
-            listening.listen(128)  # from here on a browser waits instead of being refused
-        except OSError as error:
-            raise ValueError(f"port {port} cannot be had ({error.strerror}): choose another with --port") from error
+        listening = listen(port)
         typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
         sys.stdout.flush()
-        server = uvicorn.Server(uvicorn.Config(build_app(talker, card=_card(talker)), log_level="warning"))
-        server.run(sockets=[listening])
+        make_server(build_app(talker, card=_card(talker))).run(sockets=[listening])
 
 
 def _card(talker: Talker) -> dict[str, str]:
@@ -178,8 +189,11 @@ def _card(talker: Talker) -> dict[str, str]:
     }
     scores = Path("metrics/eval.json")
     if scores.is_file():
-        table = json.loads(scores.read_text(encoding="utf-8")).get(talker.name, {})
-        card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+        try:
+            table = json.loads(scores.read_text(encoding="utf-8")).get(talker.name, {})
+            card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{scores} is damaged ({error}): `dvc repro` writes it anew") from error
     return card
 
 
@@ -189,11 +203,13 @@ def doctor(
 ) -> None:
     """What a run needs, whether it is there, and how long it will take on this machine."""
     with _one_sentence():
-        params = _params()
+        params, problems = _params_and_problems()
+        for problem in problems:
+            typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.doctor import examine, seconds_to_train
 
-        bad = 0
-        for finding in examine(params, folder=Path()):
+        bad = len(problems)
+        for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
             bad += finding.fix is not None
             typer.echo(f"{'ok  ' if finding.fix is None else 'BAD '} {finding.what}")
             if finding.fix:
@@ -203,6 +219,36 @@ def doctor(
                 typer.echo(f"ok   {stage} will take about {_duration(seconds)} here (without compiling)")
         if bad:
             raise typer.Exit(1)
+
+
+@app.command()
+def check() -> None:
+    """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
+    with _one_sentence():
+        from niels_gpt.data.files import check_input
+
+        params, problems = _params_and_problems()
+        faults = [visible(problem.sentence) for problem in problems]
+        if not problems:
+            sources = [*params["sources"].values(), *params["chats"].values()]
+            inputs = {source["input"] for source in sources if source["load"].get("dataset") is None}
+            faults += [fault for path in sorted(inputs) if Path(path).exists() for fault in check_input(path)]
+        for fault in faults:
+            typer.echo(f"ERROR: {fault}", err=True)
+        if faults:
+            raise typer.Exit(1)
+
+
+@app.command()
+def mend() -> None:
+    """After an interruption: put back or take away what DVC left half-written. Otherwise nothing is touched."""
+    from niels_gpt.dvc_files import mend as mend_files
+
+    with _one_sentence():
+        if not Path("dvc.yaml").is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        for sentence in mend_files(Path()) or ["nothing to mend"]:
+            typer.echo(sentence)
 
 
 def _duration(seconds: float) -> str:
@@ -219,18 +265,21 @@ def export(
 ) -> None:
     """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
     with _one_sentence():
+        if not folder.isprintable():
+            raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
         if Path(folder).exists():
             raise ValueError(f"{folder} is there already: give the name of a new folder")
         talker = _talker(model, "cpu")
         from niels_gpt.export import export_model, export_transformers, model_card
+        from niels_gpt.results import read_result
         from niels_gpt.talk import TOKENIZER
 
         card = model_card(
             talker,
-            mix=_json("cache/mix.json", made_by="dvc repro mix"),
-            chat_mix=_json("cache/chat_mix.json", made_by="dvc repro mix"),
+            mix=read_result("cache/mix.json"),
+            chat_mix=read_result("cache/chat_mix.json"),
             params=_params(),
-            metrics=_json("metrics/eval.json", made_by="dvc repro"),
+            metrics=read_result("metrics/eval.json"),
         )
         with atomic_path(Path(folder)) as temporary:
             if transformers:
@@ -247,7 +296,11 @@ def gc(
     """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
     from niels_gpt.train.state import delete_runs
 
-    count, size = delete_runs(Path("checkpoints"), unfinished=all_runs)
+    with _one_sentence():
+        try:
+            count, size = delete_runs(Path("checkpoints"), unfinished=all_runs)
+        except OSError as error:
+            raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
     typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
@@ -271,13 +324,13 @@ def report(
     from niels_gpt.tokenizer import load_tokenizer
     from niels_gpt.tokenizer_report import format_report, report_source
 
-    files = sorted(Path("cache/tokens").glob("*/train_tokens.bin"))
-    if not files:
-        typer.echo("ERROR: there are no tokens yet: run `dvc repro mix` first", err=True)
-        raise typer.Exit(1)
-    chosen = load_tokenizer("cache/tokenizer")
-    sources = {path.parent.name: report_source(chosen, open_tokens(path)) for path in files}
-    typer.echo(format_report(chosen, sources, line=line))
+    with _one_sentence():
+        files = sorted(Path("cache/tokens").glob("*/train_tokens.bin"))
+        if not files:
+            raise ValueError("there are no tokens yet: run `dvc repro mix` first")
+        chosen = load_tokenizer("cache/tokenizer")
+        sources = {path.parent.name: report_source(chosen, open_tokens(path), name=str(path)) for path in files}
+        typer.echo(format_report(chosen, sources, line=line))
 
 
 inspect_app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
@@ -312,15 +365,17 @@ def inspect_documents(
         texts = (text for group in read_texts(folder, rows) for text in group)
         typer.echo(f"{count_rows(folder):,} documents in {source}")
         for name, text in zip(islice(read_column(folder, "id"), len(rows)), texts, strict=False):
-            begins = " ".join(text.split())[:160]
-            typer.echo(f"--- {name} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+            begins = visible(" ".join(text.split())[:160])
+            typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
 
 
 @inspect_app.command("mix")
 def inspect_mix() -> None:
     """The weights of the mix, the tokens there are, and how often a run goes over each source."""
     with _one_sentence():
-        params, mix = _params(), _json("cache/mix.json", made_by="dvc repro mix")
+        from niels_gpt.results import read_result
+
+        params, mix = _params(), read_result("cache/mix.json")
         total = sum(params["p_train"].values())
         seen = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
         typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'times over':>12}")
@@ -339,8 +394,9 @@ def inspect_batch(
 ) -> None:
     """A training batch as the model sees it: every row with its source, and where documents end."""
     with _one_sentence():
-        params = _params()
-        _json("cache/mix.json", made_by="dvc repro mix")
+        from niels_gpt.results import read_result
+
+        params, _ = _params(), read_result("cache/mix.json")
         from niels_gpt.batching import draw_rows, gather_rows
         from niels_gpt.cache.manifest import open_mix
         from niels_gpt.mix import mix_probabilities
@@ -363,64 +419,85 @@ def inspect_batch(
                     parts.append([])
                 else:
                     parts[-1].append(token)
-            typer.echo(f"--- row {row}: {name}, window {window}\n{end.join(tokenizer.decode(part) for part in parts)}")
+            typer.echo(
+                f"--- row {row}: {name}, window {window}\n{end.join(visible(tokenizer.decode(part)) for part in parts)}"
+            )
 
 
 @inspect_app.command("sft")
 def inspect_sft(
-    n: Annotated[int, typer.Option(help="how many chats of each source")] = 3,
+    n: Annotated[int, typer.Option(min=1, help="how many chats of each source")] = 3,
     color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
 ) -> None:
     """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
-    import numpy as np
+    with _one_sentence():
+        from niels_gpt.results import read_result
 
-    from niels_gpt.cache.manifest import open_chats
-    from niels_gpt.cache.meta import read_meta
-    from niels_gpt.chat_inspection import mark_chat
-    from niels_gpt.loss import IGNORE_INDEX
-    from niels_gpt.tokenizer import load_tokenizer
+        T, names = read_result("models/pretrain/config.json")["T"], list(read_result("cache/chat_mix.json")["sources"])
 
-    config, mix = Path("models/pretrain/config.json"), Path("cache/chat_mix.json")
-    if not config.is_file() or not mix.is_file():
-        typer.echo("ERROR: there are no chats and no model yet: run `dvc repro train mix` first", err=True)
-        raise typer.Exit(1)
-    tokenizer = load_tokenizer("cache/tokenizer")
-    names = list(read_meta(mix)["sources"])
-    chats = open_chats(mix, names=names, T=read_meta(config)["T"], device="cpu", root=Path())
-    for name, examples in chats.train.items():
-        for row in range(min(n, len(examples))):
-            x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
-            learned = [False, *(target != IGNORE_INDEX for target in masked)]
-            typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")
+        import numpy as np
+
+        from niels_gpt.cache.manifest import open_chats
+        from niels_gpt.chat_inspection import mark_chat
+        from niels_gpt.loss import IGNORE_INDEX
+        from niels_gpt.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer("cache/tokenizer")
+        chats = open_chats("cache/chat_mix.json", names=names, T=T, device="cpu", root=Path())
+        for name, examples in chats.train.items():
+            for row in range(min(n, len(examples))):
+                x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
+                learned = [False, *(target != IGNORE_INDEX for target in masked)]
+                typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")
 
 
 @app.command()
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
-    missing = [
-        path for path in ("metrics/eval.json", "metrics/train.json", "metrics/samples.md") if not Path(path).is_file()
-    ]
-    if missing:
-        typer.echo(f"ERROR: {', '.join(missing)} not there yet: run `dvc repro` first", err=True)
-        raise typer.Exit(1)
-    scores: dict[str, Any] = json.loads(Path("metrics/eval.json").read_text(encoding="utf-8"))
-    trained: dict[str, Any] = json.loads(Path("metrics/train.json").read_text(encoding="utf-8"))
-    typer.echo(f"\n{'model':<10}{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")
-    for model, table in scores.items():
-        for stream, score in table.items():
-            numbers = f"{score['nats']:>12.4f}{score['bits_per_byte']:>12.4f}{score['tokens']:>12,}"
-            typer.echo(f"{model:<10}{stream:<12}{numbers}")
-    mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
-    typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
-    last = Path("metrics/samples.md").read_text(encoding="utf-8").split("\n## ")[-1]
-    question, answer = last.split("\n", 1)
-    typer.echo(f"\nAsked: {question}\n\n{answer.strip()}\n")
-    for what, where in (
-        ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
-        ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
-        ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
-        ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
-        ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-        ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
-    ):
-        typer.echo(f"{what:<9}{where}")
+    with _one_sentence():
+        from niels_gpt.results import read_result
+
+        missing = [path for path in _SUMMARISED if not Path(path).is_file()]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} not there yet: run `dvc repro` first")
+        scores, trained = read_result("metrics/eval.json"), read_result("metrics/train.json")
+        question, _, answer = read_text("metrics/samples.md").split("\n## ")[-1].partition("\n")
+        typer.echo(f"\n{'model':<10}{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")
+        for model, table in scores.items():
+            for stream, score in table.items():
+                numbers = f"{score['nats']:>12.4f}{score['bits_per_byte']:>12.4f}{score['tokens']:>12,}"
+                typer.echo(f"{model:<10}{stream:<12}{numbers}")
+        mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
+        typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
+        typer.echo(visible(f"\nAsked: {question}\n\n{answer.strip()}\n"))
+        for line in _reproduction():
+            typer.echo(line)
+        for what, where in _PLACES:
+            typer.echo(f"{what:<9}{where}")
+
+
+_SUMMARISED = ("metrics/eval.json", "metrics/train.json", "metrics/samples.md")
+_PLACES = (
+    ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
+    ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
+    ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
+    ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
+    ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
+)
+
+
+def _reproduction() -> list[str]:
+    """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
+    import subprocess
+
+    from niels_gpt.reproduction import compare_runs
+    from stages.yaml12 import parse_yaml
+
+    try:
+        done = subprocess.run(["git", "show", "HEAD:./dvc.lock"], capture_output=True, check=True, timeout=30)
+        locks = done.stdout.decode("utf-8"), read_text("dvc.lock")
+        committed, now = (parse_yaml(text, name="dvc.lock") for text in locks)
+        return [*compare_runs(now, committed), ""]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
+        return []

@@ -5,8 +5,10 @@ Letters, here and everywhere: B batch, T context, C width, L blocks, H heads, D 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 Renderer = Literal["transcript", "chat_tokens"]  # how chats are put to a model: as text, or with tokens of their own
@@ -32,16 +34,20 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("V", "T", "C", "L", "H", "d_ff"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            size = getattr(self, name)
+            if not isinstance(size, Integral) or size < 1:
+                raise ValueError(f"{name} must be at least 1 and a whole number, got {size!r}")
+        for name in ("dropout", "rope_theta"):
+            if not isinstance(getattr(self, name), Real):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
         if self.C % self.H:
             raise ValueError(f"C={self.C} is not a multiple of H={self.H}: every head needs the same width")
         if self.D % 2:
             raise ValueError(f"D = C/H = {self.C}/{self.H} = {self.D} is odd: RoPE rotates pairs, so D must be even")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.rope_theta <= 0:
-            raise ValueError(f"rope_theta must be positive, got {self.rope_theta}")
+        if not 0.0 < self.rope_theta < math.inf:
+            raise ValueError(f"rope_theta must be positive and finite, got {self.rope_theta}")
 
     @property
     def D(self) -> int:
@@ -49,11 +55,17 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Build from a plain mapping, as stored in a checkpoint. A `D` in it must agree with C/H."""
+        """Build from a plain mapping, as stored in a checkpoint: the sizes are required, so that none is a guess.
+
+        A `D` in it must agree with C/H; without a `rope_theta` it is 10000, which is no size.
+        """
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known - {"D"})
         if unknown:
             raise ValueError(f"unknown model settings {unknown}; known: {sorted(known | {'D'})}")
+        missing = sorted(known - set(values) - {"rope_theta"})
+        if missing:
+            raise ValueError(f"model settings {missing} are required, and only {sorted(values)} are given")
         cfg = cls(**{k: v for k, v in values.items() if k in known})
         if values.get("D", cfg.D) != cfg.D:
             raise ValueError(f"D={values['D']} contradicts C/H = {cfg.C}/{cfg.H} = {cfg.D}")

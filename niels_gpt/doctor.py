@@ -7,8 +7,9 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,9 @@ from urllib.parse import urlsplit
 import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.data.files import check_input
 from niels_gpt.device import prepare_device
+from niels_gpt.dvc_files import broken_files
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.step import build_step
@@ -24,6 +27,7 @@ from niels_gpt.train.task import Batch
 
 _PATIENCE_S = 3.0
 _MEASURED_S = 8.0
+_TRUE = {"1", "ON", "YES", "TRUE"}  # as the hub's own client reads it
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,35 @@ class Finding:
     fix: str | None = None
 
 
-def examine(params: Mapping[str, Any], *, folder: Path) -> Iterator[Finding]:
-    """Everything but the speed. `params` is params.yaml as a plain mapping."""
+def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
+    """Everything but the speed. `params` is params.yaml as a plain mapping; at the paths in `wrong` it holds mistakes,
+    and what rests on them is not looked at."""
+
+    def sound(*path: str) -> bool:
+        return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
+
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
-    yield _device(params["runtime"]["device"])
-    yield _disk(params, folder)
-    network: Finding | None = None
-    for name, source in {**params["sources"], **params["chats"]}.items():
+    if sound("runtime"):
+        yield _device(params["runtime"]["device"])
+    if sound("sources") and sound("model") and sound("tokenizer"):
+        yield _disk(params, folder)
+    for name in broken_files(folder):
+        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
+    tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
+    sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+    unreachable = cache(_unreachable)  # asked once, and only where a source needs it
+    for name, source in sources.items():
         dataset = source["load"].get("dataset")
         if dataset is None:
-            yield _input(name, folder / source["input"], source["input"])
-            continue
-        network = network or _hub()
-        yield Finding(f"{name}: {dataset} from the hub", network.fix)
+            yield from _input(name, folder / source["input"], source["input"])
+        elif not offline:
+            yield Finding(f"{name}: {dataset} from the hub", unreachable())
+        elif _in_local_cache(dataset, source["load"].get("config")):
+            yield Finding(f"{name}: {dataset} from the local cache, since HF_HUB_OFFLINE is set")
+        else:
+            fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
+            yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
     for stage in ("pretrain", "sft"):
         there = (folder / f"models/{stage}/best.pt").is_file()
         yield Finding(f"models/{stage}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
@@ -72,26 +92,36 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     )
 
 
-def _input(name: str, path: Path, written: str) -> Finding:
-    if any(character in written for character in "*?["):
-        found = bool(list(path.parent.glob(path.name)))
-    else:
-        found = path.exists()
-    if found:
-        return Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
-    return Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
+def _input(name: str, path: Path, written: str) -> Iterator[Finding]:
+    if not path.exists():
+        yield Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
+        return
+    yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
+    for fault in check_input(str(path)):
+        what, _, fix = fault.rpartition(": ")
+        yield Finding(f"{name}: {what}", fix)
 
 
-def _hub() -> Finding:
+def _unreachable() -> str | None:
+    """What to do about the hub, where it does not answer."""
     address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    port = address.port or (443 if address.scheme == "https" else 80)
-    if os.environ.get("HF_HUB_OFFLINE") == "1":
-        return Finding("hub", "HF_HUB_OFFLINE=1 is set: unset it, or have the dataset in the local cache")
     try:
+        port = address.port or (443 if address.scheme == "https" else 80)
         socket.create_connection((address.hostname or "", port), timeout=_PATIENCE_S).close()
-    except OSError as error:
-        return Finding("hub", f"{address.hostname} cannot be reached ({error}): connect, or use a local `input`")
-    return Finding("hub")
+    except (OSError, ValueError) as error:
+        return f"{address.hostname} cannot be reached ({error}): connect, or use a local `input`"
+    return None
+
+
+def _in_local_cache(dataset: str, config: str | None) -> bool:
+    """Whether `datasets` has prepared it here before: CACHE/org___name/config/version/commit."""
+    from datasets.naming import camelcase_to_snakecase
+
+    *namespace, name = dataset.split("/")
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
+    folder = prepared / "___".join([*namespace, camelcase_to_snakecase(name)])
+    return any(file.is_file() for file in folder.glob(f"{config or '*'}/*/*/dataset_info.json"))
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.batching import get_batch, split_targets
+from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.loss import IGNORE_INDEX, loss_fn
 from niels_gpt.windows import TokenStream
@@ -49,7 +49,7 @@ def evaluate(
     device: str,
     generator: torch.Generator,
 ) -> dict[str, float]:
-    """Mean loss of `eval_steps` random batches from each stream."""
+    """Mean loss of `eval_steps` random batches of each stream. Documents that a stream knows do not see each other."""
     if eval_steps < 1:
         raise ValueError(f"eval_steps must be at least 1, got {eval_steps}")
     losses: dict[str, float] = {}
@@ -57,8 +57,9 @@ def evaluate(
         for name, stream in eval_streams.items():
             total = 0.0
             for _ in range(eval_steps):
-                x, y = get_batch({name: stream}, p={name: 1.0}, B=B, T=T, device=device, generator=generator)
-                total += float(loss_fn(model(x), y))
+                draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator)
+                x, y = split_targets(gather_rows({name: stream}, draw, T=T), device=device)
+                total += float(loss_fn(_logits(model, x, gather_segments({name: stream}, draw, T=T)), y))
             losses[name] = total / eval_steps
     return losses
 
@@ -74,6 +75,7 @@ def score_stream(
     max_tokens: int | None = None,
 ) -> Score:
     """Predict the tokens of a stream once each, in consecutive windows of T: no sampling, the same number every time.
+    Documents that the stream knows do not see each other.
 
     `token_bytes` says how many bytes of text each id stands for. Ids that stand for none (the end of a document) count
     in nats, not in bits per byte. With `max_tokens`, windows spread evenly over the stream are scored instead of all.
@@ -84,8 +86,11 @@ def score_stream(
     tokens = text_bytes = 0
     with inference(model):
         for first in range(0, len(starts), B):
-            x, y = split_targets(torch.from_numpy(stream.gather(starts[first : first + B], T)), device=device)
-            losses = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none").double()
+            numbers = starts[first : first + B]
+            x, y = split_targets(torch.from_numpy(stream.gather(numbers, T)), device=device)
+            segments = stream.segments(numbers, T)
+            logits = _logits(model, x, None if segments is None else torch.from_numpy(segments))
+            losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").double()
             lengths = bytes_of[y.flatten()]
             nats += float(losses.sum())
             text_nats += float(losses[lengths > 0].sum())
@@ -119,6 +124,12 @@ def score_chats(
             if max_tokens is not None and tokens >= max_tokens:
                 break
     return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+
+
+def _logits(model: nn.Module, x: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    """Of a model that need know nothing of segments where there are none."""
+    logits: torch.Tensor = model(x) if segments is None else model(x, segment_ids=segments.to(x.device))
+    return logits
 
 
 def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from niels_gpt.atomic import write_json
@@ -20,11 +21,19 @@ from niels_gpt.tokenizer import tokenizer_file
 def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
     """model.safetensors, config.json, the tokenizer's file and README.md: what `open_talker` opens again."""
     folder.mkdir(parents=True)
-    save_file(weights_of(talker.model), folder / "model.safetensors", metadata={"format": "pt"})
+    _save_weights(folder, weights_of(talker.model))
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     file = tokenizer_file(tokenizer)
     shutil.copy(file, folder / file.name)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    file = folder / "model.safetensors"
+    try:
+        save_file(weights, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # the writer's own, which hides the errno of a full disk
+        raise OSError(f"{file} could not be written (is the disk full?): {error}") from error
 
 
 def weights_of(model: GPT) -> dict[str, torch.Tensor]:
@@ -126,7 +135,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
                 f"{theirs}.mlp.dense_4h_to_h.{part}": source[f"{ours}.mlp.fc2.{part}"],
             }
     weights = {name: value.contiguous() for name, value in weights.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _save_weights(folder, weights)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -35,10 +35,13 @@ def top_p_filter(logits: torch.Tensor, p: float) -> torch.Tensor:
     """Keep the fewest of the last dimension whose probabilities reach p, the likeliest first; the rest becomes -inf."""
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p must be in (0, 1], got {p}")
+    if p == 1.0:
+        return logits  # sums of float32 may reach 1 before the last
     ordered = logits.sort(dim=-1, descending=True)
     probabilities = ordered.values.softmax(dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    kept = ordered.values.masked_fill(before >= p, float("-inf"))
+    dropped = probabilities.cumsum(dim=-1) - probabilities >= p
+    dropped[..., 0] = False  # the likeliest stays, also where p is so small that a float32 has no room for it
+    kept = ordered.values.masked_fill(dropped, float("-inf"))
     return torch.full_like(logits, float("-inf")).scatter(-1, ordered.indices, kept)
 
 
@@ -51,15 +54,17 @@ def sample_next_token(
     top_p: float | None = None,
 ) -> int:
     """One id drawn from softmax(logits / temperature) over the top k and p; temperature 0 takes the largest."""
-    if temperature < 0:
-        raise ValueError(f"temperature must be >= 0, got {temperature}")
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be >= 0 and finite, got {temperature}")
     if temperature == 0:
         return int(logits_1d.argmax())
     logits = logits_1d.float().cpu()
     if top_k is not None:
         logits = top_k_filter(logits, top_k)
-    # The largest logit is taken off first: a tiny temperature must not overflow to inf - inf.
-    logits = (logits - logits.max()) / temperature
+    # The largest logit is taken off first: a tiny temperature must not overflow to inf - inf. One that a float32 has no
+    # room for would be 0 or inf to torch, and 0 / 0 or -inf / inf is no number.
+    room = torch.finfo(logits.dtype)
+    logits = (logits - logits.max()) / min(max(temperature, room.tiny), room.max)
     if top_p is not None:
         logits = top_p_filter(logits, top_p)
     return int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator))

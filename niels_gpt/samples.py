@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
     """Markdown: under each title its (prompt, text) pairs. A fence is longer than any the model can have written."""
     parts = []
-    for title, samples in sections.items():
-        parts.append(f"# {title}\n")
+    for section, samples in sections.items():
+        parts.append(f"# {section}\n")
         for prompt, text in samples:
             fence = "`" * max(3, _longest_run(text, "`") + 1)
-            parts.append(f"## {prompt.strip().splitlines()[0]}\n\n{fence}text\n{text}\n{fence}\n")
+            title = next(iter(prompt.strip().splitlines()), repr(prompt))  # a prompt may be a line's end alone
+            parts.append(f"## {title}\n\n{fence}text\n{text}\n{fence}\n")
     return "\n".join(parts)
 
 

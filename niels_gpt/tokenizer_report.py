@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from niels_gpt.sentences import visible
 from niels_gpt.tokenizer import Tokenizer
 
 
@@ -17,9 +18,11 @@ class SourceReport:
     vocabulary_used: int
 
 
-def report_source(tokenizer: Tokenizer, tokens: np.ndarray) -> SourceReport:
-    """Counts over a token file (memory-mapped is enough: one pass)."""
+def report_source(tokenizer: Tokenizer, tokens: np.ndarray, *, name: str = "the token file") -> SourceReport:
+    """Counts over a token file (memory-mapped is enough: one pass), which `name` stands for in a message."""
     counts = np.bincount(tokens, minlength=tokenizer.vocab_size)
+    if len(counts) > tokenizer.vocab_size:
+        raise ValueError(f"{name} has ids at or above V={tokenizer.vocab_size}: `dvc repro` makes it again")
     text_bytes = int(counts @ tokenizer.token_bytes())
     return SourceReport(
         tokens=len(tokens), bytes_per_token=text_bytes / len(tokens), vocabulary_used=int((counts > 0).sum())
@@ -45,4 +48,4 @@ def _show(piece: bytes) -> str:
         text = piece.decode("utf-8")
     except UnicodeDecodeError:
         return "".join(f"<{byte:02X}>" for byte in piece)
-    return f"[{text.replace(' ', '·').replace(chr(10), '⏎')}]"
+    return f"[{visible(text).replace(' ', '·').replace(chr(10), '⏎')}]"

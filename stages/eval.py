@@ -9,7 +9,6 @@ from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.document_mask import DocumentMasked
 from niels_gpt.eval import Score, score_chats, score_stream
 from niels_gpt.generate import generate, generate_reply
 from niels_gpt.model.gpt import GPT
@@ -35,17 +34,15 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer("cache/tokenizer")
     pretrained, tuned = (load_model(f"models/{name}/best.pt", device) for name in ("pretrain", "sft"))
     T = pretrained.cfg.T
-    mix = open_mix("cache/mix.json", root=Path())
+    mix = open_mix("cache/mix.json", root=Path(), documents=stage.params.train.document_mask)
     chats = open_chats("cache/chat_mix.json", names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
     check_lengths({"val": streams}, T=T)
-    document_end = stage.params.train.document_end(tokenizer.special_token_ids()["eot"])
     token_bytes, B, limit = tokenizer.token_bytes(), settings.B, settings.max_tokens
 
     def score_texts(model: GPT) -> dict[str, Score]:
-        seen = model if document_end is None else DocumentMasked(model, document_end=document_end)
         return {
-            name: score_stream(seen, stream, token_bytes=token_bytes, T=T, B=B, device=device, max_tokens=limit)
+            name: score_stream(model, stream, token_bytes=token_bytes, T=T, B=B, device=device, max_tokens=limit)
             for name, stream in streams.items()
         }
 

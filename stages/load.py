@@ -8,6 +8,7 @@ from typing import Any
 
 from niels_gpt.atomic import write_json
 from niels_gpt.data.dolly import iter_dolly_sft
+from niels_gpt.data.files import check_input
 from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
 from niels_gpt.data.hub import resolve_revision
@@ -61,8 +62,7 @@ def documents(source: Source, *, path: str, revision: str | None, patience_s: fl
             documents = files(iter_text(path, glob=load.glob, front_matter=load.front_matter))
             yield from cut_tails(documents, load.held_out_tail) if load.held_out_tail else documents
         case PrimerLoad() as load:
-            for dialogue in iter_primer(path, delimiter=load.delimiter):
-                yield Document(id=str(dialogue.meta["dialogue"]), text=dialogue.text)
+            yield from files(iter_primer(path, delimiter=load.delimiter))
 
 
 def streaming(load: StreamedLoad, *, revision: str | None, patience_s: float) -> dict[str, Any]:
@@ -100,19 +100,16 @@ def cut_tails(documents: Iterator[Document], fraction: float) -> Iterator[Docume
 
 
 def files(samples: Iterator[PretrainSample]) -> Iterator[Document]:
-    """Documents out of files; those whose bytes were not UTF-8 are named, and counted at the end."""
-    damaged = 0
+    """Documents out of files; a file whose bytes were not UTF-8 is named once for each way that it was read."""
+    named: set[tuple[str, str]] = set()
     for sample in samples:
-        if not sample.meta["utf8"]:
-            damaged += 1
-            encoding = sample.meta.get("encoding", "damaged UTF-8")
-            damage = (
-                "what could not be read is shown as U+FFFD" if encoding == "damaged UTF-8" else f"read as {encoding}"
-            )
-            say_above_bar(f"  {sample.meta['path']} is not UTF-8: {damage}")
+        file, encoding = sample.meta["file"], sample.meta["encoding"]
+        if encoding != "utf-8" and (file, encoding) not in named:
+            named.add((file, encoding))
+            damage = "what could not be read is shown as U+FFFD"
+            read_as = f"read as {encoding}" + (f": {damage}" if encoding.startswith("damaged") else "")
+            say_above_bar(f"  {file} is not UTF-8: {read_as}")
         yield Document(id=sample.meta["path"], text=sample.text)
-    if damaged:
-        say_above_bar(f"  {damaged} documents were not UTF-8")
 
 
 def chats(source: ChatSource, *, path: str, revision: str | None) -> Iterator[Chat]:
@@ -150,9 +147,13 @@ def main(stage: Stage) -> None:
     load = stage.chat_source.load if stage.chat_source else stage.source.load
     path, revision = source.input, None
     if isinstance(load, Load) and load.dataset is not None:
-        path, revision = load.dataset, resolve_revision(load.dataset, load.revision)
+        path, config = load.dataset, getattr(load, "config", None)
+        revision = resolve_revision(path, load.revision, name=config)
     elif not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist: put the source's text there, or take it out of params.yaml")
+    elif faults := check_input(path):
+        more = f" (and {len(faults) - 1} more: niels-gpt doctor names them all)" if faults[1:] else ""
+        raise ValueError(faults[0] + more)
     out = stage.out(f"cache/raw/{stage.key}")
     with progress(total=None, unit="doc", title=stage.title) as bar:
         tally = Tally(bar, stage.title)
@@ -164,8 +165,8 @@ def main(stage: Stage) -> None:
             count = write_documents(out, (row for row in rows if row.text.strip()), tick=tally)
     if not count.rows:
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
-    facts = {"name": stage.key, **load.model_dump(), "revision": revision, "rows": count.rows, "bytes": count.bytes}
-    write_json(out / "source.json", facts)
+    facts = {"name": stage.key, **load.model_dump(), "streaming": isinstance(load, StreamedLoad)}
+    write_json(out / "source.json", {**facts, "revision": revision, "rows": count.rows, "bytes": count.bytes})
     stage.say(f"{tally} -> cache/raw/{stage.key}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.atomic import write_json
+from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
@@ -16,6 +17,15 @@ from niels_gpt.tsv import write_tsv
 from stages.stage import Stage, run_stage
 
 
+def chosen_documents() -> dict[str, np.ndarray]:
+    """The documents that the splice stage trained on, by name."""
+    path = "models/splice/documents.json"
+    chosen = read_meta(path)
+    with described_by(path):
+        store = TokenStore(f"cache/tokens/{chosen['dataset_name']}")
+        return {f"doc{row}": store.document(row) for row in chosen["rows"]}
+
+
 def main(stage: Stage) -> None:
     settings, runtime = stage.params.memorize, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
@@ -24,15 +34,18 @@ def main(stage: Stage) -> None:
         "before": load_model("models/pretrain/best.pt", device),
         "after": load_model("models/splice/last.pt", device),
     }
-    chosen = read_meta("models/splice/documents.json")
-    store = TokenStore(f"cache/tokens/{chosen['dataset_name']}")
+    chosen = chosen_documents()
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     documents: dict[str, dict[str, object]] = {}
     together: dict[str, list[np.ndarray]] = {"before": [], "after": []}
     results, curves = [], stage.out("metrics/pz")
     curves.mkdir()
-    for row in chosen["rows"]:
-        name, tokens = f"doc{row}", store.document(row)
+    for name, tokens in chosen.items():
+        if len(tokens) < settings.chunk_size:
+            raise ValueError(
+                f"{name} has {len(tokens)} tokens, fewer than a window: raise splice.min_doc_length, or lower "
+                f"memorize.chunk_size, which is {settings.chunk_size}"
+            )
         starts, logs = np.empty(0), {}
         for when, model in models.items():
             starts, logs[when] = document_log_pz(model, tokens, **settings.model_dump())

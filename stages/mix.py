@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,35 @@ from stages.stage import Stage, run_stage
 SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype")
 
 
-def join(manifests: Path, sources: Mapping[str, AnySource]) -> dict[str, Any]:
+def join(manifests: Path, sources: Mapping[str, AnySource], *, required: Sequence[str]) -> dict[str, Any]:
     """The sources' manifests as one, with what they share said once."""
-    joined = {name: read_meta(manifests / f"{name}.json") for name in sorted(sources)}
+    required = ["tokenizer_sha256", "vocab_size", *required]
+    joined = {name: read_meta(manifests / f"{name}.json", required=required) for name in sorted(sources)}
     shared = [{key: manifest.pop(key) for key in SHARED if key in manifest} for manifest in joined.values()]
-    if any(other != shared[0] for other in shared):
-        raise ValueError("the sources were encoded by different tokenizers: run `dvc repro` for all of them")
+    _check_tokenizers(dict(zip(joined, shared, strict=True)))
     return {
         **shared[0],
         "sources": {name: {"val_name": sources[name].val_name, **manifest} for name, manifest in joined.items()},
     }
 
 
+def _check_tokenizers(shared: Mapping[str, Mapping[str, Any]]) -> None:
+    """Ids of one tokenizer mean nothing to another: raise, naming the manifests that differ from the first."""
+    first, *others = shared
+    differing = [name for name in others if shared[name] != shared[first]]
+    if differing:
+        raise ValueError(
+            f"{', '.join(differing)} and {first} were encoded by different tokenizers: run `dvc repro` for all of them"
+        )
+
+
 def main(stage: Stage) -> None:
-    texts = join(Path("cache/manifests"), stage.params.sources)
+    texts = join(Path("cache/manifests"), stage.params.sources, required=["train.tokens", "train.shards", "val.shards"])
+    chats = join(Path("cache/chat_manifests"), stage.params.chats, required=["special_token_ids", "folder", "files"])
+    identity = ("tokenizer_sha256", "vocab_size")
+    _check_tokenizers({name: {key: mix[key] for key in identity} for name, mix in (("texts", texts), ("chats", chats))})
     write_json(stage.out("cache/mix.json"), texts)
-    write_json(stage.out("cache/chat_mix.json"), join(Path("cache/chat_manifests"), stage.params.chats))
+    write_json(stage.out("cache/chat_mix.json"), chats)
     total = sum(source["train"]["tokens"] for source in texts["sources"].values())
     stage.say(
         f"{len(stage.params.sources)} sources with {total:,} train tokens and {len(stage.params.chats)} of chats, "

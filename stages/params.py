@@ -6,22 +6,31 @@ has a default but those of a source of one's own text, which is two lines.
 
 from __future__ import annotations
 
-import difflib
-import re
+import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.mix import mix_probabilities
-from stages.yaml12 import parse_yaml
+from niels_gpt.sentences import read_text
+from stages.mistakes import ParamsError, Problem, disagreements, explain
+from stages.yaml12 import parse_with_repeats
 
 PARAMS_FILE = Path("params.yaml")
-_SOURCE_NAME = re.compile(r"[a-z0-9_]+")
+# No text to train on: what the pipeline writes itself, what git and DVC keep, and what the kernel makes up.
+_WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")
+_KERNELS = ("/dev", "/proc", "/sys")
 
-Count = Annotated[int, Field(ge=1)]
-Budget = Annotated[int, Field(ge=1)] | None
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+Budget = Annotated[int, Field(ge=1, lt=2**63)] | None
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -125,6 +134,23 @@ class AnySource(Section):
     remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
     val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
+    @field_validator("input")
+    @classmethod
+    def _holds_text(cls, written: str) -> str:
+        """DVC hashes all of an input, and the loader reads it: a path with the project in it has no end."""
+        if not written.isprintable():
+            raise ValueError("a path of printable characters is needed")
+        path, project = Path(os.path.realpath(written)), Path.cwd()
+        if path == project or path in project.parents:
+            raise ValueError("the project itself lies in there: put the text in a folder of its own")
+        if path.is_relative_to(project) and path.relative_to(project).parts[0] in _WRITTEN_HERE:
+            raise ValueError(
+                f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
+            )
+        if any(path.is_relative_to(place) for place in _KERNELS):
+            raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
+        return written
+
 
 class Source(AnySource):
     load: Annotated[
@@ -133,14 +159,18 @@ class Source(AnySource):
     split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
     shard: SourceShard
 
-    @model_validator(mode="after")
-    def _split_fits_the_loader(self) -> Self:
-        tail, given = isinstance(self.load, TextLoad) and self.load.held_out_tail > 0, self.split.by == "given"
+    @field_validator("split")
+    @classmethod
+    def _fits_the_loader(cls, split: GivenSplit | DocumentSplit, info: ValidationInfo) -> GivenSplit | DocumentSplit:
+        load = info.data.get("load")
+        if load is None:  # was refused itself
+            return split
+        tail, given = isinstance(load, TextLoad) and load.held_out_tail > 0, split.by == "given"
         if tail and not given:
             raise ValueError("held_out_tail already splits every document: it goes with split {by: given}")
-        if given and not tail and not isinstance(self.load, WikitextLoad):
-            raise ValueError(f"{self.load.kind} brings no split of its own: use split {{by: document, val_frac, seed}}")
-        return self
+        if given and not tail and not isinstance(load, WikitextLoad):
+            raise ValueError(f"{load.kind} brings no split of its own: use split {{by: document, val_frac, seed}}")
+        return split
 
 
 class ChatSource(AnySource):
@@ -156,7 +186,7 @@ class Byte(Section):
 class SentencePiece(Section):
     kind: Literal["sentencepiece"]
     corpus: Literal["cache/split"]
-    vocab_size: Count
+    vocab_size: Annotated[int, Field(ge=262, le=2**16)]  # every byte, the chat tokens; 16-bit ids
     sample_bytes: Count
     seed: Seed
 
@@ -172,18 +202,20 @@ class Model(Section):
     H: Count
     d_ff: Count
     dropout: Fraction
-    rope_theta: Annotated[float, Field(gt=0)]
+    rope_theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-    @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
-        self.config(V=1)
-        return self
+    @field_validator("H")
+    @classmethod
+    def _divides_the_width(cls, H: int, info: ValidationInfo) -> int:
+        if "C" in info.data:
+            ModelConfig(C=info.data["C"], H=H)
+        return H
 
     def config(self, *, V: int) -> ModelConfig:
         return ModelConfig(V=V, **self.model_dump())
 
 
-class Train(Section):
+class Schedule(Section):
     seed: Seed
     total_steps: Count
     B: Count
@@ -195,17 +227,18 @@ class Train(Section):
     beta2: Fraction
     grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     eval_every: Count
-    eval_steps: Count
     precision: Literal["float32", "bf16"]
     optimizer: Literal["adamw", "muon"]
 
 
+class Train(Schedule):
+    """Validated on so many random batches; splice has a fixed grid of spans instead."""
+
+    eval_steps: Count
+
+
 class PretrainTrain(Train):
     document_mask: bool
-
-    def document_end(self, eot: int) -> int | None:
-        """The token between documents that must not see each other; None where they may."""
-        return eot if self.document_mask else None
 
 
 class Eval(Section):
@@ -237,18 +270,6 @@ class Spans(Section):
     jitter_mode: Literal["uniform", "low_discrepancy"]
 
 
-class TrainingSubset(Section):
-    max_train_batches: Budget
-    initial_batch_size: Budget
-    num_validation_sequences: Annotated[int, Field(ge=0)]
-
-    @model_validator(mode="after")
-    def _batches_have_a_size(self) -> Self:
-        if self.max_train_batches is not None and self.initial_batch_size is None:
-            raise ValueError("max_train_batches counts batches of initial_batch_size sequences: give that, too")
-        return self
-
-
 class Splice(Section):
     dataset_name: str
     num_docs: Count
@@ -258,21 +279,12 @@ class Splice(Section):
     doc_index: Annotated[int, Field(ge=0)] | None
     strict_num_docs: bool
     restrict_to_training_subset: bool
-    training_subset: TrainingSubset
     spans: Spans
     balance_mode: Literal["by_temperature", "by_coverage", "by_document"]
     balance_tau: Annotated[float, Field(allow_inf_nan=False)]
     epoch_length: Budget
     shuffle: bool
-    train: Train
-
-    @model_validator(mode="after")
-    def _subset_is_a_head(self) -> Self:
-        if self.restrict_to_training_subset and self.shuffle:
-            raise ValueError(
-                "restrict_to_training_subset needs shuffle: false (shuffled, the head of a corpus is not what is read)"
-            )
-        return self
+    train: Schedule
 
 
 class Memorize(Section):
@@ -282,11 +294,12 @@ class Memorize(Section):
     top_k: Budget
     B: Count
 
-    @model_validator(mode="after")
-    def _prompt_is_shorter(self) -> Self:
-        if self.prompt_tokens >= self.chunk_size:
-            raise ValueError(f"prompt_tokens={self.prompt_tokens} must be shorter than chunk_size={self.chunk_size}")
-        return self
+    @field_validator("prompt_tokens")
+    @classmethod
+    def _shorter_than_the_window(cls, prompt_tokens: int, info: ValidationInfo) -> int:
+        if prompt_tokens >= info.data.get("chunk_size", float("inf")):
+            raise ValueError(f"{prompt_tokens} must be less than chunk_size={info.data['chunk_size']}")
+        return prompt_tokens
 
 
 class Runtime(Section):
@@ -294,7 +307,7 @@ class Runtime(Section):
     hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     threads: Annotated[int, Field(ge=0)]
     nproc: Count
-    compile: Literal["auto"] | bool
+    compile: Literal["auto", True, False]
     micro_batch_tokens: Budget
     deterministic: bool
     log_every: Count
@@ -317,97 +330,30 @@ class Params(Section):
     memorize: Memorize
     runtime: Runtime
 
-    @model_validator(mode="after")
-    def _names_agree(self) -> Self:
-        bad = [name for name in (*self.sources, *self.chats) if not _SOURCE_NAME.fullmatch(name)]
-        if bad:
-            raise ValueError(f"source names {bad} must match [a-z0-9_]+: they become folders and words of a command")
-        if not self.sources or not self.chats:
-            raise ValueError("sources or chats is empty: each needs at least one")
-        both = sorted(set(self.sources) & set(self.chats))
-        if both:
-            raise ValueError(f"{both} stand under sources and under chats: a name may be used once")
-        mix_probabilities(self.p_train, self.sources, name="p_train")
-        mix_probabilities(self.p_val, self.sources, name="p_val")
-        mix_probabilities(self.p_sft, self.chats, name="p_sft")
-        for table, weights, names in (("p_train", self.p_train, self.sources), ("p_sft", self.p_sft, self.chats)):
-            missing = sorted(set(names) - set(weights))
-            if missing:
-                raise ValueError(
-                    f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
-                )
-        val_names = [source.val_name for source in (*self.sources.values(), *self.chats.values())]
-        twice = sorted({name for name in val_names if val_names.count(name) > 1})
-        if twice:
-            raise ValueError(f"val_name {twice} is used by more than one source: each needs its own")
-        return self
+
+def read_params(file: Path = PARAMS_FILE) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters in a file, and the plain mapping they came from."""
+    if not file.is_file():
+        raise ValueError(f"there is no {file} here: run this in the project's folder")
+    return parse_params(read_text(file), name=str(file))
 
 
-def parse_params(text: str) -> tuple[Params, dict[str, Any]]:
+def parse_params(text: str, *, name: str = str(PARAMS_FILE)) -> tuple[Params, dict[str, Any]]:
     """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
-    raw = parse_yaml(text, name=str(PARAMS_FILE))
-    if not isinstance(raw, dict):
-        raise ValueError(f"{PARAMS_FILE} holds no parameters: `niels-gpt preset sample` writes a set to start from")
     try:
-        return Params.model_validate(raw), raw
+        raw, repeated = parse_with_repeats(text, name=name)
+    except ValueError as error:
+        raise ParamsError([Problem((), str(error))], {}) from error
+    if not isinstance(raw, dict):
+        sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
+        raise ParamsError([Problem((), sentence)], {})
+    problems = [Problem(("",), repeat) for repeat in repeated]  # at no key that another reader would miss
+    params: Params | None = None
+    try:
+        params = Params.model_validate(raw)
     except ValidationError as error:
-        raise ValueError("; ".join(_explain(problem) for problem in error.errors())) from error
-
-
-def _explain(problem: Any) -> str:
-    """One sentence for one of pydantic's findings: where, what, and what would be right."""
-    path = _written_path(problem["loc"])
-    where = f"{PARAMS_FILE}: {'.'.join(path)}" if path else str(PARAMS_FILE)
-    match problem["type"]:
-        case "extra_forbidden":
-            known = _known_keys(path[:-1])
-            if path[-1] in known:
-                return f"{where} goes with another kind, not with this one: leave it out"
-            near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            return f"{where} is not a parameter; {hint}"
-        case "missing":
-            return f"{where} is missing: every key must be written out"
-        case "value_error":
-            return f"{where}: {problem['ctx']['error']}"
-        case "union_tag_invalid" | "union_tag_not_found":
-            key = problem["ctx"]["discriminator"].strip("'")
-            tags = problem["ctx"].get("expected_tags")
-            return f"{where}: {key} must be one of {tags}" if tags else f"{where}.{key} is missing: it says which kind"
-    got = problem["input"]
-    return f"{where} is {got!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def _written_path(loc: tuple[int | str, ...]) -> list[str]:
-    """The path as the user wrote it. Pydantic's names the chosen member of a union too: sources.a.load.roam.glob."""
-    path = [str(part) for part in loc]
-    if path[:1] in (["sources"], ["chats"]) and path[2:3] in (["load"], ["split"]):
-        del path[3:4]
-    if path[:1] == ["tokenizer"]:
-        del path[1:2]
-    return path
-
-
-_SOURCE_SECTIONS: dict[str, dict[tuple[str, ...], tuple[type[Section], ...]]] = {
-    "sources": {
-        (): (Source,),
-        ("load",): (WikitextLoad, FinewebEduLoad, GutenbergLoad, RoamLoad, PrimerLoad, TextLoad),
-        ("split",): (GivenSplit, DocumentSplit),
-        ("shard",): (SourceShard,),
-    },
-    "chats": {
-        (): (ChatSource,),
-        ("load",): (DollyLoad, Oasst1Load, OwnChatsLoad),
-        ("split",): (DocumentSplit, TreeSplit),
-    },
-}
-
-
-def _known_keys(path: list[str]) -> list[str]:
-    """Keys that may stand at a place, for a hint."""
-    sections: tuple[Any, ...] = (Params,)
-    if path:
-        tables = _SOURCE_SECTIONS.get(path[0])
-        plain = (Byte, SentencePiece) if path == ["tokenizer"] else (Params.model_fields[path[0]].annotation,)
-        sections = tables[tuple(path[2:])] if tables else plain
-    return sorted({key for section in sections for key in section.model_fields})
+        problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
+    problems += disagreements(raw, name=name)
+    if params is None or problems:
+        raise ParamsError(problems, raw)
+    return params, raw

@@ -24,12 +24,11 @@ def main(stage: Stage) -> None:
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     model = load_model("models/pretrain/best.pt", device, dropout=params.model.dropout)
     T = model.cfg.T
-    mix = open_mix("cache/mix.json", root=root)
+    mix = open_mix("cache/mix.json", root=root, documents=params.train.document_mask)
     chats = open_chats("cache/chat_mix.json", names=list(p_sft), T=T, device=device, root=root)
     tokenizer = load_tokenizer("cache/tokenizer")
     val = {name: mix.val[name] for name in p_val}
-    document_end = params.train.document_end(tokenizer.special_token_ids()["eot"])
-    text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device, document_end=document_end)
+    text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
     train_and_write(
         stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft", renderer="chat_tokens"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
+from niels_gpt.cache.integrity import described_by, read_checked
+from niels_gpt.cache.meta import describe_origin, list_files, write_meta
 from niels_gpt.cache.shards import write_shards
 from stages.stage import Stage, run_stage
 
@@ -14,8 +15,11 @@ def main(stage: Stage) -> None:
     tokens, budget = Path("cache/tokens", stage.key), stage.source.shard
     shard_bytes = stage.params.shard.shard_bytes
     out = stage.out(f"cache/pretrain/{stage.key}")
-    provenance = read_meta(tokens / "meta.json")
-    manifest = {"tokenizer_sha256": provenance["tokenizer_sha256"], "vocab_size": provenance["vocab_size"]}
+    provenance = read_checked(tokens / "meta.json")
+    with described_by(tokens / "meta.json"):
+        del provenance["files"]
+        manifest = {"tokenizer_sha256": provenance["tokenizer_sha256"], "vocab_size": provenance["vocab_size"]}
+        origin = describe_origin(provenance.pop("source"), provenance.pop("split"))
     for split, max_tokens in (("train", budget.max_train_tokens), ("val", budget.max_val_tokens)):
         kept = write_shards(
             tokens / f"{split}_tokens.bin",
@@ -25,13 +29,13 @@ def main(stage: Stage) -> None:
             max_tokens=max_tokens,
         )
         shards = list_files(out, f"{split}/shard_*.bin", published=f"cache/pretrain/{stage.key}")
-        manifest[split] = {"tokens": kept, "shards": shards}
-    source, rule = provenance.pop("source"), provenance.pop("split")
+        (offsets,) = list_files(out, f"{split}/offsets.npy", published=f"cache/pretrain/{stage.key}")
+        manifest[split] = {"tokens": kept, "shards": shards, "offsets": offsets}
     write_meta(
         out / "meta.json",
         {
             **provenance,
-            **describe_origin(source, rule),
+            **origin,
             "shard_bytes": shard_bytes,
             "train_tokens": manifest["train"]["tokens"],
             "val_tokens": manifest["val"]["tokens"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.atomic import write_json
-from niels_gpt.cache.meta import sha256_file
+from niels_gpt.cache.meta import list_files, sha256_file
 from niels_gpt.documents import FILE_NAME, count_rows, read_column
 from niels_gpt.split import split_groups, split_rows
 from stages.params import DocumentSplit, TreeSplit
@@ -36,8 +36,13 @@ def main(stage: Stage) -> None:
     out.mkdir()
     np.save(out / "train.npy", np.array(train, dtype=np.int64))
     np.save(out / "val.npy", np.array(val, dtype=np.int64))
-    # The tokenizer depends on splits alone; with this they tell it of a changed text, too.
-    write_json(out / "split.json", {**rule.model_dump(), "documents_sha256": sha256_file(raw / FILE_NAME)})
+    facts = {
+        **rule.model_dump(),
+        "documents_sha256": sha256_file(raw / FILE_NAME),
+        "files": list_files(out, "*.npy", published=place),
+    }
+    # The tokenizer depends on splits alone; with the documents' hash they tell it of a changed text, too.
+    write_json(out / "split.json", facts)
     stage.say(f"{len(train):,} train, {len(val):,} val -> {place}")
 
 

@@ -11,15 +11,18 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.atomic import discard, publish, temporary_beside
-from stages.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
+from niels_gpt.dvc_files import keep_lock
+from niels_gpt.sentences import EXPECTED, name_file, read_text, sentence
+from stages.params import PARAMS_FILE, ChatSource, Params, Section, Source, parse_params
 from stages.yaml12 import parse_yaml
 
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
@@ -45,7 +48,7 @@ class Inputs:
 
 @dataclass
 class Stage:
-    """One run of one stage. `key` is the source of a foreach stage."""
+    """One run of one stage of dvc.yaml. `key` is the source of a foreach stage."""
 
     name: str
     key: str
@@ -80,15 +83,19 @@ class Stage:
         return f"{self.name}@{self.key}" if self.key else self.name
 
 
-def run_stage(name: str, main: Callable[[Stage], None]) -> NoReturn:
-    """Run `main` as the stage `name` of dvc.yaml, and leave: the body of every `python -m stages.<name>`."""
-    key = sys.argv[1] if len(sys.argv) > 1 else ""
-    title = f"{name}@{key}" if key else name
+def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
+    """Run `main` as the stage that DVC says this is, and leave: the body of every `python -m stages.<module>`."""
+    name, key = identify(os.environ.get("DVC_STAGE", module))
+    # A plain kill is a Ctrl-C: what was begun is taken away. Training saves on either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    title = " ".join(f"{name}@{key}".removesuffix("@").split())
     code = 0
     try:
-        _run(name, key, main)
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"ERROR: {title}: {_sentence(error)}", file=sys.stderr)
+        if name.removesuffix("_chat") != module:
+            raise ValueError(f"DVC_STAGE says so, but this is stages.{module}: run it with `dvc repro`")
+        execute(name, key, main)
+    except EXPECTED as error:
+        print(f"ERROR: {title}: {sentence(error)}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         print(f"{title}: interrupted; nothing was written", file=sys.stderr)
@@ -101,7 +108,18 @@ def run_stage(name: str, main: Callable[[Stage], None]) -> NoReturn:
     os._exit(code)
 
 
-def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:
+def identify(address: str) -> tuple[str, str]:
+    """Name and key out of DVC's address of a stage, `load@roam`, with a path before it where DVC was called elsewhere.
+
+    It comes in the environment: a command with a name out of params.yaml in it would hand that name to a shell.
+    """
+    name, _, key = address.rpartition(":")[2].partition("@")
+    return name, key
+
+
+def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
+    """Run `main` as that stage of dvc.yaml: its declared inputs held fixed, its outputs published at the end."""
+    keep_lock(Path())
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
     try:
@@ -114,6 +132,9 @@ def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:
             )
         for final, temporary in stage._outs.items():
             publish(temporary, final)
+    except OSError as error:
+        name_file(error, " or ".join(map(str, stage._outs)))
+        raise
     finally:
         for temporary in stage._outs.values():
             discard(temporary)
@@ -121,15 +142,17 @@ def _run(name: str, key: str, main: Callable[[Stage], None]) -> None:
 
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """The parameters, read once, and the stage's declared inputs as they are now."""
-    params, raw = parse_params(PARAMS_FILE.read_text(encoding="utf-8"))
-    stages = parse_yaml(Path("dvc.yaml").read_text(encoding="utf-8"), name="dvc.yaml")["stages"]
+    params, raw = _parsed_params(read_text(PARAMS_FILE))
+    stages = _parsed_stages(read_text("dvc.yaml"))
     declared, item = stages[name], {}
     if "do" in declared:
-        if key not in {**params.sources, **params.chats}:
-            names = sorted({*params.sources, *params.chats})
-            raise ValueError(f"there is no source {key!r} in {PARAMS_FILE}; there are: {names}")
-        table = "chats" if key in params.chats else "sources"
-        declared, item = stages[f"{name}_chat" if key in params.chats else name]["do"], raw[table][key]
+        table = declared["foreach"].strip("${}")
+        if key not in raw[table]:
+            names = sorted(raw[table])
+            if not key:
+                raise ValueError(f"this stage runs for one of {table}: `dvc repro {name}@{names[0]}`")
+            raise ValueError(f"there is no source {key!r} under {table} in {PARAMS_FILE}; there are: {names}")
+        declared, item = declared["do"], raw[table][key]
 
     # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
     known = {**raw, "key": key, "item": item}
@@ -139,10 +162,39 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
 
     declared_params = [resolve(text) for text in declared.get("params", [])]
     deps = [resolve(text) for text in declared.get("deps", [])]
-    return params, Inputs(
+    return only_declared(params, declared_params), Inputs(
         params={name: _lookup(raw, name) for name in declared_params},
         deps={dep: _digest(Path(dep)) for dep in deps},
     )
+
+
+# Both files are read again when a stage ends, and are then most often what they were.
+_parsed_params = lru_cache(maxsize=2)(parse_params)
+
+
+@lru_cache(maxsize=2)
+def _parsed_stages(text: str) -> dict[str, Any]:
+    stages: dict[str, Any] = parse_yaml(text, name="dvc.yaml")["stages"]
+    return stages
+
+
+def only_declared(section: Section, declared: Sequence[str]) -> Any:
+    """The parameters without those that dvc.yaml does not declare for the stage: what it cannot see, it cannot depend
+    on behind DVC's back. `runtime` stays, which changes no result; so do the names of sources and where they lie."""
+    seen: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        below = [path.removeprefix(f"{name}.") for path in declared if path.startswith(f"{name}.")]
+        if name in declared or name in ("runtime", "input"):
+            seen[name] = value
+        elif isinstance(value, dict) and name in ("sources", "chats"):
+            seen[name] = {
+                key: only_declared(item, [path.removeprefix(f"{key}.") for path in below if path.startswith(f"{key}.")])
+                for key, item in value.items()
+            }
+        elif below:
+            seen[name] = only_declared(value, below)
+    return type(section).model_construct(**seen)
 
 
 def project_root() -> Path:
@@ -155,7 +207,7 @@ def _lookup(tree: Any, dotted: str) -> Any:
 
 
 def _digest(path: Path) -> str:
-    if path.is_file():
+    if path.is_file():  # not a FIFO, nor a device: those would be read for ever
         status = path.stat()
         if status.st_size > _SMALL_BYTES:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
@@ -164,18 +216,14 @@ def _digest(path: Path) -> str:
         except OSError as error:  # whoever needs the file will say so, and by name
             return f"unreadable: {error.strerror}"
     if not path.is_dir():
-        return "absent"
+        return "no file" if path.is_symlink() or path.exists() else "absent"
     tree = hashlib.sha256()
-    for folder, subfolders, files in os.walk(path, followlinks=True):
+    # As DVC sees it: a linked folder is a name, and is not gone into (it may lead back here).
+    for folder, subfolders, files in os.walk(path):
+        linked = [name for name in subfolders if Path(folder, name).is_symlink()]
         subfolders[:] = sorted(name for name in subfolders if name not in _NOISE)
-        for name in sorted(set(files) - _NOISE):
+        for name in sorted({*files, *linked} - _NOISE):
             file = Path(folder, name)
-            tree.update(f"{file.relative_to(path).as_posix()}\0{_digest(file)}\n".encode(errors="surrogateescape"))
+            digest = f"link to {os.readlink(file)}" if name in linked else _digest(file)
+            tree.update(f"{file.relative_to(path).as_posix()}\0{digest}\n".encode(errors="surrogateescape"))
     return tree.hexdigest()
-
-
-def _sentence(error: Exception) -> str:
-    """An error as one line, the path included where the system knows it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'a file'}: {error.strerror}"
-    return " ".join(str(error).split())

@@ -11,11 +11,12 @@ import numpy as np
 from niels_gpt.atomic import write_json
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
-from niels_gpt.cache.meta import describe_origin, list_files, read_meta, sha256_file, write_meta
+from niels_gpt.cache.integrity import read_split
+from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
 from niels_gpt.chat_template import format_chat
-from niels_gpt.documents import read_chats, read_texts
+from niels_gpt.documents import FILE_NAME, read_chats, read_texts
 from niels_gpt.progress import progress
-from niels_gpt.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
+from niels_gpt.tokenizer import Tokenizer, load_tokenizer
 from stages.stage import Stage, run_stage
 
 TOKENIZER = Path("cache/tokenizer")
@@ -35,31 +36,32 @@ def rendered(tokenizer: Tokenizer, raw: Path, rows: np.ndarray) -> Iterator[np.n
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
-    split, out = Path("cache/split", stage.key), stage.out(f"cache/tokens/{stage.key}")
+    split, place = Path("cache/split", stage.key), f"cache/tokens/{stage.key}"
+    out = stage.out(place)
     out.mkdir()
     totals = {}
-    for name in ("train", "val"):
-        rows = np.load(split / f"{name}.npy")
+    for name, rows in read_split(split, raw / FILE_NAME).items():
         documents = encode_documents(tokenizer, texts(raw, rows, title=f"{stage.title} {name}"))
         _, totals[name] = write_token_file(out / f"{name}_tokens.bin", out / f"{name}_idx.npy", documents)
-    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json")})
-    stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> cache/tokens/{stage.key}")
+    files = list_files(out, "*_*.*", published=place)
+    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json"), "files": files})
+    stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> {place}")
 
 
 def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
     split, place = Path("cache/split_chat", stage.key), f"cache/sft/{stage.key}"
     out = stage.out(place)
     out.mkdir()
-    examples = {name: rendered(tokenizer, raw, np.load(split / f"{name}.npy")) for name in ("train", "val")}
+    rows = read_split(split, raw / FILE_NAME)
+    examples = {name: rendered(tokenizer, raw, chosen) for name, chosen in rows.items()}
     totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=stage.params.model.T)
     if not totals["train_examples"] or not totals["val_examples"]:
         raise ValueError(f"no chat has an answer within model.T = {stage.params.model.T} tokens: raise it")
     source = meta.pop("source")
-    origin = describe_origin(source, read_meta(split / "split.json"))
+    origin = describe_origin(source, read_meta(split / "split.json", required=["by"]))
     write_meta(out / "meta.json", {**meta, **origin, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
-        "tokenizer_sha256": meta["tokenizer_sha256"],
         "folder": place,
         "files": list_files(out, "*_*.*", published=place),
     }
@@ -73,11 +75,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str
 
 def main(stage: Stage) -> None:
     tokenizer, raw = load_tokenizer(TOKENIZER), Path("cache/raw", stage.key)
-    meta = {
-        **describe_tokenizer(tokenizer),
-        "source": read_meta(raw / "source.json"),
-        "tokenizer_sha256": sha256_file(tokenizer_file(TOKENIZER)),
-    }
+    meta = {**describe_tokenizer(tokenizer), "source": read_meta(raw / "source.json", required=["name"])}
     (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, raw, meta)
 
 

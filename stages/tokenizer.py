@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
-from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
-from niels_gpt.documents import read_texts
-from niels_gpt.tokenizer import ByteTokenizer, describe, load_tokenizer, tokenizer_file
+from niels_gpt.cache.integrity import read_split
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.documents import FILE_NAME, read_texts
+from niels_gpt.tokenizer import write_tokenizer
 from niels_gpt.tokenizer_training import train_sentencepiece
 from stages.params import SentencePiece
 from stages.stage import Stage, run_stage
@@ -19,10 +19,10 @@ from stages.stage import Stage, run_stage
 def sampled_texts(stage: Stage, settings: SentencePiece) -> Iterator[str]:
     """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order."""
     names = sorted(stage.params.sources)
-    sizes = {name: read_meta(Path("cache/raw", name, "source.json"))["bytes"] for name in names}
+    sizes = {name: read_meta(Path("cache/raw", name, "source.json"), required=["bytes"])["bytes"] for name in names}
     share = min(1.0, settings.sample_bytes / sum(sizes.values()))
     for name in names:
-        rows = np.load(Path("cache/split", name, "train.npy"))
+        rows = read_split(Path("cache/split", name), Path("cache/raw", name, FILE_NAME))["train"]
         if share < 1:
             import torch
 
@@ -34,15 +34,10 @@ def sampled_texts(stage: Stage, settings: SentencePiece) -> Iterator[str]:
 
 def main(stage: Stage) -> None:
     settings, out = stage.params.tokenizer, stage.out("cache/tokenizer")
+    model = None
     if isinstance(settings, SentencePiece):
         model = train_sentencepiece(sampled_texts(stage, settings), vocab_size=settings.vocab_size)
-        out.mkdir()
-        (out / "spm.model").write_bytes(model)
-    else:
-        write_json(out / "tokenizer.json", describe(ByteTokenizer(), settings.kind))
-    tokenizer = load_tokenizer(out)
-    facts = {**describe(tokenizer, settings.kind), "tokenizer_sha256": sha256_file(tokenizer_file(out))}
-    write_meta(out / "meta.json", facts)
+    tokenizer = write_tokenizer(out, model=model)
     stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> cache/tokenizer")
 
 

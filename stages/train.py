@@ -23,16 +23,15 @@ def main(stage: Stage) -> None:
     p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.train, p_train=p_train, p_val=p_val)
-    mix = open_mix("cache/mix.json", root=Path())
+    mix = open_mix("cache/mix.json", root=Path(), documents=params.train.document_mask)
     model_cfg = params.model.config(V=mix.vocab_size)
     train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
     check_lengths({"train": train, "val": val}, T=model_cfg.T)
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     set_seed(derive_seed(cfg.seed, "init"))
     model = GPT(model_cfg).to(device)
+    task = PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device)
     tokenizer = load_tokenizer("cache/tokenizer")
-    document_end = params.train.document_end(tokenizer.special_token_ids()["eot"])
-    task = PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device, document_end=document_end)
     train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/pretrain")
 
 

@@ -21,11 +21,11 @@ from niels_gpt.train.run import RunSettings, run_training
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Task
 from niels_gpt.tsv import write_tsv
-from stages.params import Train
+from stages.params import Schedule
 from stages.stage import Stage, project_root
 
 
-def train_config(settings: Train, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
+def train_config(settings: Schedule, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
     return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"document_mask"}))
 
 
@@ -66,7 +66,7 @@ def train_and_write(
             micro_batch_tokens=runtime.micro_batch_tokens,
             deterministic=runtime.deterministic,
             ranks=ranks,
-            say=stage.say,
+            say=stage.say if ranks.first else lambda text: None,
         )
         if ranks.first:
             among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
