@@ -55,15 +55,17 @@ class Repo:
 
     path: Path
 
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, check: bool = True, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command,
             cwd=self.path,
-            env=self.environment(),
+            env=self.environment() | (env or {}),
             stdin=subprocess.DEVNULL,
             text=True,
             capture_output=True,
-            timeout=300,
+            timeout=1200,  # against hangs alone: a loaded machine may need ten minutes for the whole pipeline
             check=False,
         )
         if check and done.returncode:
@@ -82,9 +84,10 @@ class Repo:
             start_new_session=True,
         )
 
-    def stage(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def stage(self, name: str, key: str = "") -> subprocess.CompletedProcess[str]:
         """One stage by itself, without DVC around it."""
-        return self.run("python", "-m", f"stages.{name}", *arguments, check=False)
+        module, address = name.removesuffix("_chat"), f"{name}@{key}" if key else name
+        return self.run("python", "-m", f"stages.{module}", check=False, env={"DVC_STAGE": address})
 
     def repro(self, *arguments: str) -> list[str]:
         """`dvc repro`; the stages whose command ran, in order."""
@@ -203,6 +206,17 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield browser, sync_api.expect
         browser.close()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Whoever wants more takes them: on a busy machine threads wait for one another longer than a tiny model takes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt import chat_format, chat_template
@@ -29,7 +29,7 @@ def test_a_role_that_is_none_is_refused() -> None:
         ("user: hi\nassistant: one\nuser: two\nassistant: ", "one"),
         ("user: hi\nassistant: he said user: no\nand more", "he said user: no\nand more"),
         ("user: hi\nassistant: a\nUser: not a tag\nuser:neither", "a\nUser: not a tag\nuser:neither"),
-        ("user: only", ""),
+        ("user: hi\nassistant: ", ""),
         ("assistant: from the first line\nsystem: x", "from the first line"),
     ],
 )
@@ -37,6 +37,15 @@ def test_the_reply_is_cut_at_exact_tags(text: str, reply: str) -> None:
     assert chat_format.extract_assistant_reply(text) == reply
 
 
+@pytest.mark.parametrize(
+    "text", ["", "user: only", "no tag at all", "Assistant: hi", "an assistant: hi", "assistant:hi"]
+)
+def test_a_text_without_an_assistant_tag_has_no_reply(text: str) -> None:
+    with pytest.raises(ValueError, match="no assistant tag in the text"):
+        chat_format.extract_assistant_reply(text)
+
+
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1).filter(lambda s: s.strip() == s))
 def test_a_one_line_reply_survives(reply: str) -> None:
     text = chat_format.format_chat([{"role": "user", "content": "q"}]) + reply + "\nuser: next"
@@ -51,6 +60,9 @@ def test_template_is_role_content_eot_and_the_reply_comes_back() -> None:
     assert prompt == [257, *b"hi", 259, 258]
     assert chat_template.extract_assistant_reply(tok, [*prompt, *b"reply", 259, 257]) == list(b"reply")
     assert chat_template.extract_assistant_reply(tok, [*prompt, *b"unfinished"]) == list(b"unfinished")
-    assert chat_template.extract_assistant_reply(tok, [257, 104]) == []
+    assert chat_template.extract_assistant_reply(tok, [258, *b"one", 259, *prompt, *b"two", 256, 104]) == list(b"two")
+    for ids in ([], [257, 104]):
+        with pytest.raises(ValueError, match="no assistant tag among the ids"):
+            chat_template.extract_assistant_reply(tok, ids)
     with pytest.raises(ValueError, match="role must be one of"):
         chat_template.format_chat(tok, [{"role": "robot", "content": ""}])

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from niels_gpt.atomic import atomic_path
-from niels_gpt.checkpoint import load_checkpoint, save_checkpoint, save_tensors
+from niels_gpt.atomic import atomic_path, publish, temporary_beside, write_json
+from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint, save_tensors
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.optimizer import build_optimizers
-from niels_gpt.train.state import RunFolder, RunState, prune_runs
+from niels_gpt.train.state import RunFolder, RunState, delete_runs, prune_runs
+from tests.conftest import ROOT
 
 CFG = ModelConfig(V=20, T=8, C=8, L=1, H=2, d_ff=16, dropout=0.0)
 
@@ -67,6 +68,135 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(tmp_path: Path, monke
         load_checkpoint("gone.pt", "cpu")
 
 
+def spread(size: int) -> list[int]:
+    """Places in a file of so many bytes: a hundred on the way, and all of its end, where an archive's tables are."""
+    return [*range(0, size, max(1, size // 100)), *range(size - 80, size)]
+
+
+def with_a_bit_flipped(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+
+
+def test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "best.pt", GPT(CFG), None, 7, to_dict(CFG))
+    whole = (tmp_path / "best.pt").read_bytes()
+    for place in spread(len(whole)):
+        (tmp_path / "best.pt").write_bytes(with_a_bit_flipped(whole, place))
+        with pytest.raises(ValueError, match=r"best\.pt is not a checkpoint of this project, or is damaged"):
+            load_checkpoint(tmp_path / "best.pt", "cpu")
+
+
+def test_a_flipped_bit_anywhere_in_a_state_is_refused_and_says_what_to_delete(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        folder.save(run_state(2))
+        whole = (tmp_path / "run/state.pt").read_bytes()
+        for place in spread(len(whole)):
+            (tmp_path / "run/state.pt").write_bytes(with_a_bit_flipped(whole, place))
+            with pytest.raises(ValueError, match=rf"state\.pt .* delete {tmp_path}/run"):
+                folder.load("cpu")
+
+
+def test_a_plain_dict_of_torch_loads_and_its_values_are_never_others(tmp_path: Path) -> None:
+    """What torch.save alone wrote has the checksums of a zip archive, and marks that none of them covers."""
+    path, weights = tmp_path / "plain.pt", {"w": torch.arange(50.0), "b": torch.ones(3)}
+    torch.save({"config": {"T": 8}, "model": weights, "optimizer": None, "step": 3}, path)
+    whole = path.read_bytes()
+    tables = whole.index(b"PK\x01\x02")
+    flips = [(place, place % 8) for place in spread(tables)]
+    flips += [(place, bit) for place in range(tables, len(whole), 3) for bit in (place % 8, 4)]
+    # 38 bytes into an entry of the table of contents a bit says "folder", and torch then reads nothing into a tensor.
+    flips += [(place + 38, 4) for place in range(tables, len(whole)) if whole[place : place + 4] == b"PK\x01\x02"]
+    refused = 0
+    for place, bit in flips:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        try:
+            config, model, _, step = load_checkpoint(path, "cpu")
+        except ValueError:
+            refused += 1
+        else:
+            assert (config, step, list(model)) == ({"T": 8}, 3, ["w", "b"])
+            assert all(torch.equal(model[name], value) for name, value in weights.items())
+    assert refused > 50
+    torch.save({"config": {}, "model": {}, "optimizer": None, "step": 1}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match=r"plain\.pt is not a checkpoint of this project, or is damaged"):
+        load_checkpoint(path, "cpu")
+
+
+def test_a_checkpoint_is_torchs_own_dict_and_equal_values_give_equal_bytes(tmp_path: Path) -> None:
+    model = GPT(CFG)
+    for folder in ("a", "b"):
+        save_checkpoint(tmp_path / folder / "best.pt", model, None, 7, to_dict(CFG))
+    assert (tmp_path / "a/best.pt").read_bytes() == (tmp_path / "b/best.pt").read_bytes()
+    for mmap in (False, True):
+        stored = torch.load(tmp_path / "a/best.pt", weights_only=True, mmap=mmap)
+        assert set(stored) == {"config", "model", "optimizer", "step"}
+        assert all(torch.equal(stored["model"][name], value) for name, value in model.state_dict().items())
+
+
+def test_weights_that_are_not_those_of_their_config_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "best.pt"
+    for config in (to_dict(CFG) | {"C": 16, "D": 8}, to_dict(CFG) | {"H": 3}, {"T": 8, "surprise": 1}, [1, 2]):
+        save_tensors(path, {"config": config, "model": GPT(CFG).state_dict(), "optimizer": None, "step": 1})
+        with pytest.raises(ValueError, match=r"best\.pt is not a checkpoint of this project: its weights"):
+            load_model(path, "cpu")
+    save_checkpoint(path, GPT(CFG), None, 1, to_dict(CFG))
+    assert load_model(path, "cpu", dropout=0.25).cfg.dropout == 0.25
+    assert load_model(path, "cpu").cfg.dropout == 0.0
+
+
+def test_a_file_has_reached_the_disk_when_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(fd: int) -> None:
+        fsync(fd)
+        done.append(("on the disk", os.fstat(fd).st_ino))
+
+    def note_replace(source: Path, target: Path) -> None:
+        done.append(("renamed", os.stat(source).st_ino))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_json(tmp_path / "x.json", {"b": 1, "a": "ä"})
+    inode = (tmp_path / "x.json").stat().st_ino
+    assert done == [("on the disk", inode), ("renamed", inode)]
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == '{\n  "a": "ä",\n  "b": 1\n}\n'
+
+
+def test_a_finished_folder_is_renamed_not_copied_and_nothing_of_the_old_one_stays(tmp_path: Path) -> None:
+    final = tmp_path / "model"
+    for text in ("old", "new"):
+        temporary = temporary_beside(final)
+        temporary.mkdir()
+        (temporary / f"{text}.txt").write_text(text)
+        inode = temporary.stat().st_ino
+        publish(temporary, final)
+        assert final.stat().st_ino == inode
+    assert [file.name for file in final.iterdir()] == ["new.txt"]
+    assert list(tmp_path.iterdir()) == [final]
+
+
+def test_a_writer_killed_at_any_instant_leaves_the_old_or_the_new_and_no_part_of_either(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killed_writers", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    states, folders = (line.split() for line in done.stdout.splitlines())
+    order = ["old", "nothing", "new"]
+    for seen in (states, folders):
+        assert len(seen) >= 40
+        assert seen == sorted(seen, key=order.index)
+        assert (seen[0], seen[-1]) == ("old", "new")
+    assert "nothing" not in states
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")
@@ -95,7 +225,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 7, done.stderr
     assert "state.pt" in done.stdout
@@ -144,3 +274,26 @@ def test_pruning_keeps_the_newest_and_those_in_use(tmp_path: Path) -> None:
         os.utime(tmp_path / "0", (0, 0))
         prune_runs(tmp_path, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "3", "4"]
+
+
+def test_finished_runs_are_deleted_others_only_when_asked_and_none_that_is_held(tmp_path: Path) -> None:
+    for name in ("done", "half", "held"):
+        with RunFolder(tmp_path / name).locked():
+            RunFolder(tmp_path / name).save(run_state(1))
+    for name in ("done", "held"):
+        RunFolder(tmp_path / name).finish()
+    (tmp_path / "notes").mkdir()  # no run's: it has no lock
+    size = sum(file.stat().st_size for file in (tmp_path / "done").iterdir())
+    with RunFolder(tmp_path / "held").locked():
+        assert delete_runs(tmp_path, unfinished=False) == (1, size)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "held", "notes"]
+        assert delete_runs(tmp_path, unfinished=True)[0] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "notes"]
+
+
+def test_what_a_killed_writer_left_is_gone_once_the_folder_is_held(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.state.pt.tmp123").write_bytes(b"half")
+    with RunFolder(tmp_path / "run").locked():
+        assert [file.name for file in (tmp_path / "run").iterdir()] == ["lock"]
+        assert (tmp_path / "run/lock").read_text() == str(os.getpid())

@@ -1,16 +1,36 @@
+"""niels-gpt: what its commands show, and what they say to files that are not what they should be."""
+
 from __future__ import annotations
 
+import copy
 import json
+import resource
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from niels_gpt.atomic import publish
+from niels_gpt.chat_inspection import mark_chat
+from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.cli import app
+from niels_gpt.config import to_dict
+from niels_gpt.documents import FILE_NAME, Document, write_documents
+from niels_gpt.model.gpt import GPT
 from niels_gpt.presets import apply_preset
+from niels_gpt.reproduction import compare_runs
+from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.train.state import RunFolder, RunState
+from stages import load, mix, shard, split, tokenize, tokenizer
 from stages.params import parse_params
-from tests.conftest import ROOT
+from stages.stage import Inputs, Stage
+from tests.conftest import ROOT, TINY, with_values
 
 SAMPLE, V0 = ((ROOT / f"presets/{name}.yaml").read_text() for name in ("sample", "v0"))
 
@@ -45,7 +65,7 @@ def test_values_change_and_comments_stay(project: Path) -> None:
 
 
 def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
-    current = "# head\na:\n  b: 1  # one\n  gone: 2\nc:\n  d: 1  # kept\n"
+    current = "# head\na:\n  b: 1  # one\n  gone: 2\nold: 5\nc:\n  d: 1  # kept\n"
     preset = "a:\n  b: 3  # three\n  new: 4\nc:\n  d: 2\n"
     assert apply_preset(current, preset) == "# head\na:\n  b: 3  # three\n  new: 4\nc:\n  d: 2  # kept\n"
     assert apply_preset("", V0) == V0
@@ -77,3 +97,472 @@ def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     assert "once upon" in output
     assert "Asked: Why?" in output
     assert "models/pretrain" in output
+
+
+# What follows needs the files of a finished run. The data are made by the stages; the models are not trained.
+
+TEXTS = {"wiki": 5, "roam": 9, "primer": 3}  # lines of each document of a source
+SCORES = {"pretrain": {"val_wiki": {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}}}
+TRAINED = {"parameters": 10, "tokens": 20, "mix": {"wiki": {"p": 1.0, "rows": 5, "drawn": 0.25}}}
+SAMPLES = "# Samples\n\n## Why?\n\n```text\nonce upon\n```\n"
+
+
+def own_source(name: str) -> dict[str, Any]:
+    return {"kind": "text"} if name in TEXTS else {"kind": "chat"}
+
+
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        chats = ("dolly15k", "oasst1")
+        by_document = {"by": "document", "val_frac": 0.25, "seed": 1}
+        values: dict[str, object] = {}
+        for table, names in (("sources", TEXTS), ("chats", chats)):
+            for name in names:
+                own = {"input": f"data/{name}", "load": own_source(name), "split": by_document}
+                values |= {f"{table}.{name}.{key}": value for key, value in own.items()}
+        Path("params.yaml").write_text(with_values(SAMPLE, {**TINY, **values}))
+        params, _ = parse_params(Path("params.yaml").read_text())
+        for name, lines in TEXTS.items():
+            Path("data", name).mkdir(parents=True)
+            for i in range(4):
+                Path("data", name, f"{i}.txt").write_text(f"text {i} of {name}\n" * lines)
+        for name in chats:
+            turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"ho {name}"}]
+            Path("data", name).mkdir()
+            Path("data", name, "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 4)
+
+        def run(stage_main: Any, name: str, key: str = "") -> None:
+            stage = Stage(name=name, key=key, params=params, inputs=Inputs({}, {}))
+            stage_main(stage)
+            for final, temporary in stage._outs.items():
+                publish(temporary, final)
+
+        run(tokenizer.main, "tokenizer")
+        for key in (*TEXTS, *chats):
+            for module in (load, split, tokenize, *([shard] if key in TEXTS else [])):
+                run(module.main, module.__name__, key)
+        run(mix.main, "mix")
+        torch.manual_seed(0)
+        cfg = params.model.config(V=260)
+        for name in ("pretrain", "sft"):
+            save_checkpoint(f"models/{name}/best.pt", GPT(cfg), None, 1, to_dict(cfg))
+        Path("metrics").mkdir(exist_ok=True)
+        Path("metrics/eval.json").write_text(json.dumps(SCORES))
+        Path("metrics/train.json").write_text(json.dumps(TRAINED))
+        Path("metrics/samples.md").write_text(SAMPLES)
+    return root
+
+
+@pytest.fixture
+def finished(finished_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    shutil.copytree(finished_once, tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def run(*command: str) -> str:
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refusal(*command: str) -> str:
+    """The one line in which a command refuses."""
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1, (command, result.output, result.exception)
+    assert isinstance(result.exception, SystemExit), result.exc_info
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("ERROR: ")
+    return line
+
+
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """No file can be longer: a write past that fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
+    weights = {"wiki": 3.0, "roam": 1.0, "primer": 0.0}
+    text = (finished / "params.yaml").read_text()
+    (finished / "params.yaml").write_text(with_values(text, {"p_train": weights}))
+    rows = {line.split()[0]: line.split()[1:] for line in run("inspect", "mix").splitlines()[1:]}
+    assert set(rows) == set(weights)
+    tokens = {name: len(b"text 0 of \n" + name.encode()) * lines * 3 + 3 for name, lines in TEXTS.items()}
+    drawn = 40 * 8 * 32  # steps, rows, T: of TINY
+    for name, share in {"wiki": 0.75, "roam": 0.25, "primer": 0.0}.items():
+        times = f"{drawn * share / tokens[name]:.2f}"
+        assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
+
+
+def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
+    text = (finished / "params.yaml").read_text()
+    weights = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}
+    (finished / "params.yaml").write_text(with_values(text, {"p_train": weights}))
+    shown = run("inspect", "batch", "--rows", "3", "--no-color")
+    assert shown.count("--- row ") == shown.count(": roam, window ") == 3
+    assert "of roam\n" in shown
+    assert "of wiki" not in shown
+    assert shown != run("inspect", "batch", "--rows", "3", "--step", "1", "--no-color")
+    assert shown == run("inspect", "batch", "--rows", "3", "--no-color")
+
+
+def test_chats_are_shown_with_what_is_learned_marked(finished: Path) -> None:
+    shown = run("inspect", "sft", "--n", "2", "--no-color")
+    assert shown.count("<usr>hi<eot><asst>«ho dolly15k<eot>»\n") == 2
+    assert shown.count("<usr>hi<eot><asst>«ho oasst1<eot>»\n") == 2
+
+
+def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
+    shown = run("inspect", "documents", "roam", "--n", "2")
+    assert shown.startswith("4 documents in roam\n")
+    assert shown.count("--- ") == 2
+    assert f"1.txt ({len('text 1 of roam') * 9 + 9} bytes)" in shown
+    assert "those of: dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
+
+
+def test_text_does_not_command_the_terminal(finished: Path) -> None:
+    """Documents, chats and samples come from anywhere; an escape in them could retitle, clear or paste."""
+    escape = "\x1b]0;owned\x07\x9b2J"
+    spoilt = finished / "spoilt"
+    write_documents(spoilt, [Document(id=f"a{escape}", text=f"b{escape}")])
+    shutil.move(spoilt / FILE_NAME, finished / "cache/raw/roam" / FILE_NAME)
+    (finished / "metrics/samples.md").write_text(SAMPLES.replace("Why", f"Why{escape}").replace("once", escape))
+    ids = ByteTokenizer().encode(f"x{escape}")
+    shown = [
+        run("inspect", "documents", "roam"),
+        run("summary"),
+        run("tokenizer", "report", "--line", escape),
+        mark_chat(ByteTokenizer(), ids, [False] * len(ids), color=False),
+    ]
+    for text in shown:
+        assert "\\x1b" in text
+        assert not set(text) & set("\x1b\x07\x9b")
+
+
+def test_the_tokenizer_report_counts_bytes(finished: Path) -> None:
+    lines = run("tokenizer", "report", "--line", "a b").splitlines()
+    (roam,) = (line for line in lines if line.startswith("roam"))
+    text = sum(len(f"text {i} of roam\n") * 9 for i in range(3))
+    assert roam.split()[1:3] == [f"{text + 3}", f"{text / (text + 3):.3f}"]  # an end-of-text id a document
+    assert lines[0] == "V = 260"
+    assert lines[-1] == "3 tokens: [a] [·] [b]"
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut short": b'{"sources": {"wi',
+    "of another shape": b'{"sources": {"wiki": 1}, "T": "long", "pretrain": {"val_wiki": {}}}',
+    "a list": b"[1]",
+    "not text": b"\xff\xfe{}",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_result_is_named(finished: Path, damage: bytes) -> None:
+    for command, file in (
+        (["summary"], "metrics/eval.json"),
+        (["summary"], "metrics/train.json"),
+        (["export", "away"], "metrics/eval.json"),
+        (["export", "away"], "cache/mix.json"),
+        (["export", "away"], "cache/chat_mix.json"),
+        (["inspect", "mix"], "cache/mix.json"),
+        (["inspect", "batch"], "cache/mix.json"),
+        (["inspect", "sft"], "cache/chat_mix.json"),
+        (["inspect", "sft"], "models/pretrain/config.json"),
+    ):
+        good = (finished / file).read_bytes()
+        (finished / file).write_bytes(damage)
+        line = refusal(*command)
+        assert file in line, (command, line)
+        assert "dvc repro" in line
+        (finished / file).unlink()
+        assert file in refusal(*command)
+        (finished / file).write_bytes(good)
+    assert not (finished / "away").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\xff"])
+def test_a_damaged_tokenizer_is_named(finished: Path, damage: bytes) -> None:
+    (finished / "cache/tokenizer/tokenizer.json").write_bytes(damage)
+    for command in (["tokenizer", "report"], ["inspect", "sft"], ["inspect", "batch"]):
+        assert "cache/tokenizer/tokenizer.json" in refusal(*command)
+
+
+@pytest.mark.parametrize("damage", [b"", b"odd", b"\xff\xff"], ids=["empty", "odd", "ids that V has not"])
+def test_damaged_tokens_are_named(finished: Path, damage: bytes) -> None:
+    (finished / "cache/tokens/roam/train_tokens.bin").write_bytes(damage)
+    assert "cache/tokens/roam/train_tokens.bin" in refusal("tokenizer", "report")
+
+
+def test_samples_that_are_no_text_are_named(finished: Path) -> None:
+    (finished / "metrics/samples.md").write_bytes(b"\xff\xff")
+    assert "metrics/samples.md is not UTF-8" in refusal("summary")
+    (finished / "metrics/samples.md").write_bytes(b"")
+    assert "Asked: " in run("summary")
+
+
+BROKEN_PARAMS = {
+    "a NUL": (b"a: \0\n", "not valid YAML"),
+    "an object of Python's": (b"a: !!python/object/apply:os.mkdir [ran]\n", "not valid YAML at line 1"),
+    "not UTF-8": (b"a: \xff\n", "not UTF-8 text (byte 4)"),
+    "a key twice": (b"a: 1\na: 2\n", "says 'a' twice (again at line 2)"),
+    "cut short": (b"a: [1,\n", "not valid YAML at line 2"),
+    "deep": (b"a: " + b"[" * 200, "nested more than 64 deep"),
+    "itself": (b"a: &a [*a]\n", "an alias to what it stands in"),
+    "a bomb": (
+        b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + b"".join(b"a%d: &a%d [%s]\n" % (i, i, b", ".join([b"*a%d" % (i - 1)] * 10)) for i in range(1, 12)),
+        "more than 100,000 values, aliases written out",
+    ),
+}
+NO_PARAMS = {"empty": b"", "a list": b"- a\n- b\n", "a word": b"word\n", "comments": b"# nothing\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *BROKEN_PARAMS.values(),
+        *((text, "holds no parameters: `niels-gpt preset sample`") for text in NO_PARAMS.values()),
+    ],
+    ids=[*BROKEN_PARAMS, *NO_PARAMS],
+)
+def test_a_params_file_that_is_none_is_refused_by_every_command(finished: Path, text: bytes, words: str) -> None:
+    (finished / "params.yaml").write_bytes(text)
+    for command in (["inspect", "mix"], ["inspect", "batch"], ["export", "away"]):
+        line = refusal(*command)
+        assert "params.yaml" in line
+        assert words in line
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), result.exc_info
+    assert words in result.output
+    assert not {path.name for path in finished.iterdir()} & {"away", "ran"}
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN_PARAMS.values(), ids=BROKEN_PARAMS)
+def test_a_preset_does_not_overwrite_what_it_cannot_read(project: Path, text: bytes, words: str) -> None:
+    (project / "params.yaml").write_bytes(text)
+    line = refusal("preset", "v0")
+    assert words in line
+    assert (project / "params.yaml").read_bytes() == text
+
+
+@pytest.mark.parametrize("text", NO_PARAMS.values(), ids=NO_PARAMS)
+def test_a_preset_replaces_what_holds_no_parameters(project: Path, text: bytes) -> None:
+    (project / "params.yaml").write_bytes(text)
+    run("preset", "v0")
+    assert (project / "params.yaml").read_text() == V0
+
+
+def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) -> None:
+    (project / "presets/mine.yaml").write_text(with_values(SAMPLE, {"model.H": 3}))
+    assert "presets/mine.yaml: model.H: C=128 is not a multiple of H=3" in refusal("preset", "mine")
+    assert (project / "params.yaml").read_text() == SAMPLE
+
+
+def test_a_full_disk_is_named_and_leaves_all_as_it_was(finished: Path) -> None:
+    shutil.copytree(ROOT / "presets", finished / "presets")
+    before = files_below(finished)
+    for command, name in ((["preset", "v0"], "params.yaml"), (["export", "away"], "away/model.safetensors")):
+        with full_disk(2000):
+            line = refusal(*command)
+        assert name in line
+        assert "File too large" in line
+    with full_disk(2000):
+        assert "away/model.safetensors" in refusal("export", "away", "--transformers")
+    assert files_below(finished) == before
+
+
+def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
+    before = files_below(finished)
+    assert "params.yaml: " in refusal("export", "params.yaml/away")
+    assert "/dev/full" in refusal("export", "/dev/full/away")
+    assert "is there already" in refusal("export", "models")
+    assert "is no name for a folder" in refusal("export", "a\udcff")
+    assert files_below(finished) == before
+
+
+def test_gc_names_what_it_cannot_delete(finished: Path) -> None:
+    folder = RunFolder(finished / "elsewhere")
+    with folder.locked():
+        folder.save(RunState(step=1, model={"w": torch.ones(2)}, optimizer={}))
+    folder.finish()
+    (finished / "checkpoints").mkdir()
+    (finished / "checkpoints/run").symlink_to(finished / "elsewhere")
+    assert "checkpoints/ could not be cleared: " in refusal("gc")
+    assert (finished / "elsewhere/state.pt").is_file()
+
+
+def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
+    assert run("export", "away").startswith("away holds sft, ")
+    assert {path.name for path in (finished / "away").iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    card = (finished / "away/README.md").read_text()
+    mixed = json.loads((finished / "cache/mix.json").read_text())["sources"]
+    for name, weight in {"wiki": 0.784, "roam": 0.196, "primer": 0.02}.items():
+        (file,) = mixed[name]["train"]["shards"]
+        assert f"| {name} | {weight} | {mixed[name]['train']['tokens']:,} | 1 | `{file['sha256']}` |" in card
+    assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
+
+
+def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
+    """Mistakes in the file and mistakes around it, and the exit says how it went, without an error of its own."""
+    wrong = {
+        "trian": {},
+        "train.base_lr": "fast",
+        "p_train.roam": -1,
+        "p_train.news": 1,
+        "model.H": 3,
+        "model.dropout": 1.5,
+        "sources.wiki.load": {"kind": "books"},
+        "sources.primer.input": "..",
+        "chats.oasst1.val_name": "val_wiki",
+        "splice.dataset_name": "news",
+        "splice.spans.alpah": 1,
+        "runtime.compile": "maybe",
+    }
+    text = with_values((finished / "params.yaml").read_text(), wrong)
+    (finished / "params.yaml").write_text(text.replace("seed: 42\n", "seed: 42\n  seed: 43\n", 1))
+    shutil.rmtree(finished / "data/roam")
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), result.exc_info
+    assert result.stderr == ""
+    bad = [line for line in result.output.splitlines() if line.startswith("BAD ")]
+    for words in (
+        "trian is not a parameter; did you mean train?",
+        "train.base_lr is 'fast'",
+        "'roam': -1",
+        "p_train has weights for ['news']",
+        "C=16 is not a multiple of H=3",
+        "model.dropout is 1.5",
+        "sources.wiki.load: kind must be one of",
+        "sources.primer.input: the project itself lies in there",
+        "val_name 'val_wiki' is used by sources.wiki and chats.oasst1",
+        "splice.dataset_name is 'news', which is no source",
+        "splice.spans.alpah is not a parameter; did you mean alpha?",
+        "runtime.compile is 'maybe'",
+        "roam: data/roam is not there",
+    ):
+        assert sum(words in line for line in bad) == 1, (words, result.output)
+    assert any("twice" in line for line in bad)
+    assert len(bad) == 14
+
+
+def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
+    shown = run("doctor", "--no-speed")
+    assert "BAD" not in shown
+    for words in ("roam: data/roam (0.0 MB)", "models/pretrain: trained", "disk: "):
+        assert words in shown
+    text = (finished / "params.yaml").read_text()
+    (finished / "params.yaml").write_text(text.replace("base_lr: 0.004", "base_lr: 1e-05"))  # as DVC writes it
+    assert "BAD" not in run("doctor", "--no-speed")
+    assert "roam" in run("inspect", "mix")
+
+
+def lock(**hashes: str) -> dict[str, Any]:
+    """A dvc.lock of three stages; the words are hashes of its outputs, its code and its parameters."""
+    of = {"raw": "1", "mix": "2", "model": "3", "code": "4", "params": "5", **hashes}
+    return {
+        "schema": "2.0",
+        "stages": {
+            "load@roam": {
+                "deps": [{"path": "data/roam", "md5": "0"}],
+                "outs": [{"path": "cache/raw", "md5": of["raw"]}],
+            },
+            "mix": {
+                "deps": [{"path": "cache/raw/roam", "md5": of["raw"]}],
+                "outs": [{"path": "cache/mix.json", "md5": of["mix"]}],
+            },
+            "train": {
+                "deps": [{"path": "cache/mix.json", "md5": of["mix"]}, {"path": "train.py", "md5": of["code"]}],
+                "params": {"params.yaml": {"seed": of["params"]}},
+                "outs": [{"path": "models/pretrain", "md5": of["model"]}],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("hashes", "data", "weights"),
+    [
+        ({}, "The data came out as committed, byte for byte.", "The weights and their metrics came out as committed"),
+        (
+            {"model": "x"},
+            "The data came out as committed, byte for byte.",
+            "as they must on another kind of CPU, which rounds otherwise: models/pretrain.",
+        ),
+        (
+            {"model": "x", "code": "x"},
+            "The data came out as committed, byte for byte.",
+            "did not come out as committed, since the parameters, code or text of train are others",
+        ),
+        (
+            {"model": "x", "params": "x"},
+            "The data came out as committed, byte for byte.",
+            "since the parameters, code or text of train are others: models/pretrain",
+        ),
+        (
+            {"raw": "x", "model": "x"},
+            "The data did not come out as committed, though all that goes into them is the same: cache/raw.",
+            "did not come out as committed, since the data did not: models/pretrain.",
+        ),
+    ],
+)
+def test_summary_says_what_came_out_as_committed(
+    finished: Path, hashes: dict[str, str], data: str, weights: str
+) -> None:
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    for command in (["init", "-q"], ["add", "dvc.lock"], ["commit", "-qm", "run"]):
+        subprocess.run([*git, *command], check=True)
+    (finished / "dvc.lock").write_text(json.dumps(lock(**hashes)))
+    told = [line for line in run("summary").splitlines() if "committed" in line]
+    assert len(told) == 2
+    assert data in told[0]
+    assert weights in told[1]
+
+
+def test_an_output_that_is_gone_is_a_difference() -> None:
+    without: Any = copy.deepcopy(lock())
+    del without["stages"]["train"]
+    for now, committed in ((lock(), without), (without, lock())):
+        data, weights = compare_runs(now, committed)
+        assert "byte for byte" in data
+        assert weights.endswith("of train are others: models/pretrain.")
+
+
+def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:
+    assert "committed" not in run("summary")  # no git, no dvc.lock
+    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    assert "committed" not in run("summary")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert "committed" not in run("summary")  # no commit
+    without_mix: Any = copy.deepcopy(lock())
+    del without_mix["stages"]["mix"]
+    for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  mix: 1\n", json.dumps(without_mix)):
+        (finished / "dvc.lock").write_text(committed)
+        for command in (["add", "dvc.lock"], ["commit", "-qm", "run", "--allow-empty"]):
+            subprocess.run([*git, *command], check=True)
+        (finished / "dvc.lock").write_text(json.dumps(lock()))
+        assert "committed" not in run("summary"), committed

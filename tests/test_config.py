@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from niels_gpt.config import ModelConfig, TrainConfig, default_p_train, to_dict
+from niels_gpt.mix import mix_probabilities
+from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 
 
@@ -39,6 +41,11 @@ def test_configs_are_frozen() -> None:
         ({"T": 0}, "T must be at least 1"),
         ({"dropout": 1.0}, "dropout"),
         ({"rope_theta": 0.0}, "rope_theta"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"dropout": "none"}, "dropout must be a number"),
+        ({"V": "260"}, "V must be at least 1 and a whole number, got '260'"),
+        ({"L": 1.5}, "L must be at least 1 and a whole number"),
+        ({"d_ff": None}, "d_ff must be at least 1"),
     ],
 )
 def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> None:
@@ -52,7 +59,39 @@ def test_a_dict_round_trips_and_a_wrong_d_is_refused() -> None:
     with pytest.raises(ValueError, match="contradicts"):
         ModelConfig.from_dict({**to_dict(config), "D": 7})
     with pytest.raises(ValueError, match="unknown model settings"):
-        ModelConfig.from_dict({"width": 3})
+        ModelConfig.from_dict({**to_dict(config), "width": 3})
+
+
+SEEDS_KEYS = ("V", "T", "C", "L", "H", "D", "d_ff", "dropout")
+
+
+@pytest.mark.parametrize("key", SEEDS_KEYS)
+def test_every_size_but_the_derived_one_is_required(key: str) -> None:
+    values = {name: to_dict(ModelConfig())[name] for name in SEEDS_KEYS}
+    assert ModelConfig.from_dict(values) == ModelConfig()
+    del values[key]
+    if key == "D":
+        assert GPT(values).cfg.D == 64
+    else:
+        with pytest.raises(ValueError, match=rf"\['{key}'\] are required"):
+            GPT(values)
+
+
+def test_an_empty_dict_is_no_model() -> None:
+    with pytest.raises(ValueError, match=r"\['C', 'H', 'L', 'T', 'V', 'd_ff', 'dropout'\] are required"):
+        GPT({})
+
+
+def test_weights_become_probabilities_and_a_weight_of_0_no_source() -> None:
+    assert mix_probabilities({"b": 3, "a": 1.0, "c": 0}, ["a", "b", "c", "d"], name="p_train") == {"a": 0.25, "b": 0.75}
+    for weights, sentence in (
+        ({"x": 1.0}, r"p_train has weights for \['x'\], which are no sources"),
+        ({"a": -1.0, "b": 2.0}, r"not finite numbers >= 0: \{'a': -1.0\}"),
+        ({"a": float("inf")}, "not finite numbers >= 0"),
+        ({"a": 0.0}, "p_train has no weight above 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            mix_probabilities(weights, ["a", "b"], name="p_train")
 
 
 def test_derived_seeds_depend_on_every_name() -> None:

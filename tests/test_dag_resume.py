@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,8 @@ from stages.yaml12 import parse_yaml
 from tests.conftest import Repo
 
 pytestmark = pytest.mark.dag
-STEPS = 1500
+STEPS = 120
+GATE = 50  # the step after which a run waits to be let on
 
 
 def trained_md5(repo: Repo) -> str:
@@ -23,18 +28,37 @@ def trained_md5(repo: Repo) -> str:
 
 
 def lengthen(repo: Repo) -> None:
-    repo.set(train__total_steps=STEPS, train__eval_every=STEPS, runtime__checkpoint_every=20)
+    repo.set(train__total_steps=STEPS, train__eval_every=STEPS, runtime__checkpoint_every=20, runtime__log_every=GATE)
 
 
-def wait_for_checkpoint(repo: Repo) -> Path:
+@contextmanager
+def held_back(repo: Repo) -> Iterator[tuple[subprocess.Popen[str], Path, Callable[[], None]]]:
+    """`dvc repro train`, held at its first report (the log is a pipe, and nobody reads it), so that whatever is to
+    happen to it half way does; the folder of the run, which holds a checkpoint; and what lets it go on."""
+    gate = repo.path / "logs/train.jsonl"
+    gate.unlink(missing_ok=True)
+    os.mkfifo(gate)
+    opened: list[int] = []
+    process = repo.start("dvc", "repro", "train")
+    try:
+        yield process, wait_for_checkpoint(repo, process), lambda: opened.append(os.open(gate, os.O_RDWR))
+    finally:
+        gate.unlink()
+        for descriptor in opened:
+            os.close(descriptor)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for_checkpoint(repo: Repo, process: subprocess.Popen[str]) -> Path:
     """The folder of the run in flight, once it holds a checkpoint newer than the template's."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    while process.poll() is None:
         for folder in (repo.path / "checkpoints").glob("*"):
             if (folder / "state.pt").is_file() and folder.name not in known_runs(repo):
                 return folder
         time.sleep(0.01)
-    raise AssertionError("no checkpoint appeared")
+    raise AssertionError(f"it ended before there was a checkpoint: {process.communicate()[0]}")
 
 
 def known_runs(repo: Repo) -> set[str]:
@@ -51,8 +75,6 @@ def long_repo(built_repo: Repo) -> Repo:
 
 @pytest.fixture(scope="module")
 def uninterrupted_md5(built_template: Repo, tmp_path_factory: pytest.TempPathFactory) -> str:
-    import shutil
-
     path = tmp_path_factory.mktemp("whole") / "repo"
     shutil.copytree(built_template.path, path, symlinks=True)
     repo = Repo(path)
@@ -62,10 +84,9 @@ def uninterrupted_md5(built_template: Repo, tmp_path_factory: pytest.TempPathFac
 
 
 def test_killed_half_way_it_goes_on_to_the_same_weights(long_repo: Repo, uninterrupted_md5: str) -> None:
-    process = long_repo.start("dvc", "repro", "train")
-    folder = wait_for_checkpoint(long_repo)
-    os.kill(int((folder / "lock").read_text()), signal.SIGKILL)
-    process.communicate(timeout=60)
+    with held_back(long_repo) as (process, folder, _):
+        os.kill(int((folder / "lock").read_text()), signal.SIGKILL)
+        process.communicate(timeout=1200)
     assert process.returncode != 0
     assert not (long_repo.path / "models/pretrain").exists()
 
@@ -88,10 +109,10 @@ def parse_base_lr(repo: Repo) -> float:
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(long_repo: Repo, uninterrupted_md5: str) -> None:
-    process = long_repo.start("dvc", "repro", "train")
-    wait_for_checkpoint(long_repo)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    with held_back(long_repo) as (process, _, let_on):
+        os.killpg(process.pid, signal.SIGINT)
+        let_on()
+        output, _ = process.communicate(timeout=1200)
     assert process.returncode != 0
     assert "stopped and saved after step" in output
     assert "`dvc repro` goes on from there" in output
@@ -105,10 +126,10 @@ def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Rep
     before = (long_repo.path / "dvc.lock").read_bytes()
     params = long_repo.path / "params.yaml"
     original = params.read_text()
-    process = long_repo.start("dvc", "repro", "train")
-    wait_for_checkpoint(long_repo)
-    long_repo.set(train__base_lr=0.5)
-    output, _ = process.communicate(timeout=120)
+    with held_back(long_repo) as (process, _, let_on):
+        long_repo.set(train__base_lr=0.5)
+        let_on()
+        output, _ = process.communicate(timeout=1200)
     assert process.returncode != 0
     assert "ERROR: train: train changed while the stage ran" in output
     assert (long_repo.path / "dvc.lock").read_bytes() == before
@@ -121,9 +142,9 @@ def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Rep
 
 
 def test_runtime_may_be_edited_while_it_trains(long_repo: Repo, uninterrupted_md5: str) -> None:
-    process = long_repo.start("dvc", "repro", "train")
-    wait_for_checkpoint(long_repo)
-    long_repo.set(runtime__log_every=11)
-    output, _ = process.communicate(timeout=120)
+    with held_back(long_repo) as (process, _, let_on):
+        long_repo.set(runtime__log_every=11)
+        let_on()
+        output, _ = process.communicate(timeout=1200)
     assert process.returncode == 0, output
     assert trained_md5(long_repo) == uninterrupted_md5

@@ -37,7 +37,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert server.stdout is not None
     address = f"http://127.0.0.1:{int(server.stdout.readline())}"
     client = boto3.client("s3", endpoint_url=address)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             for bucket in ("public", "private"):
@@ -48,7 +48,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield address
     assert server.stdin is not None
     server.stdin.close()
-    server.wait(timeout=20)
+    server.wait(timeout=120)
 
 
 def hashes(repo: Repo) -> dict[str, set[str]]:

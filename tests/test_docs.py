@@ -26,7 +26,7 @@ def test_there_are_examples() -> None:
 def test_an_example_prints_what_the_page_says(page: str, command: str, output: str) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.stdout == output, (page, done.stderr)
 

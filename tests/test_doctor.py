@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -9,14 +11,24 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from niels_gpt.doctor import examine, seconds_to_train
+from niels_gpt.cli import app
+from niels_gpt.config import ModelConfig
+from niels_gpt.doctor import _in_local_cache, _parameters, examine, seconds_to_train
+from niels_gpt.model.gpt import GPT
 from tests.conftest import ROOT, TINY, with_values
 
 
-@pytest.fixture
-def params(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def tiny() -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load(with_values((ROOT / "presets/sample.yaml").read_text(), TINY))
+    return values
+
+
+@pytest.fixture
+def params(tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    values = copy.deepcopy(tiny)
     for source in (*values["sources"].values(), *values["chats"].values()):
         (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
     return values
@@ -32,6 +44,17 @@ def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
     assert fixes(params, tmp_path) == {
         "roam: .roam-data is not there": "put the text there, or take roam out of params.yaml"
     }
+
+
+def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: Path) -> None:
+    """Before `dvc repro`, which would wait for a FIFO for ever."""
+    notes = tmp_path / params["sources"]["roam"]["input"]
+    os.mkfifo(notes / "x.md")
+    (notes / "more").symlink_to(tmp_path)
+    found = fixes(params, tmp_path)
+    assert found[f"roam: {notes}/x.md is a FIFO, no file"] == "remove it"
+    assert found[f"roam: {notes}/more is a linked folder, which DVC does not watch"].startswith("put the folder itself")
+    assert len(found) == 2
 
 
 def test_no_network_is_named_for_each_dataset(
@@ -51,7 +74,8 @@ def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatc
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     ((what, fix),) = fixes(params, tmp_path).items()
-    assert what.startswith("disk: 0.0 GiB free")
+    assert what.startswith("disk: 0.0 GiB free, about 0.1 GiB needed")
+    assert "free 0.1 GiB" in fix
     assert "niels-gpt gc" in fix
 
 
@@ -59,3 +83,138 @@ def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
     seconds = seconds_to_train({**params, "train": {**params["train"], "total_steps": 5}})
     assert set(seconds) == {"train", "sft"}
     assert all(value > 0 for value in seconds.values())
+
+
+def test_an_offline_run_needs_the_dataset_in_the_cache(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders are those that `datasets` makes: see the next test."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
+    params["sources"]["wiki"]["load"] |= {"dataset": "org/BigBooks", "config": "v1"}
+    what = "wiki: org/BigBooks is not in the local cache, and HF_HUB_OFFLINE is set"
+    assert "unset HF_HUB_OFFLINE once" in fixes(params, tmp_path)[what]
+    prepared = tmp_path / "hf/datasets/org___big_books"
+    (prepared / "v2/0.0.0/abc").mkdir(parents=True)
+    (prepared / "v2/0.0.0/abc/dataset_info.json").write_text("{}")
+    assert what in fixes(params, tmp_path)  # another config
+    (prepared / "v1/0.0.0/abc").mkdir(parents=True)
+    assert what in fixes(params, tmp_path)  # nothing in it
+    (prepared / "v1/0.0.0/abc/dataset_info.json").write_text("{}")
+    assert not fixes(params, tmp_path)
+    params["sources"]["wiki"]["load"]["config"] = None
+    assert not fixes(params, tmp_path)
+
+
+def test_the_cache_is_where_datasets_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against the client's own look-up of what it has prepared."""
+    import datasets
+    from datasets.load import CachedDatasetModuleFactory
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    for name in ("org/BigBooks", "Org-1/books_2", "books"):
+        with pytest.raises(FileNotFoundError):
+            CachedDatasetModuleFactory(name).get_module()
+        assert not _in_local_cache(name, None)
+        folder = name.replace("BigBooks", "big_books").replace("/", "___")
+        (tmp_path / folder / "default/0.0.0/abc").mkdir(parents=True)
+        (tmp_path / folder / "default/0.0.0/abc/dataset_info.json").write_text("{}")
+        CachedDatasetModuleFactory(name).get_module()
+        assert _in_local_cache(name, None)
+
+
+def test_the_hub_is_asked_once_however_many_need_it(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        for table, name in (("sources", "wiki"), ("chats", "oasst1")):
+            params[table][name]["load"]["dataset"] = "a/b"
+        assert not fixes(params, tmp_path)
+        hub.accept()[0].close()
+        hub.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            hub.accept()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:port")
+    assert set(fixes(params, tmp_path)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
+
+
+def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(params: dict[str, Any], tmp_path: Path) -> None:
+    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    starts = (
+        "python",
+        "computing on",
+        "disk",
+        "wiki:",
+        "roam:",
+        "primer:",
+        "dolly15k:",
+        "oasst1:",
+        "models/",
+        "models/",
+    )
+    assert [what.startswith(start) for what, start in zip(whats, starts, strict=True)] == [True] * len(starts)
+    for wrong, left_out in (
+        ([()], starts[1:8]),
+        ([("runtime", "device")], ["computing on"]),
+        ([("model", "C")], ["disk"]),
+        ([("tokenizer",)], ["disk"]),
+        ([("sources", "roam", "load", "kind")], ["disk", "roam:"]),
+        ([("chats", "oasst1")], ["oasst1:"]),
+        ([("p_train",), ("",)], []),
+    ):
+        seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
+        assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
+    assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("chats",), ("runtime",), ("model",)])]
+    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-2:]]
+
+
+def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
+    roam = tmp_path / params["sources"]["roam"]["input"]
+    (roam / "deep").mkdir()
+    (roam / "deep/a.md").write_bytes(b"x" * 1_500_000)
+    (roam / "b.md").write_bytes(b"x" * 1_000_000)
+    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    assert "roam: data/roam (2.5 MB)" in whats
+    cfg = ModelConfig(V=260, **params["model"])
+    weights = sum(p.numel() for p in GPT(cfg).parameters() if p.dim() == 2)
+    assert _parameters(params) == weights
+    params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
+    assert _parameters(params) == weights + (1000 - 260) * cfg.C
+
+
+def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "models/sft").mkdir(parents=True)
+    (tmp_path / "models/sft/best.pt").touch()
+    whats = [finding.what for finding in examine(params, folder=tmp_path)]
+    assert whats[-2:] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
+
+
+def test_a_device_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:
+    params["runtime"]["device"] = "tpu"
+    assert "'tpu' is not available here" in fixes(params, tmp_path)["device tpu"]
+
+
+def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = {"sources.roam.input": "notes"}
+    (tmp_path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), values))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.md").write_text("a note")
+    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    os.mkfifo(tmp_path / "notes/x.md")
+    (tmp_path / "notes/round").symlink_to(".")
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 1
+    assert "notes/x.md" in result.stderr
+    assert "notes/round is a linked folder" in result.stderr
+    text = (tmp_path / "params.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(text.replace("shard_bytes:", "shard_bites:").replace("  H: 4\n", "  H: 5\n"))
+    result = CliRunner().invoke(app, ["check"])
+    assert result.exit_code == 1
+    assert "shard_bites" in result.stderr
+    assert "H=5" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
+import importlib
+import os
 import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
+from stages.params import parse_params
+from stages.stage import Stage, execute, only_declared
 from stages.yaml12 import parse_yaml
-from tests.conftest import ROOT
+from tests.conftest import ROOT, make_repo
 from tests.imports import INFRASTRUCTURE, closure
 
-STAGES: dict[str, dict[str, Any]] = {
-    name: stage.get("do", stage)
-    for name, stage in parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"].items()
-}
+_DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
+STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
+# The table of params.yaml whose entries a stage runs for, one by one.
+ITERATED = {name: stage["foreach"].strip("${}") for name, stage in _DECLARED.items() if "foreach" in stage}
 
 
 def module_of(stage: str) -> str:
@@ -37,36 +48,146 @@ def test_every_stage_module_is_a_stage_or_infrastructure() -> None:
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_only_the_key_of_a_source_reaches_the_shell(name: str) -> None:
-    assert re.fullmatch(rf"python -m stages\.{module_of(name)}( \$\{{key\}})?", STAGES[name]["cmd"])
+def test_no_parameter_reaches_the_shell(name: str) -> None:
+    assert STAGES[name]["cmd"] == f"python -m stages.{module_of(name)}"
+
+
+# What a stage opens without declaring it, and the declared file that changes whenever that does.
+NAMED_BY_HASH = {
+    "tokenizer": {"cache/raw": "cache/split"},  # split.json holds the sha256 of the documents
+    "train": {"cache/pretrain": "cache/mix.json"},
+    "sft": {"cache/pretrain": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
+    "eval": {"cache/pretrain": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
+}
+SOURCES = {"sources": ("wiki",), "chats": ("dolly15k",)}
+_watched: list[set[str]] = []  # what the stage that runs now has opened; empty while none runs
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched and event == "open" and isinstance(arguments[0], str | Path):
+        _watched[-1].add(os.path.relpath(arguments[0]))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A stage that has run, with the data that it opened and the data that dvc.yaml declares for it."""
+
+    opened: set[str]
+    declared: set[str]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Every stage, run in this process, one after the other, on one source of text and one of chats."""
+    repo = make_repo(tmp_path_factory.mktemp("in-process") / "repo")
+    values = parse_yaml((repo.path / "params.yaml").read_text(), name="params.yaml")
+    for table, names in SOURCES.items():
+        values[table] = {name: values[table][name] for name in names}
+    values["p_train"], values["p_sft"], values["splice"]["dataset_name"] = {"wiki": 1.0}, {"dolly15k": 1.0}, "wiki"
+    for section in (values["train"], values["sft"], values["splice"]["train"]):
+        section |= {"total_steps": 2, "eval_every": 2, "warmup_steps": 1}
+    values["eval"]["max_new_tokens"] = 2
+    values["splice"]["restrict_to_training_subset"] = True
+    (repo.path / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    found: dict[str, Ran] = {}
+
+    def watched(stage: Stage) -> None:
+        """Without what is opened before and after, to see whether it has changed."""
+        _watched.append(set())
+        try:
+            importlib.import_module(f"stages.{module_of(stage.name)}").main(stage)
+        finally:
+            files = {file for file in _watched.pop() if file.startswith(("cache/", "data/", "metrics/", "models/"))}
+        deps = {dep for dep in stage.inputs.deps if not dep.endswith(".py")}
+        found[stage.name] = Ran(opened={file for file in files if ".tmp" not in file}, declared=deps)
+
+    threads = torch.get_num_threads()
+    sys.addaudithook(_watch)
+    with contextlib.chdir(repo.path):
+        for name in STAGES:
+            for key in SOURCES.get(ITERATED.get(name, ""), ("",)):
+                execute(name, key, watched)
+    torch.set_num_threads(threads)
+    return found
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ran], name: str) -> None:
+    opened, declared, through = ran[name].opened, ran[name].declared, NAMED_BY_HASH.get(name, {})
+
+    def inside(file: str, places: set[str]) -> bool:
+        return any(file == place or file.startswith(f"{place}/") for place in places)
+
+    assert [file for file in sorted(opened) if not inside(file, declared | set(through))] == []
+    assert {dep for dep in declared if not any(inside(file, {dep}) for file in opened)} == set()
+    assert all(inside(file, declared) for file in through.values()) or name == "tokenizer"  # bytes need no corpus
+
+
+def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
+    params, _ = parse_params((ROOT / "presets/sample.yaml").read_text())
+    seen = only_declared(params, ["sources.wiki.load", "model.dropout", "train"])
+    assert seen.train == params.train
+    assert seen.runtime == params.runtime
+    assert seen.model.dropout == params.model.dropout
+    assert seen.sources["wiki"].load == params.sources["wiki"].load
+    assert seen.sources["wiki"].input == params.sources["wiki"].input
+    assert list(seen.sources) == list(params.sources)
+    assert list(seen.chats) == list(params.chats)
+    for hidden in (
+        lambda: seen.sft,
+        lambda: seen.p_train,
+        lambda: seen.model.T,
+        lambda: seen.sources["wiki"].split,
+        lambda: seen.sources["roam"].load,
+        lambda: seen.chats["dolly15k"].load,
+    ):
+        with pytest.raises(AttributeError):
+            hidden()
+
+
+def outs_of(name: str) -> dict[str, dict[str, Any]]:
+    """Every output of a stage, of whatever kind, with what is said about it."""
+    declared = [out for kind in ("outs", "metrics", "plots") for out in STAGES[name].get(kind, [])]
+    return {path: about for out in declared for path, about in ({out: {}} if isinstance(out, str) else out).items()}
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_no_stage_declares_runtime_and_no_out_is_named_by_a_value(name: str) -> None:
     assert not any(param.split(".")[0] == "runtime" for param in STAGES[name].get("params", []))
-    outs = [
-        out if isinstance(out, str) else next(iter(out))
-        for kind in ("outs", "metrics", "plots")
-        for out in STAGES[name].get(kind, [])
-    ]
-    assert not any("${item" in out for out in outs)
-    assert all(not out.startswith(("/", "..")) for out in outs)
+    assert outs_of(name)
+    for out in outs_of(name):
+        assert "$" not in out.replace("${key}", "")
+        assert out.startswith(("cache/", "metrics/", "models/")), out
+        assert ".." not in out
 
 
-def test_everything_made_of_a_source_goes_to_that_sources_remote() -> None:
-    for name in ("load", "load_chat", "split", "split_chat", "tokenize", "tokenize_chat", "shard"):
-        for out in STAGES[name]["outs"]:
-            assert next(iter(out.values())) == {"remote": "${item.remote}"}
+def test_a_name_that_leads_out_of_its_folder_gives_two_stages_one_output() -> None:
+    """DVC deletes outputs before it runs a stage. It refuses, before it deletes anything, two stages with the same
+    output: `../../x` is the same from every folder beside cache/raw."""
+    for table in SOURCES:
+        folders = [
+            os.path.dirname(out)
+            for name in STAGES
+            if ITERATED.get(name) == table
+            for out in outs_of(name)
+            if "." not in out
+        ]
+        assert len(folders) >= 2
+        assert {len(folder.split("/")) for folder in folders} == {2}
 
 
-def test_the_library_knows_nothing_of_the_stages_or_of_dvc() -> None:
-    for path in (ROOT / "niels_gpt").rglob("*.py"):
-        assert not re.search(r"^\s*(?:from|import) (?:stages|dvc)\b", path.read_text(), flags=re.MULTILINE), path
-
-
-def test_what_is_made_of_all_sources_goes_to_no_public_remote() -> None:
+@pytest.mark.parametrize("name", STAGES)
+def test_what_is_made_of_a_source_goes_to_its_remote_and_what_is_made_of_all_to_no_public_one(name: str) -> None:
     """Private notes may be in pieces, in a mix and in a model: these go to the default remote, the private one."""
-    assert "remote = private" in (ROOT / ".dvc/config").read_text()
-    for name in ("tokenizer", "mix", "train", "sft", "eval"):
-        for out in STAGES[name].get("outs", []):
-            assert isinstance(out, str), out
+    config = configparser.ConfigParser()
+    config.read(ROOT / ".dvc/config")
+    assert config["core"]["remote"] == "private"
+    for out, about in outs_of(name).items():
+        assert about.get("remote") == ("${item.remote}" if name in ITERATED else None), out
+
+
+def test_the_library_imports_neither_the_stages_nor_dvc() -> None:
+    """The commands alone, which are the way to the pipeline, may look at the stages."""
+    for path in (ROOT / "niels_gpt").rglob("*.py"):
+        others = "dvc" if path.name == "cli.py" else "stages|dvc"
+        assert not re.search(rf"^\s*(?:from|import) (?:{others})\b", path.read_text(), flags=re.MULTILINE), path

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from niels_gpt.batching import get_batch
+from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval import evaluate, score_stream
+from niels_gpt.eval import evaluate, inference, mean_chat_loss, score_chats, score_stream
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import ByteTokenizer
 from niels_gpt.train import loss_fn
@@ -26,16 +31,41 @@ def test_loss_ignores_what_is_not_supervised_and_refuses_nothing() -> None:
         loss_fn(logits, torch.full((2, 3), -100))
 
 
-def test_evaluate_is_deterministic_and_leaves_the_mode_alone() -> None:
-    model = GPT(CFG).train()
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluate_is_the_mean_loss_without_dropout_and_leaves_the_mode_alone(training: bool) -> None:
+    model = GPT(CFG).train(training)
     streams = {"val_a": b"hello there " * 20, "val_b": b"0123456789" * 20}
     results = [
         evaluate(model, streams, eval_steps=3, B=4, T=16, device="cpu", generator=torch.Generator().manual_seed(1))
         for _ in range(2)
     ]
     assert results[0] == results[1]
-    assert set(results[0]) == set(streams)
+    assert model.training == training
+    model.eval()
+    generator, expected = torch.Generator().manual_seed(1), {}
+    for name, stream in streams.items():
+        drawn = [get_batch({name: stream}, p={name: 1.0}, B=4, T=16, device="cpu", generator=generator) for _ in "123"]
+        x, y = (torch.cat(part) for part in zip(*drawn, strict=True))
+        expected[name] = float(F.cross_entropy(model(x).flatten(0, 1), y.flatten()).detach())
+    assert results[0] == pytest.approx(expected, rel=1e-5)
+    assert min(expected.values()) > 1
+    with pytest.raises(ValueError, match="eval_steps must be at least 1"):
+        evaluate(model, streams, eval_steps=0, B=4, T=16, device="cpu", generator=generator)
+
+
+def test_a_mode_is_put_back_and_gradients_are_taken_again_after_an_error() -> None:
+    model = GPT(CFG).train()
+
+    def fail() -> None:
+        with inference(model):
+            assert not model.training
+            assert not torch.is_grad_enabled()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert model.training
+    assert torch.is_grad_enabled()
 
 
 class Uniform(nn.Module):
@@ -75,8 +105,73 @@ def test_an_end_of_text_counts_in_nats_but_has_no_bytes() -> None:
 
 
 def test_a_cap_scores_fewer_windows_spread_over_the_stream() -> None:
+    seen: list[int] = []
+
+    class Recorder(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.extend(x[:, 0].tolist())
+            return torch.zeros(*x.shape, 260)
+
     stream = TokenStream([np.arange(0, 161, dtype="<u2")])
-    score = score_stream(Uniform(), stream, token_bytes=np.ones(260, np.int64), T=16, B=4, device="cpu", max_tokens=64)
+    score = score_stream(Recorder(), stream, token_bytes=np.ones(260, np.int64), T=16, B=4, device="cpu", max_tokens=64)
     assert score.tokens == 64
+    assert seen == [0, 48, 96, 144]
     with pytest.raises(ValueError, match="too short"):
         score_stream(Uniform(), stream, token_bytes=np.ones(260, np.int64), T=200, B=4, device="cpu")
+
+
+ANSWERS = ("yes", "a long answer", "no", "well", "perhaps so")
+
+
+def chats(folder: Path, T: int = 40) -> SFTExampleDataset:
+    """A question of its own length for each answer."""
+    turns = [[("user", "q" * n), ("assistant", answer)] for n, answer in enumerate(ANSWERS, start=1)]
+    messages = [[{"role": role, "content": content} for role, content in turn] for turn in turns]
+    ids = [np.array(format_chat(ByteTokenizer(), chat), dtype="<u2") for chat in messages]
+    write_token_file(folder / "t.bin", folder / "i.npy", ids)
+    special = ByteTokenizer().special_token_ids()
+    return SFTExampleDataset(
+        folder / "t.bin", folder / "i.npy", T=T, device="cpu", eot_id=special["eot"], asst_id=special["asst"]
+    )
+
+
+class Bigrams(nn.Module):
+    """Predicts by the token at hand alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.randn(260, 260, generator=torch.Generator().manual_seed(0))
+        return table[x]
+
+
+def answer_losses(model: nn.Module, data: SFTExampleDataset) -> list[torch.Tensor]:
+    """Of each chat, the loss of every token of the answer and of the end of its turn."""
+    x, _, y = data.examples(np.arange(len(data)))
+    losses = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+    return [row[targets != -100] for row, targets in zip(losses, y, strict=True)]
+
+
+def test_chats_are_scored_by_what_the_assistant_says(tmp_path: Path) -> None:
+    data, model = chats(tmp_path), Bigrams()
+    losses = answer_losses(model, data)
+    assert [len(row) for row in losses] == [len(answer) + 1 for answer in ANSWERS]
+    token_bytes = np.where(np.arange(260) < 256, 3, 0)  # as if each were three bytes of text, and an eot were none
+    score = score_chats(model, data, token_bytes=token_bytes, B=2, device="cpu", max_tokens=None)
+    flat, text = torch.cat(losses), torch.cat([row[:-1] for row in losses])
+    assert score.tokens == len(flat)
+    assert score.nats == pytest.approx(float(flat.mean()), rel=1e-5)
+    assert score.bits_per_byte == pytest.approx(float(text.sum()) / math.log(2) / (3 * len(text)), rel=1e-5)
+
+
+def test_a_cap_on_chats_ends_after_the_batch_that_reaches_it(tmp_path: Path) -> None:
+    data = chats(tmp_path)
+    lengths = [len(answer) + 1 for answer in ANSWERS]
+    for cap, expected in ((1, 2), (sum(lengths[:2]), 2), (sum(lengths[:2]) + 1, 4), (10**6, 5)):
+        score = score_chats(Bigrams(), data, token_bytes=np.ones(260, np.int64), B=2, device="cpu", max_tokens=cap)
+        assert score.tokens == sum(lengths[:expected])
+
+
+def test_the_mean_of_chats_is_over_their_tokens_and_over_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+    data, model = chats(tmp_path), Bigrams()
+    losses = answer_losses(model, data)
+    expected = float(torch.cat([losses[i] for i in (0, 1, 4)]).mean())
+    assert mean_chat_loss(model, data, np.array([0, 1, 4]), B=2) == pytest.approx(expected, rel=1e-5)

@@ -24,6 +24,9 @@ from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import ByteTokenizer
 
 CFG = ModelConfig(V=256, T=8, C=16, L=1, H=2, d_ff=32, dropout=0.1)
+LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
+GREEDY = Sampling(temperature=0)
+BYTES = ByteTokenizer()
 
 
 def test_top_k_keeps_exactly_k_even_among_equals() -> None:
@@ -40,11 +43,66 @@ def test_temperature() -> None:
     logits = torch.tensor([0.0, 2.0, 1.0])
     assert sample_next_token(logits, temperature=0, top_k=None, generator=None) == 1
     assert sample_next_token(logits, temperature=1e-30, top_k=None, generator=None) == 1
-    with pytest.raises(ValueError, match="temperature must be >= 0"):
-        sample_next_token(logits, temperature=-1, top_k=None, generator=None)
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="temperature must be >= 0"):
+            sample_next_token(logits, temperature=wrong, top_k=None, generator=None)
     generator = torch.Generator().manual_seed(0)
     drawn = [sample_next_token(logits, temperature=1.0, top_k=None, generator=generator) for _ in range(4000)]
     assert drawn.count(1) / 4000 == pytest.approx(torch.softmax(logits, 0)[1].item(), abs=0.04)
+
+
+def drawn(probabilities: list[float], **sampling: float | None) -> set[int]:
+    """Which of them come up in two hundred draws."""
+    generator, logits = torch.Generator().manual_seed(0), torch.tensor(probabilities).log()
+    settings = {"temperature": 1.0, "top_k": None, **sampling}
+    return {sample_next_token(logits, generator=generator, **settings) for _ in range(200)}  # type: ignore[arg-type]
+
+
+def test_top_p_is_measured_on_what_temperature_and_top_k_have_left() -> None:
+    # A cold draw is so sure of the first that it alone makes up 0.8; a hot one needs all three for 0.75.
+    assert drawn([0.5, 0.3, 0.2], temperature=0.25, top_p=0.8) == {0}
+    assert drawn([0.5, 0.3, 0.2], temperature=1.0, top_p=0.75) == {0, 1}
+    assert drawn([0.5, 0.3, 0.2], temperature=4.0, top_p=0.75) == {0, 1, 2}
+    assert drawn([0.4, 0.3, 0.2, 0.1], top_k=2, top_p=0.55) == {0}  # of two, the first makes up 0.57
+    assert drawn([0.4, 0.3, 0.2, 0.1], top_k=None, top_p=0.55) == {0, 1}
+    assert drawn([0.4, 0.3, 0.2, 0.1], top_k=3) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_numbers_that_a_float32_has_no_room_for_still_draw(top_k: int | None) -> None:
+    for tiny in (5e-324, 1e-320, 1e-45, 1e-39):
+        assert drawn([0.2, 0.5, 0.3], temperature=tiny, top_k=top_k) == {1}
+    for tiny in (5e-324, 1e-300, 1e-39):
+        assert drawn([0.2, 0.5, 0.3], top_p=tiny, top_k=top_k) == {1}
+    for huge in (1e38, 1e39, 1e308):
+        assert drawn([0.2, 0.5, 0.3], temperature=huge, top_k=top_k) == ({1, 2} if top_k else {0, 1, 2})
+
+
+def test_a_top_p_of_one_is_everything_however_many_there_are() -> None:
+    logits = torch.randn(50_000, generator=torch.Generator().manual_seed(0)) * 3
+    assert torch.equal(top_p_filter(logits, 1.0), logits)
+
+
+def test_the_settings_reach_the_draw() -> None:
+    model, prompt = talkative(LONG), list(b"abc")
+
+    def ids(seed: int, sampling: Sampling, n: int = 12) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        return generate_ids(model, prompt, max_new_tokens=n, sampling=sampling, generator=generator)
+
+    greedy, hot = ids(0, Sampling(0)), Sampling(50.0, None)
+    assert ids(1, hot) != greedy
+    assert ids(1, Sampling(50.0, 1)) == greedy
+    assert ids(1, Sampling(50.0, None, 1e-9)) == greedy
+    assert ids(1, hot) == ids(1, hot) != ids(2, hot)
+    for n in (0, 1, 2):
+        assert len(ids(0, hot, n)) == 3 + n
+    for top_k, top_p in ((1, None), (None, 1e-9)):
+        text = generate(model, "abc", max_new_tokens=12, temperature=50, top_k=top_k, top_p=top_p, tokenizer=BYTES)
+        assert text == BYTES.decode(greedy)
+        chat = [{"role": "system", "content": "abc"}, {"role": "user", "content": "d"}]
+        reply = generate_reply(model, chat, BYTES, max_new_tokens=6, temperature=50, top_k=top_k, top_p=top_p)
+        assert reply == generate_reply(model, chat, BYTES, max_new_tokens=6, temperature=0)
 
 
 def test_greedy_text_equals_a_plain_loop_past_the_window() -> None:
@@ -87,10 +145,6 @@ def test_a_reply_is_what_comes_before_the_end_of_the_turn() -> None:
         model.tok_emb.weight[259] = 1.0
         model.ln_f.bias.fill_(1.0)
     assert generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, temperature=0) == ""
-
-
-LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
-GREEDY = Sampling(temperature=0)
 
 
 def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:

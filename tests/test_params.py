@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import re
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from stages.params import Params, parse_params
-from tests.conftest import ROOT, with_values
+from stages.mistakes import ParamsError
+from stages.params import Params, parse_params, read_params
+from tests.conftest import ROOT
 
 TEXT = (ROOT / "params.yaml").read_text()
+_, RAW = parse_params(TEXT)
+
+
+def changed(values: dict[str, Any]) -> str:
+    """params.yaml with other values, without its comments."""
+    tree = copy.deepcopy(RAW)
+    for dotted, value in values.items():
+        *parents, last = dotted.split(".")
+        reduce(lambda node, part: node[part], parents, tree)[last] = value
+    return str(yaml.safe_dump(tree, sort_keys=False))
 
 
 def leaves(tree: Any, prefix: str = "") -> set[str]:
@@ -38,7 +54,7 @@ def test_the_key_set_is_frozen() -> None:
         *by_document,
     ]
     schedule = ["seed", "total_steps", "B", "base_lr", "min_lr", "warmup_steps", "weight_decay", "beta1", "beta2"]
-    schedule += ["grad_clip", "eval_every", "eval_steps", "precision", "optimizer"]
+    schedule += ["grad_clip", "eval_every", "precision", "optimizer"]
     expected = {
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document]),
@@ -54,9 +70,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"splice.{key}" for key in ["dataset_name", "num_docs", "min_doc_length", "max_doc_length", "doc_index"]),
         *(f"splice.{key}" for key in ["doc_select_mode", "strict_num_docs", "restrict_to_training_subset", "shuffle"]),
         *(f"splice.{key}" for key in ["balance_mode", "balance_tau", "epoch_length"]),
-        *(f"splice.training_subset.{key}" for key in ["max_train_batches", "initial_batch_size"]),
-        "splice.training_subset.num_validation_sequences",
-        "train.document_mask",
+        *("train.eval_steps", "sft.eval_steps", "train.document_mask"),
         *(f"splice.spans.{key}" for key in ["mode", "content_start_mode", "content_length", "content_stride"]),
         *(f"splice.spans.{key}" for key in ["offset_stride", "offset_bound", "min_copy_len", "alpha", "adaptive_k"]),
         *(f"splice.spans.{key}" for key in ["include_tail", "suffix_starts", "offset_jitter", "jitter_mode"]),
@@ -115,8 +129,8 @@ def test_v0_is_the_seeds() -> None:
         ({"train.total_steps": 1.5}, ["train.total_steps is 1.5", "integer"]),
         ({"train.B": "32"}, ["train.B is '32'", "integer"]),
         ({"model.T": 0}, ["model.T is 0"]),
-        ({"model.C": 130}, ["model: C=130 is not a multiple of H=4"]),
-        ({"model.C": 12}, ["model: D = C/H = 12/4 = 3 is odd"]),
+        ({"model.C": 130}, ["model.H: C=130 is not a multiple of H=4"]),
+        ({"model.C": 12}, ["model.H: D = C/H = 12/4 = 3 is odd"]),
         ({"p_train.roam": -0.1}, ["p_train", "'roam': -0.1"]),
         ({"p_train.room": 0.1}, ["p_train has weights for ['room'], which are no sources", "'roam'"]),
         ({"p_train": {"wiki": 0, "roam": 0, "primer": 0}}, ["p_train has no weight above 0"]),
@@ -124,13 +138,36 @@ def test_v0_is_the_seeds() -> None:
         ({"p_train.roam": float("nan")}, ["p_train", "not finite"]),
         ({"p_val": {"news": 1.0}}, ["p_val has weights for ['news']"]),
         ({"shard.shard_bytes": 3}, ["shard.shard_bytes is 3", "multiple of 2"]),
-        ({"sources.primer.val_name": "val_wiki"}, ["val_name ['val_wiki'] is used by more than one"]),
+        ({"sources.primer.val_name": "val_wiki"}, ["val_name 'val_wiki' is used by sources.wiki and sources.primer"]),
         ({"runtime.devise": "cpu"}, ["runtime.devise is not a parameter; did you mean device?"]),
+        ({"splice.spans.alpah": 1.0}, ["splice.spans.alpah is not a parameter; did you mean alpha?"]),
+        ({"splice.train.bate1": 1.0}, ["splice.train.bate1 is not a parameter; did you mean beta1?"]),
+        ({"tokenizer.vocab_sise": 1}, ["tokenizer.vocab_sise is not a parameter; did you mean vocab_size?"]),
+        ({"tokenizer.vocab_size": 261}, ["tokenizer.vocab_size is 261", "262"]),
+        ({"tokenizer.vocab_size": 65537}, ["tokenizer.vocab_size is 65537", "65536"]),
+        ({"runtime.compile": "yes"}, ["runtime.compile is 'yes'", "'auto', True or False"]),
+        ({"train": 3}, ["train is 3: keys and values of its own"]),
+        ({"sources": [1]}, ["sources is [1]: keys and values of its own"]),
+        ({"p_train": None}, ["p_train is None: keys and values of its own"]),
+        ({"p_train.roam": "much"}, ["p_train.roam is 'much'", "number"]),
+        ({"p_train.roam": True}, ["p_train.roam is True", "number"]),
+        ({"sources": {}}, ["sources is empty: it needs at least one"]),
+        ({"chats": {}}, ["chats is empty: it needs at least one"]),
+        ({"train.B": 2**63}, [f"train.B is {2**63}", "less than"]),
+        ({"model.rope_theta": float("inf")}, ["model.rope_theta is inf", "finite"]),
+        ({"splice.dataset_name": "oasst1"}, ["splice.dataset_name is 'oasst1', which is no source", "'roam'"]),
+        ({"memorize.chunk_size": 129}, ["memorize.chunk_size is 129: it must fit into model.T=128"]),
+        ({"memorize.prompt_tokens": 100}, ["memorize.prompt_tokens: 100 must be less than chunk_size=100"]),
+        ({"sources.roam.split": {"by": "given"}}, ["sources.roam.split: roam brings no split of its own"]),
+        (
+            {"sources.roam.load": {"kind": "text", "held_out_tail": 0.1}},
+            ["sources.roam.split: held_out_tail already splits every document"],
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values: dict[str, object], sentences: list[str]) -> None:
     with pytest.raises(ValueError, match=re.escape(sentences[0])) as error:
-        parse_params(with_values(TEXT, values))
+        parse_params(changed(values))
     message = str(error.value)
     assert "\n" not in message
     for sentence in sentences:
@@ -146,7 +183,7 @@ def test_a_source_name_that_is_no_word_is_refused(name: str) -> None:
 
 
 def test_a_missing_key_is_named() -> None:
-    with pytest.raises(ValueError, match=r"train\.B is missing"):
+    with pytest.raises(ValueError, match=r"train\.B is missing: every key is required"):
         parse_params(TEXT.replace("  B: 32\n", "", 1).replace("  B: 16\n", "", 1).replace("  B: 8\n", "", 1))
     with pytest.raises(ValueError, match="holds no parameters"):
         parse_params("")
@@ -155,3 +192,144 @@ def test_a_missing_key_is_named() -> None:
 def test_numbers_as_dvc_writes_them_are_numbers() -> None:
     params, _ = parse_params(TEXT.replace("base_lr: 0.0", "base_lr: 1e-05 #"))
     assert params.train.base_lr == 1e-5
+
+
+def test_compile_is_what_was_written() -> None:
+    for written in ("auto", True, False):
+        params, _ = parse_params(changed({"runtime.compile": written}))
+        assert params.runtime.compile is written or params.runtime.compile == written == "auto"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ParamsError) as error:
+        parse_params(text)
+    assert str(error.value) == "; ".join(problem.sentence for problem in error.value.problems)
+    return [problem.sentence for problem in error.value.problems]
+
+
+def test_every_value_that_is_wrong_is_named_at_once() -> None:
+    """All leaves but the two that say which kind a section is of, and so which keys it has."""
+    _, raw = parse_params(TEXT)
+
+    def spoilt(tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return [[]]
+        return {key: value if key in ("kind", "by") else spoilt(value) for key, value in tree.items()}
+
+    found = problems(json.dumps(spoilt(raw)))
+    for leaf in leaves(raw):
+        if leaf.split(".")[-1] not in ("kind", "by"):
+            assert any(re.search(rf": {re.escape(leaf)}(?:\.0)? is \[", sentence) for sentence in found), leaf
+
+
+def test_every_key_that_is_missing_is_named_at_once() -> None:
+    _, raw = parse_params(TEXT)
+
+    def emptied(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+        inner = {key: emptied(value, f"{path}.{key}") for key, value in tree.items() if isinstance(value, dict)}
+        return inner | {key: tree[key] for key in ("kind", "by") if key in tree}
+
+    found = problems(json.dumps(emptied(raw)))
+    for leaf in leaves(raw):
+        if not leaf.startswith("p_") and leaf.split(".")[-1] not in ("kind", "by"):
+            assert any(f": {leaf} is missing: every key is required" in sentence for sentence in found), leaf
+
+
+def test_a_mistake_hides_no_other() -> None:
+    """One in each section, one between sections, and a key said twice."""
+    values = {
+        "sources.roam.val_name": "val_wiki",
+        "sources.wiki.remote": "not a word",
+        "p_train.roam": -1.0,
+        "p_train.news": 1.0,
+        "p_sft.dolly15k": "half",
+        "model.H": 3,
+        "model.L": 0,
+        "memorize.prompt_tokens": 100,
+        "memorize.B": 0,
+    }
+    text = changed(values) + "shard:\n  shard_bytes: 2\n"
+    found = problems(text)
+    for words in (
+        "says 'shard' twice",
+        "val_name 'val_wiki' is used by sources.wiki and sources.roam",
+        "sources.wiki.remote is 'not a word'",
+        "{'roam': -1.0}",
+        "p_train has weights for ['news']",
+        "p_sft.dolly15k is 'half'",
+        "C=128 is not a multiple of H=3",
+        "model.L is 0",
+        "100 must be less than chunk_size=100",
+        "memorize.B is 0",
+    ):
+        assert sum(words in sentence for sentence in found) == 1, (words, found)
+    assert len(found) == 10
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        *((written, "the project itself lies in there") for written in (".", "..", "../..", "/", "a/..", "./.")),
+        *((f"{name}/x", f"{name}/ is no place for text") for name in ("cache", "models", "metrics", ".git", ".dvc")),
+        ("checkpoints", "checkpoints/ is no place for text"),
+        ("data/../logs", "logs/ is no place for text"),
+        *((place, "only what the system makes up") for place in ("/proc", "/dev/zero", "/sys/kernel")),
+        ("link", "the project itself lies in there"),
+        ("a\0b", "printable characters"),
+        ("a\nb", "printable characters"),
+        ("", "at least 1 character"),
+    ],
+)
+def test_an_input_that_is_no_place_for_text_is_refused(
+    written: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    os.symlink("..", "link")
+    _, raw = parse_params(TEXT)
+    raw["sources"]["roam"]["input"] = raw["chats"]["oasst1"]["input"] = written
+    found = problems(json.dumps(raw))
+    assert [words in sentence for sentence in found] == [True, True]
+    assert found[0].startswith("params.yaml: sources.roam.input")
+    assert found[1].startswith("params.yaml: chats.oasst1.input")
+
+
+def test_an_input_may_lie_anywhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    os.symlink("loop", "loop")
+    _, raw = parse_params(TEXT)
+    for written in (
+        "../notes",
+        str(tmp_path / "notes"),
+        "stages/load.py",
+        "data",
+        "my cache",
+        "Smørrebrød",
+        "loop",
+        "*",
+    ):
+        raw["sources"]["roam"]["input"] = written
+        assert parse_params(json.dumps(raw))[0].sources["roam"].input == written
+
+
+def test_a_file_is_named_by_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    with pytest.raises(ValueError, match=r"there is no .*mine\.yaml here"):
+        read_params(file)
+    for text, words in (("", "holds no parameters"), ("a: [", "not valid YAML"), ("a: 1", "a is not a parameter")):
+        file.write_text(text)
+        with pytest.raises(ParamsError, match=words) as error:
+            read_params(file)
+        assert all(problem.sentence.startswith(str(file)) for problem in error.value.problems)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"mine\.yaml is not UTF-8 text \(byte 1\)"):
+        read_params(file)
+
+
+@pytest.mark.parametrize("key", ["1", "'a\\nb'", "null", "true", "1.5", "~", "''"])
+def test_a_strange_key_gets_a_sentence(key: str) -> None:
+    for text in (f"{key}: 1\n", TEXT.replace("model:\n", f"model:\n  {key}: 1\n", 1)):
+        assert all("\n" not in sentence for sentence in problems(text))
+    named = TEXT.replace("  roam:\n", f"  {key}:\n", 1)
+    assert any("must match [a-z0-9_]+" in sentence or key == "1" for sentence in problems(named))

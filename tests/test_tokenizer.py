@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,18 +11,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.atomic import write_json
+from niels_gpt.atomic import publish, write_json
+from niels_gpt.cache.meta import read_meta
+from niels_gpt.documents import Document, write_documents
 from niels_gpt.tokenizer import (
     SPECIAL_TOKENS,
     ByteTokenizer,
     SentencePieceTokenizer,
+    Tokenizer,
     decode,
     describe,
     encode,
     load_tokenizer,
+    write_tokenizer,
 )
 from niels_gpt.tokenizer_report import format_report, report_source
 from niels_gpt.tokenizer_training import train_sentencepiece
+from stages import split as split_stage
+from stages import tokenizer as tokenizer_stage
+from stages.params import SentencePiece, parse_params
+from stages.stage import Inputs, Stage
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -55,7 +65,11 @@ def test_the_pipelines_byte_tokenizer_carries_the_chat_tokens() -> None:
 def test_special_strings_in_text_stay_text() -> None:
     assert len(SPECIAL_TOKENS) == 4
     assert SPECIAL_TOKENS[3] == "<|ngpt_eot_84a5023f67d74cf29cc4001becde983c|>"
-    assert max(ByteTokenizer().encode("".join(SPECIAL_TOKENS))) < 256
+    tokenizer = ByteTokenizer()
+    for text in (*SPECIAL_TOKENS, "".join(SPECIAL_TOKENS), f"a {SPECIAL_TOKENS[3]}"):
+        expected = list(text.encode())
+        assert encode(text).tolist() == tokenizer.encode(text) == expected
+        assert tokenizer.encode_batch([text])[0].tolist() == expected
 
 
 def test_load_tokenizer_by_folder_and_by_file_and_refuses_what_is_none(tmp_path: Path) -> None:
@@ -65,9 +79,10 @@ def test_load_tokenizer_by_folder_and_by_file_and_refuses_what_is_none(tmp_path:
     (tmp_path / "tokenizer.json").write_text('{"kind": "runes"}')
     with pytest.raises(ValueError, match="runes"):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match="does not describe"):
-        load_tokenizer(tmp_path)
+    for damaged in ("{", "[]", "[" * 100_000):
+        (tmp_path / "tokenizer.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"tokenizer\.json does not describe a tokenizer .*dvc repro -f tokenizer"):
+            load_tokenizer(tmp_path)
     with pytest.raises(ValueError, match="holds no tokenizer"):
         load_tokenizer(tmp_path / "nothing")
 
@@ -149,8 +164,106 @@ def test_pieces_are_lossless(trained: SentencePieceTokenizer, text: str) -> None
     assert int(trained.token_bytes()[ids].sum()) == len(text.encode())
 
 
+def test_a_tokenizer_that_its_meta_does_not_describe_is_refused(
+    trained: SentencePieceTokenizer, tmp_path: Path
+) -> None:
+    model = Path(trained.model_path).read_bytes()
+    facts = read_meta_of(write_tokenizer(tmp_path / "spm", model=model), tmp_path / "spm")
+    assert facts["kind"] == "sentencepiece"
+    assert facts["tokenizer_sha256"] == hashlib.sha256(model).hexdigest()
+    assert read_meta_of(write_tokenizer(tmp_path / "byte", model=None), tmp_path / "byte")["kind"] == "byte"
+    for place in range(0, len(model), len(model) // 40):
+        flipped = bytearray(model)
+        flipped[place] ^= 4
+        (tmp_path / "spm/spm.model").write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"spm\.model is not the tokenizer that .*meta\.json describes"):
+            load_tokenizer(tmp_path / "spm")
+    (tmp_path / "spm/meta.json").write_text('{"kind": ')
+    with pytest.raises(ValueError, match=r"meta\.json does not describe a tokenizer"):
+        load_tokenizer(tmp_path / "spm")
+    (tmp_path / "spm/meta.json").unlink()  # then only what cannot be read is refused
+    (tmp_path / "spm/spm.model").write_bytes(model[:-100])
+    with pytest.raises(ValueError, match=r"spm\.model is not a SentencePiece model .*dvc repro -f tokenizer"):
+        load_tokenizer(tmp_path / "spm")
+
+
+def read_meta_of(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """meta.json, once it says of the tokenizer what it is and the tokenizer opens beside it."""
+    facts = read_meta(folder / "meta.json")
+    assert facts["vocab_size"] == tokenizer.vocab_size == load_tokenizer(folder).vocab_size
+    assert facts["special_token_ids"] == tokenizer.special_token_ids()
+    return facts
+
+
+PARAMS = parse_params((Path(__file__).parent.parent / "presets/sample.yaml").read_text())[0]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What `load` and `split` leave for the tokenizer, of the sample's sources: the train texts, by source."""
+    monkeypatch.chdir(tmp_path)
+    given = {"split": PARAMS.sources["wiki"].split}
+    params = PARAMS.model_copy(
+        update={"sources": {name: source.model_copy(update=given) for name, source in PARAMS.sources.items()}}
+    )
+    train = {}
+    for number, name in enumerate(sorted(PARAMS.sources)):
+        rows = [
+            Document(id=str(i), text=f"{name} row {i} bread" * (number + 1), split="train")
+            if i % 3
+            else Document(id=str(i), text=f"zebra{i} " * 40, split="val")
+            for i in range(90)
+        ]
+        counted = write_documents(Path("cache/raw", name), rows)
+        write_json(Path("cache/raw", name, "source.json"), {"name": name, "bytes": counted.bytes})
+        splitting = Stage(name="split", key=name, params=params, inputs=Inputs({}, {}))
+        split_stage.main(splitting)
+        publish(splitting.out(f"cache/split/{name}"), Path("cache/split", name))
+        train[name] = [row.text for row in rows if row.split == "train"]
+    return train
+
+
+def stage_of(sample_bytes: int, seed: int) -> tuple[Stage, SentencePiece]:
+    settings = SentencePiece(
+        kind="sentencepiece", corpus="cache/split", vocab_size=300, sample_bytes=sample_bytes, seed=seed
+    )
+    params = PARAMS.model_copy(update={"tokenizer": settings})
+    return Stage(name="tokenizer", key="", params=params, inputs=Inputs({}, {})), settings
+
+
+def sample(sample_bytes: int, seed: int = 1) -> list[str]:
+    return list(tokenizer_stage.sampled_texts(*stage_of(sample_bytes, seed)))
+
+
+def test_the_tokenizer_never_sees_a_row_that_is_held_out(corpus: dict[str, list[str]]) -> None:
+    assert sample(10**9) == [text for name in sorted(corpus) for text in corpus[name]]
+    run, _ = stage_of(10**9, seed=1)
+    tokenizer_stage.main(run)
+    trained = load_tokenizer(run.out("cache/tokenizer"))
+    assert trained.vocab_size == 300
+    pieces = b" ".join(trained.piece(i) for i in range(260, 300))
+    assert b"bread" in pieces
+    assert b"zebra" not in pieces
+
+
+def test_the_sample_is_as_large_as_asked_for_drawn_by_seed_and_of_every_source(corpus: dict[str, list[str]]) -> None:
+    everything = sum(read_meta(Path("cache/raw", name, "source.json"))["bytes"] for name in corpus)
+    chosen = sample(everything // 4)
+    taken = {name: [text for text in chosen if text in texts] for name, texts in corpus.items()}
+    assert [text for name in sorted(corpus) for text in taken[name]] == chosen  # in order, nothing else
+    assert {name: len(texts) for name, texts in taken.items()} == dict.fromkeys(corpus, 15)  # a quarter of 60 rows
+    assert sample(everything // 4) == chosen
+    assert sample(everything // 4, seed=2) != chosen
+    assert len(sample(1)) == len(corpus)  # one row each at the least
+
+
 def test_equal_text_gives_an_equal_model() -> None:
     assert train_sentencepiece(CORPUS, vocab_size=700) == train_sentencepiece(iter(CORPUS), vocab_size=700)
+
+
+def test_a_nul_ends_no_text_for_the_trainer() -> None:
+    dotted = [text.replace(" ", " \0", 3) for text in CORPUS[:80]]
+    assert train_sentencepiece(dotted, vocab_size=450) == train_sentencepiece(CORPUS[:80], vocab_size=450)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,46 @@ def test_collections_and_empty_values() -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("a: 1\na: 2\n", "'a' twice"), ("a: [1\n", "not valid YAML at line"), ("a:\n  b: 1\n  b: 2\n", "line 3")],
+    [
+        ("a: 1\na: 2\n", "'a' twice"),
+        ("a: [1\n", "not valid YAML at line"),
+        ("a:\n  b: 1\n  b: 2\n", "line 3"),
+        ("- a: 1\n  a: 2\n- c: 1\n  c: 1\n", "'a' twice .* 'c' twice"),
+        ("a: " + "[" * 64, "nested more than 64 deep"),
+        ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 80)), "64 deep, aliases written out"),
+        ("a: &a {b: *a}\n", "an alias to what it stands in"),
+        ("a: &a [1]\nb: *c\n", "undefined alias 'c'"),
+        ('a: "\\ud800"\n', "lone surrogate"),
+        ("a: \0\n", "#x0000"),
+        ("? [a]\n: b\n", "unhashable key"),
+        ("a: 1\n---\nb: 2\n", "another document"),
+        (f"a: {'9' * 1001}\n", "is no int"),
+        (f"a: 0x{'f' * 1001}\n", "is no int"),
+        ("a: 0b_\n", "'0b_' is no int"),
+        ("a: !!int foo\n", "'foo' is no int"),
+        ("a: !!bool maybe\n", "'maybe' is no bool"),
+        ("a: !!timestamp foo\n", "'foo' is no timestamp"),
+        ("a: !!python/name:os.system\n", "could not determine a constructor"),
+    ],
 )
 def test_broken_yaml_gets_a_place(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
         parse_yaml(text, name="params.yaml")
+    assert str(error.value).startswith("params.yaml ")
+    assert "\n" not in str(error.value)
+
+
+def test_aliases_are_as_good_as_what_they_stand_for() -> None:
+    text = "a: &a {x: [1, 2]}\nb: *a\nc: [*a, *a]\n"
+    assert parse_yaml(text, name="t") == dvc_parse_yaml(text, "t")
+    most = "a: &a [" + ", ".join("x" * 900) + "]\nb: [" + ", ".join(["*a"] * 100) + "]\n"
+    assert len(parse_yaml(most, name="t")["b"]) == 100
+    deep = "[" * 60 + "]" * 60
+    assert parse_yaml(f"a: {deep}\n", name="t") == dvc_parse_yaml(f"a: {deep}\n", "t")
+
+
+def test_a_bomb_is_refused_before_it_goes_off() -> None:
+    lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
+    lines += [f"a{i}: &a{i} [" + ", ".join([f"*a{i - 1}"] * 10) + "]" for i in range(1, 6)]
+    with pytest.raises(ValueError, match="more than 100,000 values"):  # a million: a bomb that a test survives
+        parse_yaml("\n".join(lines), name="params.yaml")

@@ -1,0 +1,203 @@
+"""What DVC leaves half-written when it is stopped, and how it is put right."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from niels_gpt.cli import app
+from niels_gpt.doctor import examine
+from niels_gpt.dvc_files import broken_files, is_whole, keep_lock, mend
+from stages.stage import execute
+from tests.conftest import ROOT, Repo
+
+RECORDED = yaml.safe_load((ROOT / "dvc.lock").read_text())["stages"]
+
+
+def lock_of(*names: str) -> str:
+    """A dvc.lock in which these stages have run."""
+    return yaml.safe_dump({"schema": "2.0", "stages": {name: RECORDED[name] for name in names}}, sort_keys=False)
+
+
+WHOLE = lock_of("split@roam", "mix")
+CUT = WHOLE[: len(WHOLE) // 2]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "t")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "t@example.invalid")
+    (tmp_path / "dvc.yaml").touch()
+    git("init", "-q")
+    return tmp_path
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True)
+
+
+def commit_lock(text: str) -> None:
+    Path("dvc.lock").write_text(text)
+    git("add", "dvc.lock")
+    git("commit", "-qm", "lock")
+
+
+def test_a_lock_that_was_cut_anywhere_is_not_whole_or_lacks_whole_records_alone() -> None:
+    assert is_whole(WHOLE)
+    assert is_whole((ROOT / "dvc.lock").read_text())
+    accepted = 0
+    for end in range(len(WHOLE)):
+        if not is_whole(WHOLE[:end]):
+            continue
+        accepted += 1
+        for name, stage in yaml.safe_load(WHOLE[:end])["stages"].items():
+            known = RECORDED[name]
+            assert stage["cmd"] == known["cmd"]
+            assert stage.get("params") == known.get("params")
+            assert stage["deps"] == known["deps"]
+            assert stage["outs"] == known["outs"][: len(stage["outs"])]
+    assert accepted <= 3  # after the first stage, and after each out of the second
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "{}\n", "schema: '2.0'\n", "schema: '2.0'\nstages:\n", "- a\n", "\0\n", CUT]
+)
+def test_a_broken_lock_comes_back_as_the_last_stage_found_it(project: Path, text: str) -> None:
+    commit_lock(lock_of("split@roam"))
+    lock = project / "dvc.lock"
+    lock.write_text(WHOLE)
+    keep_lock(project)
+    lock.write_text(text)
+    keep_lock(project)  # a stage that starts now must not take this for the good one
+    assert broken_files(project) == ["dvc.lock"]
+    assert mend(project) == [
+        "dvc.lock was half-written and is back as the last stage found it; `dvc repro` goes on from there"
+    ]
+    assert lock.read_text() == WHOLE
+    assert mend(project) == []
+    assert lock.read_text() == WHOLE
+
+
+def test_a_lock_committed_since_is_preferred_to_an_older_copy(project: Path) -> None:
+    commit_lock(lock_of("split@roam"))
+    keep_lock(project)
+    commit_lock(WHOLE)
+    (project / "dvc.lock").write_text(CUT)
+    (sentence,) = mend(project)
+    assert "as committed" in sentence
+    assert (project / "dvc.lock").read_text() == WHOLE
+
+
+def test_without_a_copy_the_committed_lock_comes_back_and_without_either_there_is_none(project: Path) -> None:
+    (project / "dvc.lock").write_text(CUT)
+    (sentence,) = mend(project)
+    assert "is deleted; `dvc repro` takes what has run out of its cache" in sentence
+    assert not (project / "dvc.lock").exists()
+    assert mend(project) == []
+    commit_lock(WHOLE)
+    (project / "dvc.lock").write_text("")
+    (sentence,) = mend(project)
+    assert "as committed" in sentence
+    assert (project / "dvc.lock").read_text() == WHOLE
+
+
+def test_a_mend_keeps_a_copy_too(project: Path) -> None:
+    (project / "dvc.lock").write_text(WHOLE)
+    assert mend(project) == []
+    (project / "dvc.lock").write_text("")
+    mend(project)
+    assert (project / "dvc.lock").read_text() == WHOLE
+
+
+def test_both_sides_of_a_merge_are_for_a_person_to_settle(project: Path) -> None:
+    text = f"<<<<<<< HEAD\n{WHOLE}=======\n{CUT}\n>>>>>>> other\n"
+    (project / "dvc.lock").write_text(text)
+    with pytest.raises(ValueError, match=r"both sides of a git merge: `git checkout --ours dvc\.lock`"):
+        mend(project)
+    assert (project / "dvc.lock").read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", '{"write": {"a"', "[]"])
+def test_what_else_dvc_leaves_half_written_is_taken_away(project: Path, text: str) -> None:
+    (project / "dvc.lock").write_text(WHOLE)
+    runs = ".dvc/cache/runs/ab"
+    for name in (".dvc/tmp/rwlock", f"{runs}/abc/.xyz.tmp", f"{runs}/abc/def", f"{runs}/abd/.xyz.tmp"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / runs / "abe").mkdir()
+    broken = [".dvc/tmp/rwlock", f"{runs}/abc/.xyz.tmp", f"{runs}/abd", f"{runs}/abe"]
+    assert broken_files(project) == broken
+    assert [sentence.split()[0] for sentence in mend(project)] == broken
+    assert broken_files(project) == []
+    assert not any((project / name).exists() for name in broken)
+    assert (project / ".dvc/cache/runs/ab/abc/def").exists()
+
+
+def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:
+    (project / "dvc.lock").write_text(WHOLE)
+    keep_lock(project)
+    (project / "dvc.lock").write_text(CUT)
+    with (project / ".dvc/tmp/lock").open("a+") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        done = CliRunner().invoke(app, ["mend"])
+        assert done.exit_code == 1
+        assert "ERROR: DVC is at work here on dvc.lock: wait for it, then try again" in done.output
+        assert (project / "dvc.lock").read_text() == CUT
+    done = CliRunner().invoke(app, ["mend"])
+    assert done.exit_code == 0
+    assert (project / "dvc.lock").read_text() == WHOLE
+    assert CliRunner().invoke(app, ["mend"]).output == "nothing to mend\n"
+
+
+def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["mend"])
+    assert done.exit_code == 1
+    assert "there is no dvc.yaml here: run this in the project's folder" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_names_what_is_half_written(project: Path) -> None:
+    params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
+    (project / "dvc.lock").write_text(WHOLE)
+    assert "`niels-gpt mend`" not in [finding.fix for finding in examine(params, folder=project)]
+    (project / "dvc.lock").write_text(CUT)
+    findings = {finding.what: finding.fix for finding in examine(params, folder=project)}
+    assert findings["dvc.lock is half-written: DVC was stopped while it wrote it"] == "`niels-gpt mend`"
+
+
+def test_a_stage_that_starts_keeps_the_lock(project: Path) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(ROOT / name, project / name)
+    (project / "dvc.lock").write_text(WHOLE)
+    execute("mix", "", lambda _: (project / "dvc.lock").write_text(CUT) and None)
+    mend(project)
+    assert (project / "dvc.lock").read_text() == WHOLE
+
+
+@pytest.mark.dag
+def test_after_a_mend_dvc_repro_ends_as_if_it_had_never_been_stopped(built_repo: Repo) -> None:
+    """With DVC's own files, as it leaves them: the copy is of the last stage's start, and the lock is cut."""
+    lock = built_repo.path / "dvc.lock"
+    text = lock.read_text()
+    assert "memorize:" not in (built_repo.path / ".dvc/tmp/dvc.lock.whole").read_text()
+    built_repo.run("git", "rm", "-q", "--cached", "dvc.lock")
+    built_repo.run("git", "commit", "-qm", "no lock: nothing but the copy can bring it back")
+    lock.write_text(text[: len(text) // 2])
+    (built_repo.path / ".dvc/tmp/rwlock").write_text("")
+    for entry in (built_repo.path / ".dvc/cache/runs").glob("*/*/*"):
+        if "metrics/memorize.json" in entry.read_text():
+            entry.unlink()
+            (entry.parent / ".half.tmp").write_text("cmd: python -m stages.memorize\n")
+    assert built_repo.run("dvc", "repro", check=False).returncode != 0
+    built_repo.run("niels-gpt", "mend")
+    assert built_repo.repro() == ["memorize"]
+    assert lock.read_text() == text

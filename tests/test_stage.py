@@ -1,0 +1,198 @@
+"""What all stages share: which one DVC says it is, inputs held fixed, outputs whole or absent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.stage import Stage, execute, identify, project_root, read_inputs
+from tests.conftest import ROOT, Repo
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The graph and its parameters alone: what stages read is absent, which is a state like any other."""
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_module(project: Path, body: str, *, module: str = "mix", address: str | None = None) -> tuple[int, str, str]:
+    """A process that runs a stage whose work is `body`, as `python -m stages.MODULE` would."""
+    script = "import os, signal\nfrom stages.stage import run_stage\n"
+    script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC_")}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({} if address is None else {"DVC_STAGE": address})
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def files(project: Path) -> set[str]:
+    return {path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file()}
+
+
+def test_a_stage_is_the_one_that_dvc_says() -> None:
+    assert identify("mix") == ("mix", "")
+    assert identify("load@roam") == ("load", "roam")
+    assert identify("load_chat@oasst1") == ("load_chat", "oasst1")
+    assert identify("../dvc.yaml:load@roam") == ("load", "roam")  # DVC was called in a folder below
+
+
+def test_chats_and_texts_are_looked_up_in_their_own_tables(project: Path) -> None:
+    assert "chats.oasst1.load" in read_inputs("load_chat", "oasst1")[1].params
+    assert "sources.roam.load" in read_inputs("load", "roam")[1].params
+    for name, key, sentence in (
+        (
+            "load",
+            "oasst1",
+            "there is no source 'oasst1' under sources in params.yaml; there are: ['primer', 'roam', 'wiki']",
+        ),
+        (
+            "load_chat",
+            "roam",
+            "there is no source 'roam' under chats in params.yaml; there are: ['dolly15k', 'oasst1']",
+        ),
+        ("load", "", "this stage runs for one of sources: `dvc repro load@primer`"),
+    ):
+        with pytest.raises(ValueError, match="source") as refused:
+            read_inputs(name, key)
+        assert str(refused.value) == sentence
+
+
+def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
+    body = "stage.say(stage.chat_source.input)"
+    assert run_module(project, body, module="load", address="load_chat@oasst1") == (
+        0,
+        "load_chat@oasst1: data/oasst1\n",
+        "",
+    )
+    sentence = "ERROR: train@a b: DVC_STAGE says so, but this is stages.load: run it with `dvc repro`\n"
+    assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
+
+
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_a_stage_that_is_stopped_leaves_nothing(project: Path, signal: str) -> None:
+    before = files(project)
+    body = (
+        f"stage.out('cache/mix.json').write_text('half'); os.kill(os.getpid(), signal.{signal}); stage.say('went on')"
+    )
+    code, out, err = run_module(project, body)
+    assert (code, out, err) == (130, "", "mix: interrupted; nothing was written\n")
+    assert files(project) == before
+
+
+def test_outputs_appear_together_at_the_end(project: Path) -> None:
+    def main(stage: Stage) -> None:
+        first, second = stage.out("cache/mix.json"), stage.out("cache/chat_mix.json")
+        first.write_text("one")
+        second.write_text("two")
+        assert stage.out("cache/mix.json").read_text() == "one"  # the same, and still there
+        assert not Path("cache/mix.json").exists()
+
+    (project / "cache").mkdir()
+    (project / "cache/.mix.json.tmp1").write_text("of a run that was killed")
+    before = files(project) - {"cache/.mix.json.tmp1"}
+    execute("mix", "", main)
+    assert files(project) == before | {"cache/mix.json", "cache/chat_mix.json"}
+    assert Path("cache/mix.json").read_text() == "one"
+
+
+def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
+    def main(stage: Stage) -> None:
+        stage.out("cache/mix.json").write_text("one")
+        stage.out("cache/chat_mix.json").mkdir()
+        raise ValueError("no")
+
+    before = files(project)
+    with pytest.raises(ValueError, match="no"):
+        execute("mix", "", main)
+    assert files(project) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("params.yaml", "dolly15k:\n    input: data/dolly2", "chats"),
+        ("stages/mix.py", "print('other code')", "stages/mix.py"),
+        ("cache/manifests/wiki.json", "{}", "cache/manifests"),
+    ],
+)
+def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, change: str, named: str) -> None:
+    def main(stage: Stage) -> None:
+        stage.out("cache/mix.json").write_text("one")
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text() if path.exists() else ""
+        path.write_text(text.replace("dolly15k:\n    input: data/dolly", change) if text else change)
+
+    with pytest.raises(ValueError, match=f"^{named} changed while the stage ran"):
+        execute("mix", "", main)
+    assert not Path("cache/mix.json").exists()
+
+
+def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Path) -> None:
+    def fingerprint(name: str) -> str:
+        return read_inputs(name, "")[1].fingerprint()
+
+    train, sft = fingerprint("train"), fingerprint("sft")
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("log_every: 100", "log_every: 7"))
+    assert (fingerprint("train"), fingerprint("sft")) == (train, sft)
+    (project / "params.yaml").write_text(text.replace("  dropout: 0.0", "  dropout: 0.1"))
+    assert fingerprint("train") != train
+    assert fingerprint("sft") != sft
+    (project / "params.yaml").write_text(text.replace("  base_lr: 0.0005\n", "  base_lr: 0.0006\n"))
+    assert fingerprint("train") == train
+    assert fingerprint("sft") != sft
+    (project / "params.yaml").write_text(text)
+    (project / "cache").mkdir()
+    (project / "cache/chat_mix.json").write_text("{}")
+    assert fingerprint("train") == train
+    assert fingerprint("sft") != sft
+
+
+def test_checkpoints_are_kept_in_the_checkout_also_for_an_experiment_in_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    assert project_root() == Path()
+    monkeypatch.setenv("DVC_ROOT", "/the/checkout")
+    assert project_root() == Path("/the/checkout")
+
+
+@pytest.mark.dag
+def test_a_hostile_name_runs_nothing_and_deletes_nothing(fresh_repo: Repo) -> None:
+    """Through DVC itself, which fills in the names before any stage can refuse them."""
+    params = fresh_repo.path / "params.yaml"
+    text, roam = params.read_text(), "\n  roam:\n    # Your own"
+    assert text.count(roam) == 1
+    # First in the table, so that no stage of a good name comes before and refuses.
+    hostile = '"$(touch pwned);touch pwned`touch pwned`"'
+    params.write_text(text.replace("\n  wiki:\n    # What", f"\n  {hostile}:\n    # What"))
+    done = fresh_repo.run("dvc", "repro", check=False)
+    assert done.returncode != 0
+    assert "must match [a-z0-9_]+" in done.stderr, done.stderr
+    assert not (fresh_repo.path / "pwned").exists()
+    precious = [fresh_repo.path / "data/precious", fresh_repo.path.parent / "precious"]
+    for folder in precious:
+        folder.mkdir()
+    for name in ("../../data/precious", "../../../precious"):
+        params.write_text(text.replace(roam, f'\n  "{name}":\n    # Your own'))
+        done = fresh_repo.run("dvc", "repro", check=False)
+        assert done.returncode != 0
+        assert "Running stage" not in done.stdout
+        assert all(folder.is_dir() for folder in precious)

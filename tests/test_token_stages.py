@@ -1,0 +1,181 @@
+"""tokenize, shard and mix, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named shards out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.atomic import publish, write_json
+from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.meta import read_meta, sha256_file
+from niels_gpt.chat_template import format_chat
+from niels_gpt.documents import Chat, Document, write_chats, write_documents
+from niels_gpt.tokenizer import write_tokenizer
+from stages import mix, shard, tokenize
+from stages import split as split_stage
+from stages.params import Params, parse_params
+from stages.stage import Inputs, Stage
+from tests.conftest import ROOT, with_values
+from tests.token_caches import TOK, chats, documents
+
+TEXTS = [f"document {i} " * (1 + i % 4) for i in range(20)]
+TRAIN, VAL = [i for i in range(20) if i % 5], list(range(0, 20, 5))
+# Rows 3 and 5 have no answer within T = 24.
+EXCHANGES = [
+    [{"role": "user", "content": "q" * (40 if i in (3, 5) else 3)}, {"role": "assistant", "content": f"answer {i}"}]
+    for i in range(20)
+]
+SEEDS_META = "dataset_name dataset_config split_rule seed token_dtype tokenizer_sha256 vocab_size special_token_ids"
+
+
+@cache
+def parameters(**values: object) -> Params:
+    """The sample's, with every split as it is given."""
+    small = {"model.T": 24, "memorize.chunk_size": 4, "memorize.prompt_tokens": 2, "shard.shard_bytes": 200}
+    text = with_values((ROOT / "presets/sample.yaml").read_text(), {**small, **values})
+    params = parse_params(text)[0]
+    given = {"split": params.sources["wiki"].split}
+    sources = {name: source.model_copy(update=given) for name, source in params.sources.items()}
+    chat_sources = {name: source.model_copy(update=given) for name, source in params.chats.items()}
+    return params.model_copy(update={"sources": sources, "chats": chat_sources})
+
+
+def run(main: Callable[[Stage], None], name: str, key: str, params: Params, *outs: str) -> None:
+    stage = Stage(name=name, key=key, params=params, inputs=Inputs({}, {}))
+    main(stage)
+    for out in outs:
+        publish(stage.out(out), Path(out))
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the stages before these leave."""
+    monkeypatch.chdir(tmp_path)
+    write_tokenizer(Path("cache/tokenizer"), model=None)
+    params = parameters()
+    splits = ["val" if i in VAL else "train" for i in range(20)]
+    for name in (*params.sources, *params.chats):
+        raw = Path("cache/raw", name)
+        if name in params.sources:
+            texts = [Document(id=str(i), text=f"{name} {TEXTS[i]}", split=split) for i, split in enumerate(splits)]
+            write_documents(raw, texts)
+        else:
+            write_chats(raw, [Chat(id=str(i), messages=EXCHANGES[i], split=split) for i, split in enumerate(splits)])
+        source = {"name": name, "dataset": f"hub/{name}", "config": "c", "revision": "r", "streaming": False}
+        write_json(raw / "source.json", source)
+        run(
+            split_stage.main,
+            "split",
+            name,
+            params,
+            f"cache/{'split' if name in params.sources else 'split_chat'}/{name}",
+        )
+    return tmp_path
+
+
+def tokenize_and_shard(params: Params, name: str) -> Path:
+    run(tokenize.main, "tokenize", name, params, f"cache/tokens/{name}")
+    run(shard.main, "shard", name, params, f"cache/pretrain/{name}", f"cache/manifests/{name}.json")
+    return Path("cache/pretrain", name)
+
+
+def tokenize_chats(params: Params, name: str) -> Path:
+    run(tokenize.main, "tokenize", name, params, f"cache/sft/{name}", f"cache/chat_manifests/{name}.json")
+    return Path("cache/sft", name)
+
+
+def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(rows: Path) -> None:
+    params = parameters()
+    for name in params.sources:
+        out = tokenize_and_shard(params, name)
+        for split, numbers in (("train", TRAIN), ("val", VAL)):
+            assert documents(out / split) == [f"{name} {TEXTS[i]}" for i in numbers]
+            sizes = [path.stat().st_size for path in sorted((out / split).glob("shard_*.bin"))]
+            assert set(sizes[:-1]) == {200}
+        meta = read_meta(out / "meta.json")
+        assert {*SEEDS_META.split(), "train_tokens", "val_tokens", "shard_bytes"} <= set(meta)
+        assert (meta["dataset_name"], meta["dataset_config"], meta["dataset_revision"]) == (f"hub/{name}", "c", "r")
+        assert (meta["split_rule"], meta["shard_bytes"]) == ("given", 200)
+        assert meta["train_tokens"] == sum(len(f"{name} {TEXTS[i]}") + 1 for i in TRAIN)
+        assert str(rows) not in json.dumps(meta)
+    for name in params.chats:
+        tokenize_chats(params, name)
+    run(mix.main, "mix", "", params, "cache/mix.json", "cache/chat_mix.json")
+
+    def named(file: dict[str, Any]) -> Path:
+        assert Path(file["path"]).stat().st_size == file["bytes"]
+        assert sha256_file(file["path"]) == file["sha256"]
+        return Path(file["path"])
+
+    sources = read_meta("cache/mix.json")["sources"].values()
+    shards = {named(shard) for source in sources for split in ("train", "val") for shard in source[split]["shards"]}
+    assert shards == set(Path("cache/pretrain").glob("*/*/shard_*.bin"))
+    chat_files = {
+        named(file) for source in read_meta("cache/chat_mix.json")["sources"].values() for file in source["files"]
+    }
+    assert chat_files == {path for path in Path("cache/sft").glob("*/*") if path.name != "meta.json"}
+    assert set(open_mix("cache/mix.json", root=rows).train) == set(params.sources)
+    opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu", root=rows)
+    assert {name: len(dataset) for name, dataset in opened.train.items()} == dict.fromkeys(params.chats, 15)
+
+
+def test_budgets_end_at_a_documents_end_each_for_its_split(rows: Path) -> None:
+    sizes = {
+        split: [len(f"roam {TEXTS[i]}") + 1 for i in numbers] for split, numbers in (("train", TRAIN), ("val", VAL))
+    }
+    budgets = {"train": sum(sizes["train"][:4]), "val": sum(sizes["val"][:3]) - 1}  # just enough, and just not
+    values = {f"sources.roam.shard.max_{split}_tokens": budget for split, budget in budgets.items()}
+    out = tokenize_and_shard(parameters(**values), "roam")
+    assert documents(out / "train") == [f"roam {TEXTS[i]}" for i in TRAIN[:4]]
+    assert documents(out / "val") == [f"roam {TEXTS[i]}" for i in VAL[:2]]
+    meta = read_meta(out / "meta.json")
+    assert (meta["train_tokens"], meta["val_tokens"]) == (budgets["train"], sum(sizes["val"][:2]))
+    with pytest.raises(ValueError, match=r"a budget of 5 tokens is smaller than the first document of .*train_tokens"):
+        tokenize_and_shard(parameters(**{"sources.roam.shard.max_train_tokens": 5}), "roam")
+
+
+def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(rows: Path) -> None:
+    out = tokenize_chats(parameters(), "dolly15k")
+    assert chats(out, "train") == [format_chat(TOK, EXCHANGES[i]) for i in TRAIN if i != 3]
+    assert chats(out, "val") == [format_chat(TOK, EXCHANGES[i]) for i in VAL if i != 5]
+    meta = read_meta(out / "meta.json")
+    assert set(SEEDS_META.split()) <= set(meta)
+    counts = [meta[f"{split}_{what}"] for split in ("train", "val") for what in ("examples", "dropped")]
+    assert counts == [15, 1, 3, 1]
+    with pytest.raises(ValueError, match=r"no chat has an answer within model\.T = 4 tokens: raise it"):
+        tokenize_chats(parameters(**{"model.T": 4}), "dolly15k")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("cache/raw/roam/source.json", "{", "is not valid JSON"),
+        ("cache/raw/roam/source.json", "{}", "lacks name"),
+        ("cache/split/roam/split.json", "[]", "holds no JSON object"),
+        ("cache/tokenizer/tokenizer.json", '{"kind": "byte"}', "is not the tokenizer that"),
+        ("cache/tokenizer/meta.json", '{"kind"', "does not describe a tokenizer"),
+    ],
+)
+def test_a_damaged_input_is_named(rows: Path, file: str, text: str, sentence: str) -> None:
+    Path(file).write_text(text)
+    with pytest.raises(ValueError, match=sentence) as error:
+        tokenize_and_shard(parameters(), "roam")
+    assert file in str(error.value)
+
+
+def test_a_damaged_token_file_is_named(rows: Path) -> None:
+    run(tokenize.main, "tokenize", "roam", parameters(), "cache/tokens/roam")
+    for name, data, sentence in (
+        ("val_tokens.bin", b"odd", "is no token file|not what was written"),
+        ("meta.json", b"{", "is not valid JSON"),
+        ("meta.json", b'{"files": []}', "'tokenizer_sha256' is not in it"),
+    ):
+        Path("cache/tokens/roam", name).write_bytes(data)
+        with pytest.raises(ValueError, match=sentence) as error:
+            run(shard.main, "shard", "roam", parameters())
+        assert f"cache/tokens/roam/{name}" in str(error.value)

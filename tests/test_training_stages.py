@@ -1,0 +1,346 @@
+"""train, sft and eval from hand-made caches, in this process: which files they start from, write, and measure with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from niels_gpt.atomic import publish, write_json
+from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
+from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.meta import list_files, write_meta
+from niels_gpt.chat_template import format_chat
+from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
+from niels_gpt.config import to_dict
+from niels_gpt.eval import evaluate, score_chats, score_stream
+from niels_gpt.generate import generate, generate_reply
+from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.train.task import PretrainTask
+from niels_gpt.tsv import read_tsv
+from stages import eval as eval_stage
+from stages import mix, sft, shard, tokenizer, train, training
+from stages.params import Params, parse_params
+from stages.stage import Inputs, Stage
+from tests.conftest import ROOT, TINY, with_values
+
+# Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
+TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
+CHATS = {"dolly15k": "yes", "oasst1": "%%"}
+VALUES: dict[str, object] = {
+    **TINY,
+    "p_train.wiki": 1.0,
+    "p_train.roam": 0.0,
+    "p_train.primer": 0.0,
+    "p_val.wiki": 0.0,
+    "p_val.roam": 3.0,
+    "p_val.primer": 1.0,
+    "p_sft.dolly15k": 0.9,
+    "p_sft.oasst1": 0.1,
+    "train.total_steps": 12,
+    "train.eval_every": 4,
+    "train.base_lr": 0.02,
+    "sft.total_steps": 1,
+    "sft.warmup_steps": 1,  # so that the only step has a learning rate of 0
+    "eval.max_new_tokens": 2,
+}
+VOCABULARY = ByteTokenizer()
+
+
+def parameters(**changes: object) -> Params:
+    """`changes` by dotted name, with __ for the dot."""
+    values = {**VALUES, **{name.replace("__", "."): value for name, value in changes.items()}}
+    return parse_params(with_values((ROOT / "presets/sample.yaml").read_text(), values))[0]
+
+
+def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: str = "") -> None:
+    """The stage as it runs under DVC, in this process and folder."""
+    declared = Inputs(params={"stage": name, **json.loads(params.model_dump_json())}, deps={})
+    stage = Stage(name=name, key=key, params=params, inputs=declared)
+    main(stage)
+    for final, temporary in stage._outs.items():
+        publish(temporary, final)
+
+
+def write_texts(name: str, letters: str) -> None:
+    """cache/tokens/NAME: documents of a few letters, each ended by the token that ends documents."""
+    folder, dice = Path("cache/tokens", name), np.random.default_rng(len(letters))
+    folder.mkdir(parents=True)
+    for split in ("train", "val"):
+        documents = [
+            np.append(np.frombuffer("".join(dice.choice(list(letters), 9)).encode(), np.uint8), 259) for _ in range(30)
+        ]
+        write_token_file(folder / f"{split}_tokens.bin", folder / f"{split}_idx.npy", documents)
+    provenance = {
+        **describe_tokenizer(VOCABULARY),
+        "tokenizer_sha256": "0",
+        "source": {"name": name, "streaming": False},
+        "split": {"by": "given"},
+        "files": list_files(folder, "*_*.*", published=str(folder)),
+    }
+    write_meta(folder / "meta.json", provenance)
+
+
+def write_chats(name: str, answer: str) -> None:
+    folder = Path("cache/sft", name)
+    folder.mkdir(parents=True)
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+    ids = np.array(format_chat(VOCABULARY, turns), dtype="<u2")
+    splits = {"train": [ids] * 6, "val": [ids] * 3}
+    write_sft_files(folder, splits, special=VOCABULARY.special_token_ids(), T=32)
+    manifest = {
+        **describe_tokenizer(VOCABULARY),
+        "tokenizer_sha256": "0",
+        "folder": str(folder),
+        "files": list_files(folder, "*_*.*", published=str(folder)),
+    }
+    write_json(Path("cache/chat_manifests", f"{name}.json"), manifest)
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Caches, and models that were trained on them."""
+    path = tmp_path_factory.mktemp("layout")
+    params = parameters()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.delenv("DVC_ROOT", raising=False)
+        run_here(tokenizer.main, "tokenizer", params)
+        for name, letters in TEXTS.items():
+            write_texts(name, letters)
+            run_here(shard.main, "shard", params, key=name)
+        for name, answer in CHATS.items():
+            write_chats(name, answer)
+        run_here(mix.main, "mix", params)
+        with own_signals():
+            run_here(train.main, "train", params)
+            run_here(sft.main, "sft", params)
+    return path
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """A training stage takes Ctrl-C and SIGTERM; afterwards they are whose they were."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+@pytest.fixture
+def here(layout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the layout to work in."""
+    shutil.copytree(layout, tmp_path / "layout")
+    monkeypatch.chdir(tmp_path / "layout")
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    with own_signals():
+        yield tmp_path / "layout"
+
+
+def weights(path: str) -> dict[str, torch.Tensor]:
+    return load_checkpoint(path, "cpu")[1]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+def validation(model_path: str, params: Params, *, documents: bool = False) -> dict[str, float]:
+    """What `train` must have measured with these weights."""
+    held_out = open_mix("cache/mix.json", root=Path(), documents=documents).val
+    losses = evaluate(
+        load_model(model_path, "cpu"),
+        {name: held_out[name] for name in ("primer", "roam")},
+        eval_steps=params.train.eval_steps,
+        B=params.train.B,
+        T=params.model.T,
+        device="cpu",
+        generator=make_generator(derive_seed(params.train.seed, "validation")),
+    )
+    return {**losses, "val_loss": 0.75 * losses["roam"] + 0.25 * losses["primer"]}
+
+
+def test_best_and_last_are_the_models_of_those_steps(here: Path) -> None:
+    params, rows = parameters(), read_tsv(Path("metrics/train_val.tsv"))
+    assert [row["step"] for row in rows] == [4, 8, 12]
+    assert rows[0]["val_loss"] < rows[1]["val_loss"] < rows[2]["val_loss"]
+    for file, step, row in (("best", 4, rows[0]), ("last", 12, rows[2])):
+        path = f"models/pretrain/{file}.pt"
+        assert load_checkpoint(path, "cpu")[3] == step
+        measured = validation(path, params)
+        assert {name: row[name] for name in measured} == pytest.approx(measured, rel=1e-4)
+    summary = json.loads(Path("metrics/train.json").read_text())
+    assert (summary["best_step"], summary["best_val_loss"]) == (4, pytest.approx(rows[0]["val_loss"]))
+    assert summary["val_loss"] == pytest.approx(rows[2]["val_loss"])
+    assert list(summary["mix"]) == ["wiki"]
+    assert abs(rows[2]["roam"] - rows[2]["primer"]) > 1e-3
+
+
+def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
+    """Its one step has a learning rate of 0: what it ends with is what it began with."""
+    start = weights("models/sft/last.pt")
+    assert same(start, weights("models/pretrain/best.pt"))
+    assert not same(start, weights("models/pretrain/last.pt"))
+
+
+def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(here: Path) -> None:
+    (row,) = read_tsv(Path("metrics/sft_val.tsv"))
+    assert set(row) == {"step", "val_loss", "dolly15k", "oasst1", "roam", "primer"}
+    assert row["val_loss"] == pytest.approx(0.9 * row["dolly15k"] + 0.1 * row["oasst1"])
+    assert abs(row["dolly15k"] - row["oasst1"]) > 1e-3
+    text = validation("models/pretrain/best.pt", parameters(train__eval_steps=2, train__B=4))
+    assert {name: row[name] for name in ("roam", "primer")} == pytest.approx(
+        {name: text[name] for name in ("roam", "primer")}, rel=1e-4
+    )
+
+
+def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
+    for name, renderer in (("pretrain", "transcript"), ("sft", "chat_tokens")):
+        config = json.loads(Path(f"models/{name}/config.json").read_text())
+        assert (config["renderer"], config["V"], config["T"]) == (renderer, 260, 32)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: Path, mask: bool) -> None:
+    params = parameters(train__document_mask=mask, train__total_steps=1, train__eval_every=1)
+    run_here(train.main, "train", params)
+    run_here(sft.main, "sft", params)
+    run_here(eval_stage.main, "eval", params)
+    measured = {documents: validation("models/pretrain/last.pt", params, documents=documents) for documents in (0, 1)}
+    assert abs(measured[0]["roam"] - measured[1]["roam"]) > 1e-5
+    (trained_row,), (tuned_row,) = (read_tsv(Path(f"metrics/{name}_val.tsv")) for name in ("train", "sft"))
+    assert trained_row["roam"] == pytest.approx(measured[mask]["roam"], rel=1e-6)
+    fewer = parameters(train__eval_steps=2, train__B=4)
+    assert tuned_row["roam"] == pytest.approx(validation("models/sft/last.pt", fewer, documents=mask)["roam"], rel=1e-6)
+    scores = json.loads(Path("metrics/eval.json").read_text())
+    for documents in (False, True):
+        held_out = open_mix("cache/mix.json", root=Path(), documents=documents)
+        for model in ("pretrain", "sft"):
+            score = score_stream(
+                load_model(f"models/{model}/best.pt", "cpu"),
+                held_out.val["roam"],
+                token_bytes=VOCABULARY.token_bytes(),
+                T=32,
+                B=params.eval.B,
+                device="cpu",
+                max_tokens=params.eval.max_tokens,
+            )
+            close = scores[model][held_out.val_names["roam"]] == pytest.approx(asdict(score), rel=1e-6)
+            assert close == (documents == mask), (model, documents)
+
+
+def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    real = PretrainTask.batch
+
+    def noted(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
+        batch = real(self, n)
+        seen.append("segment_ids" in batch.tensors and bool(batch.tensors["segment_ids"].any()))
+        return batch
+
+    monkeypatch.setattr(PretrainTask, "batch", noted)
+    for mask in (False, True):
+        run_here(train.main, "train", parameters(train__document_mask=mask, train__total_steps=1))
+    assert seen == [False, True]
+
+
+def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: Path) -> None:
+    params = parameters()
+    tuned, last = load_model("models/sft/best.pt", "cpu"), Path("models/sft/last.pt").read_bytes()
+    with torch.no_grad():
+        tuned.tok_emb.weight.mul_(3)
+    save_checkpoint("models/sft/best.pt", tuned, None, 1, to_dict(tuned.cfg))
+    assert Path("models/sft/last.pt").read_bytes() == last
+    run_here(eval_stage.main, "eval", params)
+    scores = json.loads(Path("metrics/eval.json").read_text())
+    held_out = open_mix("cache/mix.json", root=Path())
+    chats = open_chats("cache/chat_mix.json", names=list(CHATS), T=32, device="cpu", root=Path())
+    text_names, chat_names = set(held_out.val_names.values()), set(chats.val_names.values())
+    assert set(scores["pretrain"]) == text_names
+    assert set(scores["sft"]) == text_names | chat_names
+    how = {"token_bytes": VOCABULARY.token_bytes(), "B": params.eval.B, "device": "cpu"}
+    for model, stage in ((load_model("models/pretrain/best.pt", "cpu"), "pretrain"), (tuned, "sft")):
+        for name, stream in held_out.val.items():
+            score = score_stream(model, stream, T=32, max_tokens=params.eval.max_tokens, **how)
+            assert scores[stage][held_out.val_names[name]] == pytest.approx(asdict(score), rel=1e-6)
+    for name, examples in chats.val.items():
+        expected = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, **how)
+        assert scores["sft"][chats.val_names[name]] == pytest.approx(asdict(expected), rel=1e-6)
+    page = Path("metrics/samples.md").read_text()
+    prompt, question, settings = params.eval.prompts[0], params.eval.questions[0], params.eval
+    drawn = {"max_new_tokens": 2, "temperature": settings.temperature, "top_k": settings.top_k}
+    written = generate(
+        load_model("models/pretrain/best.pt", "cpu"),
+        prompt,
+        tokenizer=VOCABULARY,
+        generator=make_generator(derive_seed(settings.seed, "sample", 0)),
+        **drawn,
+    )
+    said = generate_reply(
+        tuned,
+        [{"role": "user", "content": question}],
+        VOCABULARY,
+        generator=make_generator(derive_seed(settings.seed, "reply", 0)),
+        **drawn,
+    )
+    for text in (prompt, question, written.strip(), said.strip()):
+        assert all(line.strip() in page for line in text.splitlines())
+
+
+def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree("checkpoints")
+    shutil.rmtree("models")
+    real, signals = PretrainTask.batch, {7: signal.SIGTERM}
+
+    def batch(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
+        if n in signals:
+            signal.raise_signal(signals.pop(n))
+        return real(self, n)
+
+    monkeypatch.setattr(PretrainTask, "batch", batch)
+    curve = Path("metrics/train.tsv").read_text()
+    with pytest.raises(SystemExit) as leaving:
+        run_here(train.main, "train", parameters())
+    assert leaving.value.code == 130
+    assert "train: stopped and saved after step 8 of 12; `dvc repro` goes on from there" in capsys.readouterr().out
+    assert not Path("models/pretrain").exists()
+    run_here(train.main, "train", parameters())
+    assert "going on after step 8" in capsys.readouterr().out
+    assert Path("metrics/train.tsv").read_text() == curve
+
+
+def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With RANK in the environment this is one of the processes that were started: it starts none."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(training.subprocess, "run", lambda command, **_: started.append(command) or Ended())
+    stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
+    assert training.trained_by_ranks(stage)
+    assert [started[0][1:], len(started)] == [
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "stages.train"], 1
+    ]  # fmt: skip
+    monkeypatch.setattr(Ended, "returncode", 1)
+    with pytest.raises(RuntimeError, match="one of 3 processes failed"):
+        training.trained_by_ranks(stage)
+    monkeypatch.setenv("RANK", "1")
+    assert not training.trained_by_ranks(stage)
+    monkeypatch.delenv("RANK")
+    one = Stage(name="train", key="", params=parameters(), inputs=Inputs({}, {}))
+    assert not training.trained_by_ranks(one)
+
+
+class Ended:
+    returncode = 0
