@@ -1,0 +1,513 @@
+"""Faults in what reads text: files and their encodings, loaders, the hub, splits, and a stage's view of its inputs."""
+
+from __future__ import annotations
+
+from bench.mutants.fault import Fault
+
+_FILES = "niels_gpt/data/files.py"
+_HUB = "niels_gpt/data/hub.py"
+_OASST1 = "niels_gpt/data/oasst1.py"
+_LOAD = "stages/load.py"
+_NO_FILE = "tests/test_data.py::test_what_is_no_file_is_named_and_nobody_waits_for_it"
+_WELL = "tests/test_data.py::test_an_input_that_is_well"
+_ENCODINGS = "tests/test_text_loaders.py::test_every_kind_reads_every_encoding"
+_BAD = "tests/test_text_loaders.py::test_bad_files_are_named"
+_COPY = "tests/test_text_loaders.py::test_damage_in_a_copy_of_a_hub_dataset_is_named"
+_BROKEN = "tests/test_hub_loaders.py::test_a_stream_that_breaks_off_is_never_taken_for_its_end"
+_OFFLINE = "tests/test_hub_loaders.py::test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence"
+_TREES = "tests/test_oasst1_reconstruction.py"
+_STAGE = "tests/test_load_stage.py"
+
+FAULTS = (
+    # Files
+    Fault(
+        "a FIFO is a file",
+        _FILES,
+        "    if not stat.S_ISREG(mode):\n",
+        "    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):\n",
+        _NO_FILE,
+    ),
+    Fault(
+        "a device is a file",
+        _FILES,
+        "    real = os.path.realpath(path)\n    if not stat.S_ISREG(mode):\n",
+        "    real = os.path.realpath(path)\n    if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):\n",
+        _NO_FILE,
+    ),
+    Fault("what leads to /proc is a file", _FILES, "real.startswith(_NEVER_STILL)", "real.startswith(())", _NO_FILE),
+    Fault(
+        "only visible files are checked",
+        _FILES,
+        "                faults += _file_faults(entry.path)",
+        "                faults += [] if hidden else _file_faults(entry.path)",
+        _NO_FILE,
+    ),
+    Fault(
+        "linked folders are gone into",
+        _FILES,
+        "            elif not entry.is_symlink():\n",
+        "            elif True:\n",
+        "tests/test_data.py::test_a_linked_folder_is_named_since_nobody_watches_it",
+    ),
+    Fault(
+        "linked folders are passed over",
+        _FILES,
+        "            elif not hidden:  #",
+        "            elif False:  #",
+        "tests/test_data.py::test_a_linked_folder_is_named_since_nobody_watches_it",
+    ),
+    Fault(
+        "hidden linked folders are refused", _FILES, "            elif not hidden:  #", "            else:  #", _WELL
+    ),
+    Fault(
+        "what DVC ignores is refused",
+        _FILES,
+        "            if entry.name in _UNWATCHED:\n",
+        "            if not entry.name:\n",
+        _WELL,
+    ),
+    Fault(
+        "a name may be of any bytes",
+        _FILES,
+        '        name.encode("utf-8")\n',
+        '        name.encode("utf-8", errors="surrogateescape")\n',
+        "tests/test_data.py::test_a_name_that_is_not_utf_8_is_shown_by_its_bytes",
+    ),
+    Fault(
+        "a loop of links is followed",
+        _FILES,
+        "        if (status.st_dev, status.st_ino) in seen:\n",
+        "        if False:\n",
+        "tests/test_data.py::test_a_loop_of_links_ends",
+    ),
+    Fault(
+        "hidden notes are read",
+        _FILES,
+        'if not entry.name.startswith(".")]',
+        "]",
+        "tests/test_data.py::test_notes_are_found_recursively_in_sorted_order_without_hidden_ones",
+    ),
+    Fault(
+        "notes come unsorted",
+        _FILES,
+        "    return sorted(paths)",
+        "    return paths[::-1]",
+        "tests/test_data.py::test_notes_are_found_recursively_in_sorted_order_without_hidden_ones",
+    ),
+    Fault(
+        "a document may be of any size",
+        _FILES,
+        "    if expected > MAX_DOCUMENT_BYTES:\n",
+        "    if False:\n",
+        "tests/test_text_loaders.py::test_a_document_beyond_memory_is_named",
+    ),
+    Fault(
+        "a line may be of any size",
+        _FILES,
+        "            if len(line) > MAX_DOCUMENT_BYTES:\n",
+        "            if False:\n",
+        "tests/test_text_loaders.py::test_a_document_beyond_memory_is_named",
+    ),
+    # Encodings
+    Fault("BOM kept in jsonl, csv and text", _FILES, '    (codecs.BOM_UTF8, "utf-8"),\n', "", _ENCODINGS),
+    Fault("UTF-32 taken for UTF-16", _FILES, '    (codecs.BOM_UTF32_LE, "utf-32-le"),\n', "", _ENCODINGS),
+    Fault(
+        "UTF-16 without a mark is UTF-8",
+        _FILES,
+        "        if even == 0 and odd > most:\n",
+        "        if False:\n",
+        _ENCODINGS,
+    ),
+    Fault(
+        "any zero is UTF-16",
+        _FILES,
+        "        most = 0.7 * len(data) / 2\n",
+        "        most = 0\n",
+        "tests/test_text_loaders.py::test_zeros_in_a_text_make_it_no_utf_16",
+    ),
+    Fault(
+        "no guess at an encoding",
+        _FILES,
+        '    encoding = "cp1252" if best is None else best.encoding\n',
+        '    encoding = "cp1252"\n',
+        _ENCODINGS,
+    ),
+    Fault(
+        "damage is not said",
+        _FILES,
+        'f"damaged {encoding.upper()}"',
+        "encoding",
+        "tests/test_text_loaders.py::test_what_is_damaged_is_kept_and_said",
+    ),
+    Fault(
+        "notes are read as UTF-8 alone",
+        "niels_gpt/data/roam.py",
+        "        text, encoding = decode_text(read_bytes(path))\n",
+        '        text, encoding = read_bytes(path).decode("utf-8", errors="replace"), "utf-8"\n',
+        _ENCODINGS,
+    ),
+    Fault(
+        "load_texts guesses",
+        "niels_gpt/data/roam.py",
+        '[read_bytes(path).decode("utf-8", errors="replace") for',
+        "[decode_text(read_bytes(path))[0] for",
+        "tests/test_data.py::test_whatever_a_note_holds_it_loads",
+    ),
+    # Tables
+    Fault(
+        "deep JSON is not caught", "niels_gpt/data/json_lines.py", "(ValueError, RecursionError)", "ValueError", _BAD
+    ),
+    Fault(
+        "half a character passes",
+        "niels_gpt/data/json_lines.py",
+        '        if "\\\\u" in text:\n',
+        "        if False:\n",
+        _BAD,
+    ),
+    Fault("lines counted from 0", "niels_gpt/data/json_lines.py", "start=1", "start=0", _BAD),
+    Fault(
+        "UTF-16 cut at its line ends' bytes",
+        "niels_gpt/data/json_lines.py",
+        "        if number == 0 and (",
+        "        if number == -1 and (",
+        _ENCODINGS,
+    ),
+    Fault(
+        "damaged text in parquet is not caught",
+        "niels_gpt/data/parquet_rows.py",
+        "(pa.ArrowException, OSError, UnicodeDecodeError)",
+        "(pa.ArrowException, OSError)",
+        "tests/test_text_loaders.py::test_a_damaged_parquet_file_is_named",
+    ),
+    Fault(
+        "a short row of csv is left out",
+        "niels_gpt/data/text.py",
+        "            if row and len(row) <= place:\n",
+        "            if False:\n",
+        _BAD,
+    ),
+    Fault(
+        "front matter stays",
+        "niels_gpt/data/text.py",
+        '_FRONT_MATTER.sub("", text, count=1)',
+        "text",
+        "tests/test_text_loaders.py::test_packed_files_tables_globs_and_front_matter",
+    ),
+    Fault(
+        "glob ignored",
+        "niels_gpt/data/text.py",
+        "(glob is None or PurePosixPath(name).match(glob))",
+        "True",
+        "tests/test_text_loaders.py::test_packed_files_tables_globs_and_front_matter",
+    ),
+    Fault(
+        "the last field is the text",
+        "niels_gpt/data/fields.py",
+        "    for value in sample.values():\n",
+        "    for value in reversed(sample.values()):\n",
+        "tests/test_fineweb_field_selection.py",
+    ),
+    # Copies of hub datasets
+    Fault("JSON of a copy is not looked through", _HUB, "            check_json(path)\n", "            pass\n", _COPY),
+    Fault(
+        "damage in a copy has no name",
+        _HUB,
+        "    if is_local(path) and (damage := find_damage(path)):\n",
+        "    if is_local(path) and (damage := None):\n",
+        "tests/test_text_loaders.py::test_text_in_a_copy_that_is_not_utf_8_is_named",
+    ),
+    Fault(
+        "an empty table of a copy passes",
+        "niels_gpt/data/local_copy.py",
+        "        if not number:\n",
+        "        if False:\n",
+        _COPY,
+    ),
+    # The hub
+    Fault(
+        "a broken stream is an end",
+        _HUB,
+        "        except BaseException as error:\n            self._put(error)\n",
+        "        except BaseException:\n            self._put(None)\n",
+        _BROKEN,
+    ),
+    Fault("rows given are given again", _HUB, "skip=given, take=take)", "skip=0, take=take)", _BROKEN),
+    Fault(
+        "a stream is not opened again",
+        _HUB,
+        "            error = failure.error\n            if attempt + 1 == ATTEMPTS or not is_transient(error):\n",
+        "            error = failure.error\n            if True:\n",
+        _BROKEN,
+    ),
+    Fault(
+        "a download is not tried again",
+        _HUB,
+        "        except Exception as error:\n            if attempt + 1 == ATTEMPTS or not is_transient(error):\n",
+        "        except Exception as error:\n            if True:\n",
+        _BROKEN,
+    ),
+    Fault(
+        "what is lost is waited for",
+        _HUB,
+        "        return all(status in _TRANSIENT_STATUS for status in statuses)\n",
+        "        return True\n",
+        _BROKEN,
+    ),
+    Fault("offline, any commit will do", _HUB, "    if revision not in (None, commit):\n", "    if False:\n", _OFFLINE),
+    Fault("offline, nothing is to be had", _HUB, "    if commit is None:\n", "    if True:\n", _OFFLINE),
+    Fault(
+        "the cap on books is not said",
+        "niels_gpt/data/gutenberg.py",
+        "shuffle_buffer_size > MAX_BUFFERED_BOOKS:",
+        "shuffle_buffer_size < 0:",
+        "tests/test_text_loaders.py::test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked",
+    ),
+    Fault(
+        "books are shuffled by the cap alone",
+        "niels_gpt/data/gutenberg.py",
+        "min(shuffle_buffer_size, MAX_BUFFERED_BOOKS)",
+        "MAX_BUFFERED_BOOKS",
+        "tests/test_text_loaders.py::test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked",
+    ),
+    Fault(
+        "all threads of two trees are printed",
+        "scripts/smoke_loaders.py",
+        "islice(iter_oasst1_sft(take_trees=2), 2)",
+        "iter_oasst1_sft(take_trees=2)",
+        "tests/test_hub_loaders.py::test_the_smoke_script_prints_two_of_each_and_fails_on_the_first_fault",
+    ),
+    # Chats
+    Fault(
+        "blank leaves double a thread",
+        _OASST1,
+        '        if record["text"].strip():\n            said.append(record)\n',
+        '        if record["text"].strip() or record["message_id"] not in children:\n            said.append(record)\n',
+        f"{_TREES}::test_blank_leaves_add_no_thread",
+    ),
+    Fault(
+        "a message may hang below itself",
+        _OASST1,
+        '        messages.setdefault(record["message_id"], record)',
+        "        messages[id(record)] = record",
+        f"{_TREES}::test_two_messages_of_one_id_are_one",
+    ),
+    Fault(
+        "max_messages is one more",
+        _OASST1,
+        "if len(way) < max_messages else []",
+        "if len(way) <= max_messages else []",
+        f"{_TREES}::test_a_long_thread_is_cut_once",
+    ),
+    Fault(
+        "deleted messages stay",
+        _OASST1,
+        '        not record.get("deleted")\n        and record["role"] in _ROLES\n',
+        '        record["role"] in _ROLES\n',
+        f"{_TREES}::test_what_is_deleted_orphaned_or_foreign_never_appears",
+    ),
+    Fault(
+        "english_only ignored",
+        _OASST1,
+        "(not english_only or language is None",
+        "(True or language is None",
+        f"{_TREES}::test_what_is_deleted_orphaned_or_foreign_never_appears",
+    ),
+    Fault(
+        "doubled roles stay",
+        _OASST1,
+        "        elif _alternates(way):\n",
+        "        elif way:\n",
+        f"{_TREES}::test_blank_messages_are_skipped_and_doubled_roles_drop_the_thread",
+    ),
+    Fault(
+        "take_trees counts empty trees",
+        _OASST1,
+        "taken += bool(threads)",
+        "taken += 1",
+        f"{_TREES}::test_trees_come_in_a_seeded_order_and_are_counted",
+    ),
+    Fault(
+        "the seed of trees ignored",
+        _OASST1,
+        "random.Random(seed)",
+        "random.Random(0)",
+        f"{_TREES}::test_trees_come_in_a_seeded_order_and_are_counted",
+    ),
+    Fault(
+        "no context for dolly",
+        "niels_gpt/data/dolly.py",
+        "if context else",
+        "if not context else",
+        "tests/test_dolly_mapping.py::test_dolly_is_mapped_to_the_letter",
+    ),
+    Fault(
+        "the seed of dolly ignored",
+        "niels_gpt/data/dolly.py",
+        "manual_seed(seed)",
+        "manual_seed(0)",
+        "tests/test_dolly_mapping.py::test_dolly_order_is_seeded_and_every_row_comes_once",
+    ),
+    Fault(
+        "an answer may be missing",
+        "niels_gpt/data/dolly.py",
+        '("instruction", "response")',
+        '("instruction",)',
+        "tests/test_dolly_mapping.py::test_a_row_without_question_or_answer_is_named",
+    ),
+    # Documents and splits
+    Fault(
+        "held_out_tail trained on",
+        _LOAD,
+        'text=document.text[cut:], split="val")',
+        'text=document.text[cut:], split="train")',
+        f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
+    ),
+    Fault(
+        "the tail is in both",
+        _LOAD,
+        'text=document.text[:cut], split="train")',
+        'text=document.text, split="train")',
+        f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
+    ),
+    Fault(
+        "given splits are swapped",
+        "stages/split.py",
+        'for name in ("train", "val"))',
+        'for name in ("val", "train"))',
+        f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
+    ),
+    Fault(
+        "blank documents are kept",
+        _LOAD,
+        "(row for row in rows if row.text.strip())",
+        "rows",
+        f"{_STAGE}::test_blank_documents_are_left_out",
+    ),
+    Fault(
+        "an input is not checked",
+        _LOAD,
+        "    elif faults := check_input(path):\n",
+        "    elif faults := check_input(__file__):\n",
+        f"{_STAGE}::test_what_cannot_be_watched_is_refused",
+    ),
+    Fault(
+        "an encoding is not said",
+        _LOAD,
+        '        if encoding != "utf-8" and',
+        '        if encoding == "" and',
+        f"{_STAGE}::test_a_file_that_is_not_utf_8_is_said_once",
+    ),
+    Fault(
+        "an encoding is said for every row",
+        _LOAD,
+        "            named.add((file, encoding))\n",
+        "",
+        f"{_STAGE}::test_a_file_that_is_not_utf_8_is_said_once",
+    ),
+    Fault(
+        "nothing was streamed",
+        _LOAD,
+        "isinstance(load, StreamedLoad)}",
+        "False}",
+        f"{_STAGE}::test_the_cache_says_whether_its_source_was_streamed",
+    ),
+    Fault(
+        "the cache does not say streamed",
+        "niels_gpt/cache/meta.py",
+        '        "streaming": source["streaming"],\n',
+        "",
+        f"{_STAGE}::test_the_cache_says_whether_its_source_was_streamed",
+    ),
+    Fault(
+        "no checksums are written",
+        "niels_gpt/documents.py",
+        '"write_page_checksum": True',
+        '"write_page_checksum": False',
+        f"{_STAGE}::test_a_flipped_bit_in_the_documents_is_noticed",
+    ),
+    Fault(
+        "no checksums are checked",
+        "niels_gpt/documents.py",
+        "page_checksum_verification=True",
+        "page_checksum_verification=False",
+        f"{_STAGE}::test_a_flipped_bit_in_the_documents_is_noticed",
+    ),
+    Fault(
+        "a wrong number of rows passes",
+        "niels_gpt/documents.py",
+        "if rows != contents.num_rows or",
+        "if",
+        f"{_STAGE}::test_a_table_of_contents_that_lies_is_noticed",
+    ),
+    Fault(
+        "a wrong kind of column passes",
+        "niels_gpt/documents.py",
+        "if rows != contents.num_rows or file.schema_arrow not in (DOCUMENT_SCHEMA, CHAT_SCHEMA):",
+        "if rows != contents.num_rows:",
+        f"{_STAGE}::test_a_table_of_contents_that_lies_is_noticed",
+    ),
+    Fault(
+        "rows of a later group are off by one",
+        "niels_gpt/documents.py",
+        "rows[lo:hi] - first)",
+        "rows[lo:hi] - max(0, first - 1))",
+        f"{_STAGE}::test_rows_come_back_as_they_were_chosen_across_groups",
+    ),
+    Fault(
+        "bytes are characters",
+        "niels_gpt/documents.py",
+        'sum(len(message["content"].encode("utf-8"))',
+        'sum(len(message["content"])',
+        f"{_STAGE}::test_chats_keep_their_group",
+    ),
+    Fault(
+        "one more is held out",
+        "niels_gpt/split.py",
+        "order[:n_val].sort()",
+        "order[: n_val + 1].sort()",
+        "tests/test_data.py::test_a_split_is_the_contracts",
+    ),
+    Fault(
+        "a group is torn apart",
+        "niels_gpt/split.py",
+        "    train = [i for i, group in enumerate(groups) if group not in held_out]\n",
+        "    train = list(range(1, len(groups)))\n",
+        "tests/test_data.py::test_a_group_is_held_out_whole",
+    ),
+    # A stage's inputs
+    Fault(
+        "linked folders are followed for ever",
+        "stages/stage.py",
+        "in os.walk(path):",
+        "in os.walk(path, followlinks=True):",
+        f"{_STAGE}::test_links_to_the_folder_itself_are_not_followed",
+    ),
+    Fault(
+        "large files told apart by size alone",
+        "stages/stage.py",
+        'f"{status.st_size} bytes, mtime {status.st_mtime_ns}"',
+        'f"{status.st_size} bytes"',
+        f"{_STAGE}::test_large_files_of_one_size_are_told_apart",
+    ),
+    Fault(
+        "small files told apart by size and time",
+        "stages/stage.py",
+        "status.st_size > _SMALL_BYTES",
+        "status.st_size >= 0",
+        f"{_STAGE}::test_large_files_of_one_size_are_told_apart",
+    ),
+    Fault(
+        "a FIFO is waited for",
+        "stages/stage.py",
+        "    if path.is_file():  #",
+        "    if path.exists() and not path.is_dir():  #",
+        f"{_STAGE}::test_a_fifo_is_not_waited_for",
+    ),
+    Fault(
+        "a name is no part of a folder",
+        "stages/stage.py",
+        'f"{file.relative_to(path).as_posix()}\\0{digest}\\n"',
+        'f"{digest}\\n"',
+        f"{_STAGE}::test_a_name_and_its_place_are_part_of_a_folders_digest",
+    ),
+)

@@ -1,0 +1,540 @@
+"""Faults in what trains, validates and measures a model, and in the model's own fast paths."""
+
+from __future__ import annotations
+
+from bench.mutants.fault import Fault
+
+_BEST = "tests/test_train.py::test_the_best_model_is_that_of_the_lowest_validation_as_it_was_then"
+_PACE = "tests/test_train.py::test_checkpoints_and_reports_come_when_asked_for"
+_SIGNAL = "tests/test_train.py::test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there"
+_LONG_RUN = "tests/test_train.py::test_metrics_of_a_long_run_are_means_of_what_lies_between_the_points"
+_LOG_LINE = "tests/test_train.py::test_a_log_line_tells_a_person_what_the_file_tells_a_program"
+_TEXT_BATCH = "tests/test_train.py::test_text_batches_are_a_function_of_seed_and_step"
+_CHAT_BATCH = "tests/test_train.py::test_chat_batches_are_a_function_of_seed_and_step"
+_CHAT_ROWS = "tests/test_train.py::test_chats_are_validated_on_so_many_as_was_asked_for"
+_FINE_TUNING = "tests/test_train.py::test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten"
+_BEST_AND_LAST = "tests/test_training_stages.py::test_best_and_last_are_the_models_of_those_steps"
+_START = "tests/test_training_stages.py::test_fine_tuning_starts_from_the_best_model"
+_MASKED = "tests/test_training_stages.py::test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score"
+_EVAL = "tests/test_training_stages.py::test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say"
+_STOPPED = "tests/test_training_stages.py::test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on"
+_EVALUATE = "tests/test_eval.py::test_evaluate_is_the_mean_loss_without_dropout_and_leaves_the_mode_alone"
+_MODE = "tests/test_eval.py::test_a_mode_is_put_back_and_gradients_are_taken_again_after_an_error"
+_CHAT_SCORE = "tests/test_eval.py::test_chats_are_scored_by_what_the_assistant_says"
+_DOCUMENTS = "tests/test_document_mask.py::test_a_document_begins_where_its_offset_says_and_nowhere_else"
+_MASKED_RUN = "tests/test_document_mask.py::test_training_and_validation_see_one_document_at_a_time"
+_METER = "tests/test_step.py::test_the_time_of_validations_is_left_but_is_no_training"
+_NO_UNITS = "tests/test_step.py::test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same"
+_MUON_STEP = "tests/test_step.py::test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum"
+_LR_GIVEN = "tests/test_step.py::test_a_step_takes_the_learning_rate_it_is_given"
+_ONE_LOSS = "tests/test_step.py::test_head_and_loss_in_one_equal_logits_and_cross_entropy"
+_KEPT = "tests/test_model.py::test_attention_that_keeps_its_probabilities_equals_the_fused_kernel"
+_DECODER = "tests/test_generate.py::test_cached_logits_equal_uncached_ones_however_the_tokens_come"
+
+FAULTS = (
+    # the loop
+    Fault(
+        "best = worst", "niels_gpt/train/loop.py", "val_loss < run.best_val_loss", "val_loss > run.best_val_loss", _BEST
+    ),
+    Fault(
+        "of equals the last is best",
+        "niels_gpt/train/loop.py",
+        "val_loss < run.best_val_loss",
+        "val_loss <= run.best_val_loss",
+        _BEST,
+    ),
+    Fault(
+        "best model not a copy",
+        "niels_gpt/train/loop.py",
+        "copy.deepcopy(model.state_dict())",
+        "model.state_dict()",
+        _BEST,
+    ),
+    Fault(
+        "best step is the one before",
+        "niels_gpt/train/loop.py",
+        "run.best_step = val_loss, run.step",
+        "run.best_step = val_loss, run.step - 1",
+        _BEST,
+    ),
+    Fault(
+        "the end is not validated",
+        "niels_gpt/train/loop.py",
+        "validating = last or run",
+        "validating = run",
+        "tests/test_train.py::test_a_run_is_validated_at_its_end_whatever_the_interval",
+    ),
+    Fault(
+        "rows are not added up",
+        "niels_gpt/train/loop.py",
+        "run.drawn_rows[name] += rows",
+        "run.drawn_rows[name] = rows",
+        _PACE,
+    ),
+    Fault(
+        "lr of the next step",
+        "niels_gpt/train/loop.py",
+        "lr = _lr(cfg, run.step)",
+        "lr = _lr(cfg, run.step + 1)",
+        _PACE,
+    ),
+    Fault(
+        "a loss that is no number goes on",
+        "niels_gpt/train/loop.py",
+        "if not math.isfinite(loss):",
+        "if False:",
+        "tests/test_train.py::test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad",
+    ),
+    Fault(
+        "nobody asks whether to stop",
+        "niels_gpt/train/loop.py",
+        "read_losses()\n                stopping = ranks.any(hooks.should_stop(), device=execution.device)",
+        "read_losses()\n                stopping = False",
+        _SIGNAL,
+    ),
+    # the run
+    Fault("SIGTERM unhandled", "niels_gpt/train/run.py", "    signal.signal(signal.SIGTERM, handle)\n", "", _SIGNAL),
+    Fault("SIGINT unhandled", "niels_gpt/train/run.py", "    signal.signal(signal.SIGINT, handle)\n", "", _SIGNAL),
+    Fault(
+        "a second Ctrl-C is lost",
+        "niels_gpt/train/run.py",
+        "        signal.signal(signal.SIGINT, signal.default_int_handler)\n",
+        "",
+        "tests/test_train.py::test_a_second_ctrl_c_is_a_plain_one",
+    ),
+    Fault(
+        "never resumed",
+        "niels_gpt/train/run.py",
+        "from_first(folder.load(execution.device))",
+        "from_first(None)",
+        _SIGNAL,
+    ),
+    Fault("nothing saved", "niels_gpt/train/run.py", "save=folder.save", "save=lambda state: None", _SIGNAL),
+    Fault(
+        "rate measured before bf16 is settled",
+        "niels_gpt/train/run.py",
+        'if cfg.precision == "bf16":',
+        "if False:",
+        _NO_UNITS,
+    ),
+    # the stages
+    Fault("best.pt = last.pt", "stages/training.py", "    model.load_state_dict(run.best_model)\n", "", _BEST_AND_LAST),
+    Fault(
+        "best.pt tells the last step",
+        "stages/training.py",
+        "model, None, run.best_step",
+        "model, None, run.step",
+        _BEST_AND_LAST,
+    ),
+    Fault("a stopped stage ends well", "stages/training.py", "sys.exit(130)", "sys.exit(0)", _STOPPED),
+    Fault(
+        "a stopped stage publishes",
+        "stages/training.py",
+        "if run.step < cfg.total_steps:",
+        "if run.step < 0:",
+        _STOPPED,
+    ),
+    Fault(
+        "a rank starts ranks",
+        "stages/training.py",
+        'if nproc == 1 or "RANK" in os.environ:',
+        "if nproc == 1:",
+        "tests/test_training_stages.py::test_processes_that_help_write_nothing",
+    ),
+    Fault("sft starts from last.pt", "stages/sft.py", "models/pretrain/best.pt", "models/pretrain/last.pt", _START),
+    Fault(
+        "sft rendered as text",
+        "stages/sft.py",
+        'renderer="chat_tokens"',
+        'renderer="transcript"',
+        "tests/test_training_stages.py::test_a_model_says_how_chats_are_put_to_it",
+    ),
+    Fault(
+        "p_val ignored by train",
+        "stages/train.py",
+        "mix_probabilities(params.p_val",
+        "mix_probabilities(params.p_train",
+        _BEST_AND_LAST,
+    ),
+    Fault(
+        "document_mask ignored in train",
+        "stages/train.py",
+        "documents=params.train.document_mask",
+        "documents=False",
+        _MASKED,
+    ),
+    Fault(
+        "document_mask ignored in sft",
+        "stages/sft.py",
+        "documents=params.train.document_mask",
+        "documents=False",
+        _MASKED,
+    ),
+    Fault(
+        "document_mask ignored in eval",
+        "stages/eval.py",
+        "documents=stage.params.train.document_mask",
+        "documents=False",
+        _MASKED,
+    ),
+    Fault("eval takes last.pt", "stages/eval.py", "models/{name}/best.pt", "models/{name}/last.pt", _EVAL),
+    Fault(
+        "answers of the pretrained model scored",
+        "stages/eval.py",
+        "            tuned, examples",
+        "            pretrained, examples",
+        _EVAL,
+    ),
+    # tasks and batches
+    Fault(
+        "p_val ignored",
+        "niels_gpt/train/task.py",
+        "self.cfg.p_val[name] * loss",
+        "loss / len(losses)",
+        "tests/test_train.py::test_validation_weighs_its_sources_by_p_val",
+    ),
+    Fault(
+        "p_sft ignored in validation",
+        "niels_gpt/train/task.py",
+        "sum(self.cfg.p_train[name] * loss for name, loss in losses.items())",
+        "sum(losses.values()) / len(losses)",
+        _FINE_TUNING,
+    ),
+    Fault("every batch is one", "niels_gpt/train/task.py", '"batch", n)', '"batch", 0)', _TEXT_BATCH),
+    Fault(
+        "chat batches have no seed",
+        "niels_gpt/train/task.py",
+        'derive_seed(self.cfg.seed, "chat batch", n)',
+        'derive_seed(0, "chat batch", n)',
+        _CHAT_BATCH,
+    ),
+    Fault(
+        "questions are learned",
+        "niels_gpt/train/task.py",
+        "x, _, y = (torch.cat(tensors)",
+        "x, y, _ = (torch.cat(tensors)",
+        _CHAT_BATCH,
+    ),
+    Fault(
+        "a chat's sample begins a token early",
+        "niels_gpt/train/task.py",
+        "x[0, : first + 1]",
+        "x[0, :first]",
+        "tests/test_train.py::test_a_sample_of_chats_begins_where_the_assistant_is_to_speak",
+    ),
+    Fault(
+        "chats validated on too few",
+        "niels_gpt/train/task.py",
+        "limit = self.cfg.eval_steps * self.cfg.B",
+        "limit = self.cfg.eval_steps",
+        _CHAT_ROWS,
+    ),
+    Fault(
+        "validation windows without a seed",
+        "niels_gpt/train/task.py",
+        'derive_seed(self.cfg.seed, "validation")',
+        "0",
+        "tests/test_train.py::test_equal_seeds_are_validated_on_equal_windows_and_others_on_others",
+    ),
+    Fault(
+        "documents unmasked in training",
+        "niels_gpt/train/task.py",
+        "segments = gather_segments(self.train, draw, T=self.T)",
+        "segments = None",
+        _MASKED_RUN,
+    ),
+    Fault(
+        "an error of the feed waits for ever",
+        "niels_gpt/train/feed.py",
+        "            put(error)",
+        "            ready.put(error)",
+        "tests/test_step.py::test_a_feed_that_nobody_reads_any_more_ends_its_thread",
+    ),
+    Fault(
+        "an error of the feed is an end",
+        "niels_gpt/train/feed.py",
+        "                raise batch",
+        "                return",
+        "tests/test_step.py::test_batches_come_in_order_and_an_error_on_the_way_comes_through",
+    ),
+    # windows and documents
+    Fault(
+        "a document begun at the window's start counts",
+        "niels_gpt/windows.py",
+        "(starts + 1, starts + T)",
+        "(starts, starts + T)",
+        _DOCUMENTS,
+    ),
+    Fault(
+        "a document at the window's end is missed",
+        "niels_gpt/windows.py",
+        "(starts + 1, starts + T)",
+        "(starts + 1, starts + T - 1)",
+        _DOCUMENTS,
+    ),
+    Fault(
+        "offsets counted within a shard",
+        "niels_gpt/windows.py",
+        "np.cumsum([len(array) for array in self.arrays])",
+        "np.cumsum([0 for _ in self.arrays])",
+        _DOCUMENTS,
+    ),
+    Fault(
+        "rows of sources mixed up",
+        "niels_gpt/batching.py",
+        "out[rows] = segments",
+        "out[: len(segments)] = segments",
+        "tests/test_document_mask.py::test_rows_of_several_sources_keep_their_own_documents",
+    ),
+    Fault(
+        "offsets unchecked",
+        "niels_gpt/cache/manifest.py",
+        '*(split["offsets"] for split in splits if documents)',
+        "*()",
+        "tests/test_document_mask.py::test_offsets_that_are_not_those_of_the_mix_are_refused_by_name",
+    ),
+    # scores
+    Fault("evaluate = 0", "niels_gpt/eval.py", "losses[name] = total / eval_steps", "losses[name] = 0.0", _EVALUATE),
+    Fault("dropout while evaluating", "niels_gpt/eval.py", "    model.eval()\n", "", _EVALUATE),
+    Fault("mode not put back", "niels_gpt/eval.py", "model.train(was_training)", "model.train()", _EVALUATE),
+    Fault(
+        "gradients while evaluating",
+        "niels_gpt/eval.py",
+        "with torch.inference_mode():",
+        "with torch.enable_grad():",
+        _MODE,
+    ),
+    Fault(
+        "documents unmasked in evaluate",
+        "niels_gpt/eval.py",
+        "gather_segments({name: stream}, draw, T=T)",
+        "None",
+        _MASKED_RUN,
+    ),
+    Fault(
+        "documents unmasked in a score",
+        "niels_gpt/eval.py",
+        "segments = stream.segments(numbers, T)",
+        "segments = None",
+        "tests/test_document_mask.py::test_a_score_is_of_one_document_at_a_time",
+    ),
+    Fault(
+        "score_chats bits by tokens",
+        "niels_gpt/eval.py",
+        "text_bytes += int(lengths.sum())\n            if max_tokens",
+        "text_bytes += len(targets)\n            if max_tokens",
+        _CHAT_SCORE,
+    ),
+    Fault(
+        "bits of a stream by tokens",
+        "niels_gpt/eval.py",
+        "text_bytes += int(lengths.sum())\n    return",
+        "text_bytes += y.numel()\n    return",
+        "tests/test_eval.py::test_an_end_of_text_counts_in_nats_but_has_no_bytes",
+    ),
+    Fault(
+        "a cap on chats is passed",
+        "niels_gpt/eval.py",
+        "tokens >= max_tokens",
+        "tokens > max_tokens",
+        "tests/test_eval.py::test_a_cap_on_chats_ends_after_the_batch_that_reaches_it",
+    ),
+    Fault(
+        "a cap takes the first windows",
+        "niels_gpt/eval.py",
+        "np.linspace(0, len(starts) - 1, wanted)",
+        "np.arange(wanted)",
+        "tests/test_eval.py::test_a_cap_scores_fewer_windows_spread_over_the_stream",
+    ),
+    # optimizer, schedule, precision
+    Fault(
+        "decay on biases",
+        "niels_gpt/train/optimizer.py",
+        '"weight_decay": 0.0}',
+        '"weight_decay": cfg.weight_decay}',
+        "tests/test_step.py::test_decay_shrinks_matrices_and_leaves_biases_and_norms",
+    ),
+    Fault(
+        "no decay by Muon",
+        "niels_gpt/train/optimizer.py",
+        'p.mul_(1 - group["lr"] * group["weight_decay"])',
+        "p.mul_(1)",
+        "tests/test_step.py::test_decay_shrinks_matrices_and_leaves_biases_and_norms",
+    ),
+    Fault(
+        "Muon in bf16 on a CPU",
+        "niels_gpt/train/optimizer.py",
+        "wide.float()",
+        "wide.bfloat16()",
+        "tests/test_step.py::test_a_float32_run_on_a_cpu_multiplies_nothing_but_float32",
+    ),
+    Fault(
+        "Muon without Nesterov",
+        "niels_gpt/train/optimizer.py",
+        'orthogonal(p.grad.lerp(mean, group["momentum"]))',
+        "orthogonal(mean)",
+        _MUON_STEP,
+    ),
+    Fault(
+        "Muon's steps by the short side",
+        "niels_gpt/train/optimizer.py",
+        "0.2 * max(p.shape)",
+        "0.2 * min(p.shape)",
+        _MUON_STEP,
+    ),
+    Fault(
+        "Muon takes the embedding",
+        "niels_gpt/train/optimizer.py",
+        ' and "emb" not in name',
+        "",
+        "tests/test_step.py::test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest",
+    ),
+    Fault(
+        "four steps of Newton and Schulz too few",
+        "niels_gpt/train/optimizer.py",
+        "_NEWTON_SCHULZ_STEPS = 5",
+        "_NEWTON_SCHULZ_STEPS = 1",
+        "tests/test_step.py::test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths",
+    ),
+    Fault(
+        "the learning rate stays",
+        "niels_gpt/train/optimizer.py",
+        '            else:\n                group["lr"] = lr',
+        "            else:\n                pass",
+        _LR_GIVEN,
+    ),
+    Fault(
+        "a state is worked on",
+        "niels_gpt/train/optimizer.py",
+        "copy.deepcopy(state[str(i)])",
+        "state[str(i)]",
+        "tests/test_train.py::test_what_a_state_holds_is_not_touched_by_the_run_that_goes_on_from_it",
+    ),
+    Fault(
+        "grad_clip ignored",
+        "niels_gpt/train/plain_step.py",
+        "self._model.parameters(), self._cfg.grad_clip",
+        "self._model.parameters(), 1e9",
+        "tests/test_step.py::test_gradients_are_clipped_to_the_norm_that_was_asked_for",
+    ),
+    Fault(
+        "stream in float32 under bf16",
+        "niels_gpt/precision.py",
+        'return torch.bfloat16 if precision == "bf16" else torch.float32',
+        "return torch.float32",
+        "tests/test_step.py::test_a_bf16_step_multiplies_nothing_but_bf16",
+    ),
+    Fault(
+        "torch left to find out about bf16",
+        "niels_gpt/precision.py",
+        "torch.backends.mkldnn.enabled = False",
+        "torch.backends.mkldnn.enabled",
+        _NO_UNITS,
+    ),
+    Fault(
+        "a warning of bf16 is not heard",
+        "niels_gpt/precision.py",
+        "return not caught",
+        "return True",
+        "tests/test_step.py::test_a_chip_is_one_for_bf16_when_torch_says_so_and_multiplies_without_a_warning",
+    ),
+    # what is said of a run
+    Fault(
+        "validation counts as training",
+        "niels_gpt/train/meter.py",
+        "now - self._last - self._pause",
+        "now - self._last",
+        _METER,
+    ),
+    Fault(
+        "a pause counts for ever",
+        "niels_gpt/train/meter.py",
+        "= now, run.step, 0.0",
+        "= now, run.step, self._pause",
+        _METER,
+    ),
+    Fault(
+        "time left is that of the whole run",
+        "niels_gpt/train/meter.py",
+        "pace * (self._cfg.total_steps - run.step)",
+        "pace * self._cfg.total_steps",
+        _METER,
+    ),
+    Fault(
+        "a curve's points are means to the end",
+        "niels_gpt/train/metrics.py",
+        "run.losses[first : first + every]",
+        "run.losses[first:]",
+        _LONG_RUN,
+    ),
+    Fault(
+        "what was drawn is what was asked",
+        "niels_gpt/train/metrics.py",
+        '"drawn": run.drawn_rows[name] / rows',
+        '"drawn": p',
+        _LONG_RUN,
+    ),
+    Fault(
+        "the first validation is reported",
+        "niels_gpt/train/metrics.py",
+        'run.validations[-1]["val_loss"]',
+        'run.validations[0]["val_loss"]',
+        _LONG_RUN,
+    ),
+    Fault("a log is begun anew", "niels_gpt/train/log.py", 'open("a"', 'open("w"', _LOG_LINE),
+    Fault("hours are lost", "niels_gpt/train/log.py", "divmod(minutes, 60)", "(0, minutes)", _LOG_LINE),
+    Fault(
+        "ranks share rows",
+        "niels_gpt/train/ranks.py",
+        "slice(B * self.rank // self.size, ",
+        "slice(0, ",
+        "tests/test_step.py::test_ranks_share_rows_without_overlap",
+    ),
+    Fault(
+        "more ranks than rows",
+        "niels_gpt/train/ranks.py",
+        "if self.size > B:",
+        "if self.size > 2 * B:",
+        "tests/test_step.py::test_ranks_share_rows_without_overlap",
+    ),
+    # the model's own paths
+    Fault(
+        "targets that do not count have gradients",
+        "niels_gpt/loss.py",
+        "logits.copy_(grad.mul_(counted[:, None]))",
+        "logits.copy_(grad)",
+        _ONE_LOSS,
+    ),
+    Fault(
+        "a loss's weight is not passed back", "niels_gpt/loss.py", "grad_weight * grads[0]", "grad_weight", _ONE_LOSS
+    ),
+    Fault(
+        "kept probabilities see the future",
+        "niels_gpt/model/attention_cpu.py",
+        "                own.add_(future)\n",
+        "",
+        _KEPT,
+    ),
+    Fault(
+        "gradients of keys are not added",
+        "niels_gpt/model/attention_cpu.py",
+        "added = 0 if end == T else 1",
+        "added = 0",
+        _KEPT,
+    ),
+    Fault(
+        "a decoder begins at position 0 again",
+        "niels_gpt/model/decoder.py",
+        "self._turns[start:end, None]",
+        "self._turns[: end - start, None]",
+        _DECODER,
+    ),
+    Fault("a decoder's tokens see each other's future", "niels_gpt/model/decoder.py", ".tril(start)", "", _DECODER),
+    Fault(
+        "segments see one another",
+        "niels_gpt/model/places.py",
+        "causal & (segment_ids[:, :, None] == segment_ids[:, None, :])",
+        "causal.expand(len(segment_ids), T, T)",
+        _MASKED_RUN,
+    ),
+)
