@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from niels_gpt.atomic import atomic_path, write_json
+from niels_gpt.files.atomic import atomic_path, write_json
 from niels_gpt.model.gpt import GPT
 
 _KEYS = {"config", "model", "optimizer", "step"}

@@ -11,7 +11,8 @@ import torch
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer import Tokenizer, decode, encode
+from niels_gpt.tokenizer import decode, encode
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 @dataclass(frozen=True)

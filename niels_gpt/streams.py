@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.atomic import atomic_path, write_json
 from niels_gpt.batching import BytesSources
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import (
@@ -25,6 +24,7 @@ from niels_gpt.data import (
     split_roam_paths,
 )
 from niels_gpt.data.hub import HubError
+from niels_gpt.files.atomic import atomic_path, write_json
 
 __all__ = [
     "BytesSources",

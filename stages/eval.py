@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.eval import Score, score_chats, score_stream
+from niels_gpt.eval.held_out import Score, score_chats, score_stream
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.tsv import read_tsv
 from niels_gpt.generate import generate, generate_reply
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report import Training, render_report
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.samples import format_samples
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.samples import format_samples
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tsv import read_tsv
-from niels_gpt.windows import check_lengths
-from stages.stage import Stage, run_stage
 
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
 

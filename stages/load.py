@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from niels_gpt.atomic import write_json
+from niels_gpt.data.documents import Chat, Document, write_chats, write_documents
 from niels_gpt.data.dolly import iter_dolly_sft
 from niels_gpt.data.files import check_input
 from niels_gpt.data.fineweb_edu import iter_fineweb_edu
@@ -19,9 +19,9 @@ from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import ChatSample, PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.documents import Chat, Document, write_chats, write_documents
-from niels_gpt.progress import Tally, progress, say_above_bar
-from stages.params import (
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.progress import Tally, progress, say_above_bar
+from niels_gpt.pipeline.params import (
     AnySource,
     ChatSource,
     DollyLoad,
@@ -37,7 +37,7 @@ from stages.params import (
     TextLoad,
     WikitextLoad,
 )
-from stages.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def documents(source: Source, *, path: str, revision: str | None, patience_s: float) -> Iterator[Document]:

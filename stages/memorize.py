@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
-from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
+from niels_gpt.eval.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.tsv import write_tsv
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tsv import write_tsv
-from stages.stage import Stage, run_stage
 
 
 def chosen_documents() -> dict[str, np.ndarray]:

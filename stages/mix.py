@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.meta import read_meta
-from stages.params import AnySource
-from stages.stage import Stage, run_stage
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.params import AnySource
+from niels_gpt.pipeline.stage import Stage, run_stage
 
 # What must be the same for all sources of a mix.
 SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.checkpoint import load_model
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.device import prepare_device
-from niels_gpt.mix import mix_probabilities
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import ChatTask, PretrainTask
-from stages.stage import Stage, run_stage
-from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def main(stage: Stage) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by, read_checked
 from niels_gpt.cache.meta import describe_origin, list_files, write_meta
 from niels_gpt.cache.shards import write_shards
-from stages.stage import Stage, run_stage
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.params import Params, Splice
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.selection import select_documents, training_subset
 from niels_gpt.splice.task import SpliceTask
 from niels_gpt.tokenizer import load_tokenizer
-from stages.params import Params, Splice
-from stages.stage import Stage, run_stage
-from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def choose(store: TokenStore, settings: Splice, *, trained_tokens: int | None) -> tuple[list[int], str]:

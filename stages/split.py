@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.meta import list_files, sha256_file
-from niels_gpt.documents import FILE_NAME, count_rows, read_column
-from niels_gpt.split import split_groups, split_rows
-from stages.params import DocumentSplit, TreeSplit
-from stages.stage import Stage, run_stage
+from niels_gpt.data.documents import FILE_NAME, count_rows, read_column
+from niels_gpt.data.split import split_groups, split_rows
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.params import DocumentSplit, TreeSplit
+from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:

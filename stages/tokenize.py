@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.integrity import read_split
 from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
 from niels_gpt.chat_template import format_chat
-from niels_gpt.documents import FILE_NAME, read_chats, read_texts
-from niels_gpt.progress import progress
-from niels_gpt.tokenizer import Tokenizer, load_tokenizer
-from stages.stage import Stage, run_stage
+from niels_gpt.data.documents import FILE_NAME, read_chats, read_texts
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.progress import progress
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 TOKENIZER = Path("cache/tokenizer")
 

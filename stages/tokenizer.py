@@ -9,11 +9,11 @@ import numpy as np
 
 from niels_gpt.cache.integrity import read_split
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.documents import FILE_NAME, read_texts
-from niels_gpt.tokenizer import write_tokenizer
-from niels_gpt.tokenizer_training import train_sentencepiece
-from stages.params import SentencePiece
-from stages.stage import Stage, run_stage
+from niels_gpt.data.documents import FILE_NAME, read_texts
+from niels_gpt.pipeline.params import SentencePiece
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.tokenizer.training import train_sentencepiece
 
 
 def sampled_texts(stage: Stage, settings: SentencePiece) -> Iterator[str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.windows import check_lengths
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.device import prepare_device
-from niels_gpt.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import PretrainTask
-from niels_gpt.windows import check_lengths
-from stages.stage import Stage, run_stage
-from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def main(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.presets import apply_preset
+from niels_gpt.pipeline.presets import apply_preset
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, object] = {

@@ -7,20 +7,19 @@ from pathlib import Path
 
 # Modules that change how a stage runs but not what it computes: an edit of them must not re-tokenize a corpus.
 INFRASTRUCTURE = {
-    "niels_gpt/allocator.py",
-    "niels_gpt/atomic.py",
     "niels_gpt/device.py",
-    "niels_gpt/dvc_files.py",
-    "niels_gpt/pages.py",
-    "niels_gpt/progress.py",
-    "niels_gpt/sentences.py",
+    "niels_gpt/files/atomic.py",
+    "niels_gpt/pipeline/dvc_files.py",
+    "niels_gpt/files/pages.py",
+    "niels_gpt/files/progress.py",
+    "niels_gpt/files/sentences.py",
     "niels_gpt/train/log.py",
     "niels_gpt/train/meter.py",
     "niels_gpt/train/speed.py",
-    "stages/mistakes.py",
-    "stages/params.py",
-    "stages/stage.py",
-    "stages/yaml12.py",
+    "niels_gpt/pipeline/mistakes.py",
+    "niels_gpt/pipeline/params.py",
+    "niels_gpt/pipeline/stage.py",
+    "niels_gpt/pipeline/yaml12.py",
 }
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import describe_origin, list_files, read_meta
-from niels_gpt.tokenizer import write_tokenizer
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.tokenizer.folder import write_tokenizer
 from stages import mix
-from stages.params import parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT
 from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens
 

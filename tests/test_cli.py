@@ -16,20 +16,20 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from niels_gpt.atomic import publish
-from niels_gpt.chat_inspection import mark_chat
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.cli import app
 from niels_gpt.config import to_dict
-from niels_gpt.documents import FILE_NAME, Document, write_documents
+from niels_gpt.data.documents import FILE_NAME, Document, write_documents
+from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
-from niels_gpt.presets import apply_preset
-from niels_gpt.reproduction import compare_runs
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.presets import apply_preset
+from niels_gpt.pipeline.reproduction import compare_runs
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.report.chats import mark_chat
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import load, mix, shard, split, tokenize, tokenizer
-from stages.params import parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, TINY, with_values
 
 SAMPLE, V0 = ((ROOT / f"presets/{name}.yaml").read_text() for name in ("sample", "v0"))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from niels_gpt.config import ModelConfig, TrainConfig, default_p_train, to_dict
-from niels_gpt.mix import mix_probabilities
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 

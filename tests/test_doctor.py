@@ -13,10 +13,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.cli import app
 from niels_gpt.config import ModelConfig
-from niels_gpt.doctor import _in_local_cache, _parameters, examine, seconds_to_train
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.doctor import _in_local_cache, _parameters, examine, seconds_to_train
 from tests.conftest import ROOT, TINY, with_values
 
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.cli import app
-from niels_gpt.doctor import examine
-from niels_gpt.dvc_files import broken_files, is_whole, keep_lock, mend
-from stages.stage import execute
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.doctor import examine
+from niels_gpt.pipeline.dvc_files import broken_files, is_whole, keep_lock, mend
+from niels_gpt.pipeline.stage import execute
 from tests.conftest import ROOT, Repo
 
 RECORDED = yaml.safe_load((ROOT / "dvc.lock").read_text())["stages"]

@@ -16,9 +16,9 @@ import pytest
 import torch
 import yaml
 
-from stages.params import parse_params
-from stages.stage import Stage, execute, only_declared
-from stages.yaml12 import parse_yaml
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import Stage, execute, only_declared
+from niels_gpt.pipeline.yaml12 import parse_yaml
 from tests.conftest import ROOT, make_repo
 from tests.imports import INFRASTRUCTURE, closure
 

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from niels_gpt.batching import get_batch
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval import evaluate, inference, mean_chat_loss, score_chats, score_stream
+from niels_gpt.eval.held_out import evaluate, inference, mean_chat_loss, score_chats, score_stream
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train import loss_fn
-from niels_gpt.windows import TokenStream
 
 CFG = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.atomic import write_json
-from niels_gpt.tokenizer import ByteTokenizer, describe
+from niels_gpt.files.atomic import write_json
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe
 from tests.conftest import ROOT, Repo, make_repo
 from tests.hub.fixture import HubHandle, running_hub
 from tests.hub.repositories import make_large_fineweb, make_repositories

@@ -15,8 +15,9 @@ pytest.importorskip("triton", reason="Triton is not installed: the GPU kernels a
 SCRIPT = """
 import json, torch
 from torch.nn import functional as F
-from niels_gpt import loss_triton
-from niels_gpt.model import gelu_triton, rope, rope_triton
+from niels_gpt.model.kernels import loss_triton
+from niels_gpt.model import rope
+from niels_gpt.model.kernels import gelu_triton, rope_triton
 
 torch.manual_seed(0)
 gelu_triton._PROGRAMS = rope_triton._PROGRAMS = 5  # so that even here one sums over several rounds

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.documents import (
+from niels_gpt.data.documents import (
     Chat,
     Document,
     count_rows,
@@ -23,9 +23,9 @@ from niels_gpt.documents import (
     write_chats,
     write_documents,
 )
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage, _digest
 from stages import load, shard, split, tokenize
-from stages.params import parse_params
-from stages.stage import Inputs, Stage, _digest
 from tests.conftest import ROOT, TINY, with_values
 from tests.watchdog import watchdog
 
@@ -132,8 +132,9 @@ def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, stre
 
 
 def write_tokenizer(folder: Path) -> None:
-    from niels_gpt.atomic import write_json
-    from niels_gpt.tokenizer import ByteTokenizer, describe
+    from niels_gpt.files.atomic import write_json
+    from niels_gpt.tokenizer.bytes import ByteTokenizer
+    from niels_gpt.tokenizer.folder import describe
 
     write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
 

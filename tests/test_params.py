@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.mistakes import ParamsError
-from stages.params import Params, parse_params, read_params
+from niels_gpt.pipeline.mistakes import ParamsError
+from niels_gpt.pipeline.params import Params, parse_params, read_params
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "params.yaml").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.params import parse_params
+from niels_gpt.pipeline.params import parse_params
 from tests.conftest import ROOT, TINY, Repo
 from tests.test_params import TEXT, leaves
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.report import Training, render_report
-from niels_gpt.samples import format_samples
-from niels_gpt.tsv import read_tsv, write_tsv
+from niels_gpt.files.tsv import read_tsv, write_tsv
+from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.samples import format_samples
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.atomic import atomic_path
-from niels_gpt.sentences import EXPECTED, name_file, read_text, sentence
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
 
 
 @pytest.mark.parametrize(

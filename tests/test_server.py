@@ -24,10 +24,10 @@ from bench.serve import serving
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.server.app import Limits, build_app
-from niels_gpt.server.turns import Busy, Turns
-from niels_gpt.talk import Said, Talker
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.turns import Busy, Turns
+from niels_gpt.talk.talker import Said, Talker
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from tests.conftest import real_browser
 
 LIMITS = Limits(body_bytes=200_000, new_tokens=400, at_once=12)

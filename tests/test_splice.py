@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.loss import loss_fn
-from niels_gpt.memorization import (
+from niels_gpt.eval.memorization import (
     document_log_pz,
     log_pz,
     pz_stats,
@@ -30,6 +29,7 @@ from niels_gpt.memorization import (
     token_log_probs,
 )
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import loss_fn
 from niels_gpt.splice import (
     MultiSpliceDocumentDataset,
     SpliceDocumentDataset,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.stage import Stage, execute, identify, project_root, read_inputs
+from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
 from tests.conftest import ROOT, Repo
 
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_module(project: Path, body: str, *, module: str = "mix", address: str | None = None) -> tuple[int, str, str]:
     """A process that runs a stage whose work is `body`, as `python -m stages.MODULE` would."""
-    script = "import os, signal\nfrom stages.stage import run_stage\n"
+    script = "import os, signal\nfrom niels_gpt.pipeline.stage import run_stage\n"
     script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC_")}
     environment |= {"PYTHONPATH": str(ROOT)} | ({} if address is None else {"DVC_STAGE": address})

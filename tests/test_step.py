@@ -22,14 +22,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.memory import resident
-from niels_gpt import loss, precision
-from niels_gpt.allocator import KEEP_FREED, use_allocation
 from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig
-from niels_gpt.loss import summed_loss
-from niels_gpt.model import attention_cpu
+from niels_gpt.device import KEEP_FREED, use_allocation
+from niels_gpt.model import attention_cpu, loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import summed_loss
 from niels_gpt.rng import set_seed
 from niels_gpt.train import loop, meter, run, thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
@@ -45,7 +45,6 @@ from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, PretrainTask
 from niels_gpt.train.thread_step import ThreadStep, takes_threads
-from niels_gpt.windows import TokenStream
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 

@@ -18,15 +18,16 @@ from typer.testing import CliRunner
 
 from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.cli import app
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.export import export_model, export_transformers, model_card
 from niels_gpt.generate import Sampling, generate
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
-from niels_gpt.talk import Said, Talker, _Turn, open_talker
-from niels_gpt.terminal import HELP, Conversation, converse
-from niels_gpt.tokenizer import ByteTokenizer, describe
+from niels_gpt.talk.export import export_model, export_transformers, model_card
+from niels_gpt.talk.talker import Said, Talker, _Turn, open_talker
+from niels_gpt.talk.terminal import HELP, Conversation, converse
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
 
@@ -355,7 +356,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
     write_project(tmp_path)
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics/eval.json").write_text(json.dumps({"sft": {"val": {"bits_per_byte": 1.25}}}))
-    command = [sys.executable, "-c", "from niels_gpt.cli import app; app()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:

@@ -11,26 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.atomic import publish, write_json
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.documents import Document, write_documents
-from niels_gpt.tokenizer import (
-    SPECIAL_TOKENS,
-    ByteTokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    decode,
-    describe,
-    encode,
-    load_tokenizer,
-    write_tokenizer,
-)
-from niels_gpt.tokenizer_report import format_report, report_source
-from niels_gpt.tokenizer_training import train_sentencepiece
+from niels_gpt.data.documents import Document, write_documents
+from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.pipeline.params import SentencePiece, parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe, write_tokenizer
+from niels_gpt.tokenizer.report import format_report, report_source
+from niels_gpt.tokenizer.training import train_sentencepiece
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import split as split_stage
 from stages import tokenizer as tokenizer_stage
-from stages.params import SentencePiece, parse_params
-from stages.stage import Inputs, Stage
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 TEXT = st.text(st.characters(codec="utf-8"))

@@ -17,13 +17,15 @@ import torch
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.eval import mean_chat_loss
+from niels_gpt.eval.held_out import mean_chat_loss
+from niels_gpt.files.pages import release_pages
+from niels_gpt.files.tsv import read_tsv, write_tsv
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pages import release_pages
 from niels_gpt.rng import set_seed
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
@@ -33,8 +35,6 @@ from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state
 from niels_gpt.train.run import RunSettings, run_training, stop_on_signal
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Batch, ChatTask, PretrainTask
-from niels_gpt.tsv import read_tsv, write_tsv
-from niels_gpt.windows import TokenStream
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 MODEL = ModelConfig(V=260, T=32, C=32, L=2, H=2, d_ff=64, dropout=0.1)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.atomic import publish, write_json
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.manifest import open_chats, open_mix
@@ -22,16 +21,17 @@ from niels_gpt.cache.meta import list_files, write_meta
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
-from niels_gpt.eval import evaluate, score_chats, score_stream
+from niels_gpt.eval.held_out import evaluate, score_chats, score_stream
+from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.tsv import read_tsv
 from niels_gpt.generate import generate, generate_reply
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.task import PretrainTask
-from niels_gpt.tsv import read_tsv
 from stages import eval as eval_stage
 from stages import mix, sft, shard, tokenizer, train, training
-from stages.params import Params, parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, TINY, with_values
 
 # Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.

@@ -9,7 +9,7 @@ from dvc.utils.serialize import parse_yaml as dvc_parse_yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml12 import parse_yaml
 
 # fmt: off
 SCALARS = [

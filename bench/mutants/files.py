@@ -2,7 +2,7 @@
 
 from bench.mutants.fault import Fault
 
-_CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/atomic.py", "niels_gpt/train/state.py"
+_CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/files/atomic.py", "niels_gpt/train/state.py"
 _INTEGRITY, _MANIFEST = "niels_gpt/cache/integrity.py", "niels_gpt/cache/manifest.py"
 _FLIPPED = "tests/test_checkpoint.py::test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused_by_name"
 _PLAIN = "tests/test_checkpoint.py::test_a_plain_dict_of_torch_loads_and_its_values_are_never_others"

@@ -2,7 +2,7 @@
 
 from bench.mutants.fault import Fault
 
-STAGE, FILES, GRAPH = "stages/stage.py", "niels_gpt/dvc_files.py", "dvc.yaml"
+STAGE, FILES, GRAPH = "niels_gpt/pipeline/stage.py", "niels_gpt/pipeline/dvc_files.py", "dvc.yaml"
 _RAN = "tests/test_dvc_yaml.py::test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is"
 _CUT = "tests/test_dvc_files.py::test_a_lock_that_was_cut_anywhere_is_not_whole_or_lacks_whole_records_alone"
 _BACK = "tests/test_dvc_files.py::test_a_broken_lock_comes_back_as_the_last_stage_found_it"
@@ -196,7 +196,7 @@ FAULTS = (
     ),
     Fault(
         "doctor does not look at DVC's files",
-        "niels_gpt/doctor.py",
+        "niels_gpt/pipeline/doctor.py",
         "for name in broken_files(folder):",
         "for name in ():",
         "tests/test_dvc_files.py::test_doctor_names_what_is_half_written",

@@ -2,10 +2,18 @@
 
 from bench.mutants.fault import Fault
 
-APP, GATE, CONNECTION = "niels_gpt/server/app.py", "niels_gpt/server/gate.py", "niels_gpt/server/connection.py"
-TURNS, REQUEST, PAGE = "niels_gpt/server/turns.py", "niels_gpt/server/request.py", "niels_gpt/server/static/chat.js"
-TALK, TERMINAL, GENERATE = "niels_gpt/talk.py", "niels_gpt/terminal.py", "niels_gpt/generate.py"
-FORMAT, TEMPLATE, CLI = "niels_gpt/chat_format.py", "niels_gpt/chat_template.py", "niels_gpt/cli.py"
+APP, GATE, CONNECTION = (
+    "niels_gpt/talk/server/app.py",
+    "niels_gpt/talk/server/gate.py",
+    "niels_gpt/talk/server/connection.py",
+)
+TURNS, REQUEST, PAGE = (
+    "niels_gpt/talk/server/turns.py",
+    "niels_gpt/talk/server/request.py",
+    "niels_gpt/talk/server/static/chat.js",
+)
+TALK, TERMINAL, GENERATE = "niels_gpt/talk/talker.py", "niels_gpt/talk/terminal.py", "niels_gpt/generate.py"
+FORMAT, TEMPLATE, CLI = "niels_gpt/chat_format.py", "niels_gpt/chat_template.py", "niels_gpt/pipeline/cli.py"
 SERVER, TALKS = "tests/test_server.py::test_", "tests/test_talk.py::test_"
 DRAWS, CHATS = "tests/test_generate.py::test_", "tests/test_chat.py::test_"
 
@@ -615,7 +623,7 @@ FAULTS = (
     ),
     Fault(
         "markup in an answer becomes markup of the page",
-        "niels_gpt/server/static/markdown.js",
+        "niels_gpt/talk/server/static/markdown.js",
         'inline(element(list, "li"), lines[i].replace(/^([-*]|\\d+[.)]) /, ""));',
         'element(list, "li").innerHTML = lines[i].replace(/^([-*]|\\d+[.)]) /, "");',
         f"{SERVER}in_a_browser",

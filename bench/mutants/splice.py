@@ -5,7 +5,7 @@ from bench.mutants.fault import Fault
 _DATASET, _SPANS = "niels_gpt/splice/dataset.py", "niels_gpt/splice/spans.py"
 _QUOTAS, _SELECTION = "niels_gpt/splice/quotas.py", "niels_gpt/splice/selection.py"
 _EXAMPLE, _TASK, _SHARDING = "niels_gpt/splice/example.py", "niels_gpt/splice/task.py", "niels_gpt/splice/sharding.py"
-_PZ, _PAGE = "niels_gpt/memorization.py", "niels_gpt/memorization_page.py"
+_PZ, _PAGE = "niels_gpt/eval/memorization.py", "niels_gpt/report/memorization.py"
 _STAGE, _MEASURE = "stages/splice.py", "stages/memorize.py"
 _T, _D = "tests/test_splice.py", "tests/test_dag_splice.py"
 _ENUMERATION, _LOOPS = f"{_T}::test_golden_enumeration", f"{_T}::test_pairs_by_number_are_those_of_plain_loops"

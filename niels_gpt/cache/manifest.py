@@ -11,7 +11,7 @@ from niels_gpt.cache.integrity import changed_files, described_by, name_all
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_offsets, open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.windows import TokenStream
+from niels_gpt.cache.windows import TokenStream
 
 
 @dataclass(frozen=True)

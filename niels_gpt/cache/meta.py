@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.atomic import write_json
+from niels_gpt.files.atomic import write_json
 
 
 def write_meta(path: str | Path, meta: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from niels_gpt.data.fields import select_text_field, small_fields
 from niels_gpt.data.hub import PATIENCE_S, load_dataset, parquet_options, shuffled, stream_rows
 from niels_gpt.data.types import PretrainSample
-from niels_gpt.progress import say_above_bar
+from niels_gpt.files.progress import say_above_bar
 
 DATASET = "nikolina-p/gutenberg_clean_en_splits"
 RAW_DATASET = "manu/project_gutenberg"

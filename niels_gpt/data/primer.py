@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from niels_gpt.data.files import decode_text, read_bytes
 from niels_gpt.data.types import PretrainSample
-from niels_gpt.split import split_rows
+from niels_gpt.data.split import split_rows
 
 DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 

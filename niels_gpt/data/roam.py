@@ -8,7 +8,7 @@ from pathlib import Path
 
 from niels_gpt.data.files import decode_text, list_files, read_bytes
 from niels_gpt.data.types import PretrainSample
-from niels_gpt.split import split_rows
+from niels_gpt.data.split import split_rows
 
 
 def list_roam_paths(root_dir: str) -> list[str]:

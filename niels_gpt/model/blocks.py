@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model import attention_cpu, rope
+from niels_gpt.model import rope
 from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
+from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.model.places import Places
 
 # Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
@@ -54,7 +55,9 @@ class CausalSelfAttention(nn.Module):
         """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
         B, T, C = x.shape
         if places is None and _compiled_for_gpu(x):
-            from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
+            from niels_gpt.model.kernels.rope_triton import (
+                split_and_rotate,  # only where there is a GPU is there a Triton
+            )
 
             qkv = F.linear(x, self.qkv.weight)
             q, k, v = split_and_rotate(qkv, self.qkv.bias, self.rope_sin, self.rope_cos, H=self.cfg.H)
@@ -104,7 +107,7 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if _compiled_for_gpu(x):
-            from niels_gpt.model.gelu_triton import biased_gelu
+            from niels_gpt.model.kernels.gelu_triton import biased_gelu
 
             h = biased_gelu(F.linear(x, self.fc1.weight), self.fc1.bias)
         else:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from niels_gpt.progress import say_above_bar
+from niels_gpt.files.progress import say_above_bar
 from niels_gpt.train.meter import StepReport
 
 

@@ -14,7 +14,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.generate import Sampling, generate_ids
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in
+from niels_gpt.model.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.loss import summed_loss
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in, stream_dtype
+from niels_gpt.model.loss import summed_loss
+from niels_gpt.model.precision import computing_in, stream_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from niels_gpt.config import TrainConfig
+from niels_gpt.files.progress import progress
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import settle_bf16
-from niels_gpt.progress import progress
+from niels_gpt.model.precision import settle_bf16
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train

@@ -7,7 +7,7 @@ import time
 import torch
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.precision import Precision, stream_dtype
+from niels_gpt.model.precision import Precision, stream_dtype
 
 
 def flops_per_token(cfg: ModelConfig) -> int:

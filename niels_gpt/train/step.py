@@ -10,7 +10,7 @@ import torch
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import settle_bf16
+from niels_gpt.model.precision import settle_bf16
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.plain_step import PlainStep

@@ -11,12 +11,12 @@ import torch
 
 from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import TrainConfig
-from niels_gpt.eval import evaluate, mean_chat_loss
-from niels_gpt.loss import IGNORE_INDEX, count_targets
+from niels_gpt.eval.held_out import evaluate, mean_chat_loss
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import IGNORE_INDEX, count_targets
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.windows import TokenStream
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Task(Protocol):
 
 
 def release(sources: Mapping[str, TokenStream | SFTExampleDataset]) -> None:
-    """What was read of token files need not stay mapped: see niels_gpt.pages."""
+    """What was read of token files need not stay mapped: see niels_gpt.files.pages."""
     for source in sources.values():
         source.release()
 

@@ -1,0 +1,359 @@
+"""The shape of params.yaml: every key, its type and its range. What is used is what is written: no key
+has a default but those of a source of one's own text, which is two lines.
+
+`runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from niels_gpt.config import ModelConfig
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline.mistakes import ParamsError, Problem, disagreements, explain
+from niels_gpt.pipeline.yaml12 import parse_with_repeats
+
+PARAMS_FILE = Path("params.yaml")
+# No text to train on: what the pipeline writes itself, what git and DVC keep, and what the kernel makes up.
+_WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")
+_KERNELS = ("/dev", "/proc", "/sys")
+
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+Budget = Annotated[int, Field(ge=1, lt=2**63)] | None
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Load(Section):
+    """What every loader may read from: a hub dataset, or (null) the file or folder in the source's `input`."""
+
+    dataset: str | None
+    revision: str | None
+
+
+class StreamedLoad(Load):
+    """A dataset too large to take whole: `max_documents`, or the source's token budgets, end the stream."""
+
+    split: str
+    shuffle_buffer: Annotated[int, Field(ge=1)] | None
+    seed: Seed
+    max_documents: Budget
+    bytes_per_token: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class WikitextLoad(Load):
+    kind: Literal["wikitext"]
+    config: str
+
+
+class FinewebEduLoad(StreamedLoad):
+    kind: Literal["fineweb_edu"]
+    config: str
+
+
+class GutenbergLoad(StreamedLoad):
+    kind: Literal["gutenberg"]
+
+
+class RoamLoad(Section):
+    kind: Literal["roam"]
+
+
+class PrimerLoad(Section):
+    kind: Literal["primer"]
+    delimiter: Annotated[str, Field(min_length=1)]
+
+
+class TextLoad(Section):
+    """`glob`: which files of the folder; `front_matter: false` drops the YAML at a file's head; `held_out_tail`: so
+    much of the end of every document is held out (with `split: {by: given}`)."""
+
+    kind: Literal["text"]
+    glob: str | None = None
+    front_matter: bool = True
+    held_out_tail: Fraction = 0.0
+
+
+class DollyLoad(Load):
+    kind: Literal["dolly"]
+    include_system: bool
+    seed: Seed
+    max_documents: Budget
+
+
+class Oasst1Load(Load):
+    kind: Literal["oasst1"]
+    english_only: bool
+    max_messages: Annotated[int, Field(ge=2)]
+    seed: Seed
+    max_trees: Budget
+
+
+class OwnChatsLoad(Section):
+    kind: Literal["chat"]
+
+
+class GivenSplit(Section):
+    by: Literal["given"]
+
+
+class DocumentSplit(Section):
+    by: Literal["document"]
+    val_frac: Fraction
+    seed: Seed
+
+
+class TreeSplit(Section):
+    by: Literal["tree"]
+    val_frac: Fraction
+    seed: Seed
+
+
+class SourceShard(Section):
+    max_train_tokens: Budget
+    max_val_tokens: Budget
+
+
+class AnySource(Section):
+    input: Annotated[str, Field(min_length=1)]
+    remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+
+    @field_validator("input")
+    @classmethod
+    def _holds_text(cls, written: str) -> str:
+        """DVC hashes all of an input, and the loader reads it: a path with the project in it has no end."""
+        if not written.isprintable():
+            raise ValueError("a path of printable characters is needed")
+        path, project = Path(os.path.realpath(written)), Path.cwd()
+        if path == project or path in project.parents:
+            raise ValueError("the project itself lies in there: put the text in a folder of its own")
+        if path.is_relative_to(project) and path.relative_to(project).parts[0] in _WRITTEN_HERE:
+            raise ValueError(
+                f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
+            )
+        if any(path.is_relative_to(place) for place in _KERNELS):
+            raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
+        return written
+
+
+class Source(AnySource):
+    load: Annotated[
+        WikitextLoad | FinewebEduLoad | GutenbergLoad | RoamLoad | PrimerLoad | TextLoad, Field(discriminator="kind")
+    ]
+    split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
+    shard: SourceShard
+
+    @field_validator("split")
+    @classmethod
+    def _fits_the_loader(cls, split: GivenSplit | DocumentSplit, info: ValidationInfo) -> GivenSplit | DocumentSplit:
+        load = info.data.get("load")
+        if load is None:  # was refused itself
+            return split
+        tail, given = isinstance(load, TextLoad) and load.held_out_tail > 0, split.by == "given"
+        if tail and not given:
+            raise ValueError("held_out_tail already splits every document: it goes with split {by: given}")
+        if given and not tail and not isinstance(load, WikitextLoad):
+            raise ValueError(f"{load.kind} brings no split of its own: use split {{by: document, val_frac, seed}}")
+        return split
+
+
+class ChatSource(AnySource):
+    load: Annotated[DollyLoad | Oasst1Load | OwnChatsLoad, Field(discriminator="kind")]
+    split: Annotated[DocumentSplit | TreeSplit, Field(discriminator="by")]
+
+
+class Byte(Section):
+    kind: Literal["byte"]
+    corpus: Literal["stages/tokenizer.py"]  # nothing to train on
+
+
+class SentencePiece(Section):
+    kind: Literal["sentencepiece"]
+    corpus: Literal["cache/split"]
+    vocab_size: Annotated[int, Field(ge=262, le=2**16)]  # every byte, the chat tokens; 16-bit ids
+    sample_bytes: Count
+    seed: Seed
+
+
+class Shard(Section):
+    shard_bytes: Annotated[int, Field(ge=2, multiple_of=2)]
+
+
+class Model(Section):
+    T: Count
+    C: Count
+    L: Count
+    H: Count
+    d_ff: Count
+    dropout: Fraction
+    rope_theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+    @field_validator("H")
+    @classmethod
+    def _divides_the_width(cls, H: int, info: ValidationInfo) -> int:
+        if "C" in info.data:
+            ModelConfig(C=info.data["C"], H=H)
+        return H
+
+    def config(self, *, V: int) -> ModelConfig:
+        return ModelConfig(V=V, **self.model_dump())
+
+
+class Schedule(Section):
+    seed: Seed
+    total_steps: Count
+    B: Count
+    base_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    min_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    warmup_steps: Annotated[int, Field(ge=0)]
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    beta1: Fraction
+    beta2: Fraction
+    grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    eval_every: Count
+    precision: Literal["float32", "bf16"]
+    optimizer: Literal["adamw", "muon"]
+
+
+class Train(Schedule):
+    """Validated on so many random batches; splice has a fixed grid of spans instead."""
+
+    eval_steps: Count
+
+
+class PretrainTrain(Train):
+    document_mask: bool
+
+
+class Eval(Section):
+    B: Count
+    max_tokens: Budget
+    prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    questions: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    max_new_tokens: Count
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    top_k: Annotated[int, Field(ge=1)] | None
+    seed: Seed
+
+
+class Spans(Section):
+    """Which spans of a document are placed where in a frame."""
+
+    mode: Literal["splice", "slide"]
+    content_start_mode: Literal["anchor_start", "slide_within", "cyclic_roll", "coverage_balanced"]
+    content_length: Annotated[int, Field(ge=2)] | None
+    content_stride: Count
+    offset_stride: Count
+    offset_bound: Literal["tight", "loose"]
+    min_copy_len: Annotated[int, Field(ge=2)]
+    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    adaptive_k: bool
+    include_tail: bool
+    suffix_starts: bool
+    offset_jitter: Annotated[int, Field(ge=0)]
+    jitter_mode: Literal["uniform", "low_discrepancy"]
+
+
+class Splice(Section):
+    dataset_name: str
+    num_docs: Count
+    min_doc_length: Budget
+    max_doc_length: Budget
+    doc_select_mode: Literal["first", "longest", "shortest", "random"]
+    doc_index: Annotated[int, Field(ge=0)] | None
+    strict_num_docs: bool
+    restrict_to_training_subset: bool
+    spans: Spans
+    balance_mode: Literal["by_temperature", "by_coverage", "by_document"]
+    balance_tau: Annotated[float, Field(allow_inf_nan=False)]
+    epoch_length: Budget
+    shuffle: bool
+    train: Schedule
+
+
+class Memorize(Section):
+    chunk_size: Annotated[int, Field(ge=2)]
+    prompt_tokens: Count
+    cursor_inc_tokens: Count
+    top_k: Budget
+    B: Count
+
+    @field_validator("prompt_tokens")
+    @classmethod
+    def _shorter_than_the_window(cls, prompt_tokens: int, info: ValidationInfo) -> int:
+        if prompt_tokens >= info.data.get("chunk_size", float("inf")):
+            raise ValueError(f"{prompt_tokens} must be less than chunk_size={info.data['chunk_size']}")
+        return prompt_tokens
+
+
+class Runtime(Section):
+    device: str
+    hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    threads: Annotated[int, Field(ge=0)]
+    nproc: Count
+    compile: Literal["auto", True, False]
+    micro_batch_tokens: Budget
+    deterministic: bool
+    log_every: Count
+    checkpoint_every: Count
+
+
+class Params(Section):
+    sources: dict[str, Source]
+    chats: dict[str, ChatSource]
+    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
+    shard: Shard
+    p_train: dict[str, float]
+    p_val: dict[str, float]
+    p_sft: dict[str, float]
+    model: Model
+    train: PretrainTrain
+    sft: Train
+    eval: Eval
+    splice: Splice
+    memorize: Memorize
+    runtime: Runtime
+
+
+def read_params(file: Path = PARAMS_FILE) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters in a file, and the plain mapping they came from."""
+    if not file.is_file():
+        raise ValueError(f"there is no {file} here: run this in the project's folder")
+    return parse_params(read_text(file), name=str(file))
+
+
+def parse_params(text: str, *, name: str = str(PARAMS_FILE)) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
+    try:
+        raw, repeated = parse_with_repeats(text, name=name)
+    except ValueError as error:
+        raise ParamsError([Problem((), str(error))], {}) from error
+    if not isinstance(raw, dict):
+        sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
+        raise ParamsError([Problem((), sentence)], {})
+    problems = [Problem(("",), repeat) for repeat in repeated]  # at no key that another reader would miss
+    params: Params | None = None
+    try:
+        params = Params.model_validate(raw)
+    except ValidationError as error:
+        problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
+    problems += disagreements(raw, name=name)
+    if params is None or problems:
+        raise ParamsError(problems, raw)
+    return params, raw
