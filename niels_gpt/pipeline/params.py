@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -22,6 +20,7 @@ from pydantic import (
 from niels_gpt.config import ModelConfig
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline.mistakes import ParamsError, Problem, disagreements, explain
+from niels_gpt.pipeline.sections import Section
 from niels_gpt.pipeline.yaml12 import parse_with_repeats
 
 PARAMS_FILE = Path("params.yaml")
@@ -33,10 +32,6 @@ Count = Annotated[int, Field(ge=1, lt=2**63)]
 Budget = Annotated[int, Field(ge=1, lt=2**63)] | None
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Load(Section):

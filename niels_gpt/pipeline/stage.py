@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 from niels_gpt.files.atomic import discard, publish, temporary_beside
 from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline.dvc_files import keep_lock
-from niels_gpt.pipeline.params import PARAMS_FILE, ChatSource, Params, Section, Source, parse_params
+from niels_gpt.pipeline.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
+from niels_gpt.pipeline.sections import Section
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
