@@ -10,6 +10,8 @@ from niels_gpt.data.fields import check_texts
 from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample
 
+KIND = "dolly"
+
 DATASET = "databricks/databricks-dolly-15k"
 SYSTEM = "you are a helpful assistant."
 

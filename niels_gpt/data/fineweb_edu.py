@@ -8,6 +8,8 @@ from niels_gpt.data.fields import select_text_field, small_fields
 from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset, parquet_options, shuffled, stream_rows
 from niels_gpt.data.types import PretrainSample
 
+KIND = "fineweb_edu"
+
 __all__ = ["iter_fineweb_edu", "select_text_field"]
 
 DATASET = "HuggingFaceFW/fineweb-edu"

@@ -9,6 +9,8 @@ from niels_gpt.data.hub import PATIENCE_S, load_dataset, parquet_options, shuffl
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.files.progress import say_above_bar
 
+KIND = "gutenberg"
+
 DATASET = "nikolina-p/gutenberg_clean_en_splits"
 RAW_DATASET = "manu/project_gutenberg"
 # Books are 400 KB each: a buffer of 10,000 overflows Arrow's 2 GiB string arrays, one of 1,000 takes 4.8 GB.

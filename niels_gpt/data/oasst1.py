@@ -14,6 +14,8 @@ from niels_gpt.data.fields import check_texts
 from niels_gpt.data.hub import load_dataset, load_rows
 from niels_gpt.data.types import ChatMessage, ChatSample, Role
 
+KIND = "oasst1"
+
 DATASET = "OpenAssistant/oasst1"
 _FIELDS = ("message_id", "message_tree_id", "role", "text")
 _Way = tuple[Mapping[str, Any], ...]

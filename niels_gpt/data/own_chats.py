@@ -10,6 +10,8 @@ from niels_gpt.data.json_lines import iter_json_lines
 from niels_gpt.data.text import text_files
 from niels_gpt.data.types import ChatMessage, ChatSample
 
+KIND = "chat"
+
 
 def iter_own_chats(path: str) -> Iterator[ChatSample]:
     """Every chat as a sample; meta holds its place."""

@@ -9,6 +9,8 @@ from niels_gpt.data.files import decode_text, read_bytes
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.data.split import split_rows
 
+KIND = "primer"
+
 DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 
 

@@ -10,6 +10,8 @@ from niels_gpt.data.files import decode_text, list_files, read_bytes
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.data.split import split_rows
 
+KIND = "roam"
+
 
 def list_roam_paths(root_dir: str) -> list[str]:
     """Absolute paths of all *.md files below `root_dir`, sorted; hidden ones are left out."""

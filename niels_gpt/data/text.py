@@ -17,6 +17,8 @@ from niels_gpt.data.json_lines import iter_json_lines
 from niels_gpt.data.parquet_rows import iter_parquet_rows
 from niels_gpt.data.types import PretrainSample
 
+KIND = "text"
+
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet")
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---\r?\n", re.DOTALL | re.MULTILINE)
 

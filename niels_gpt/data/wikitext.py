@@ -11,6 +11,8 @@ from niels_gpt.data.fields import check_texts
 from niels_gpt.data.hub import HubError, explained, load_dataset
 from niels_gpt.data.types import PretrainSample
 
+KIND = "wikitext"
+
 CONFIG = "wikitext-103-raw-v1"
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> the hub's
 # " = Title = " opens an article; " = = Section = = " does not.

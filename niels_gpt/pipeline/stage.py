@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any, NoReturn
 
 from niels_gpt.files.atomic import discard, publish, temporary_beside
 from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.dvc_files import keep_lock
 from niels_gpt.pipeline.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
 from niels_gpt.pipeline.sections import Section
@@ -123,8 +126,12 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
     keep_lock(Path())
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
+    records = [Path(dep) for dep in inputs.deps if Path(dep).is_relative_to(layout.CODE)]
     try:
-        main(stage)
+        with ExitStack() as held:
+            for record in records:
+                held.enter_context(holding_to(record))
+            main(stage)
         changed = inputs.differences(read_inputs(name, key)[1])
         if changed:
             raise ValueError(
