@@ -10,16 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
 from tests.conftest import ROOT, Repo
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The graph and its parameters alone: what stages read is absent, which is a state like any other."""
+    """The graph, its parameters and the code: what stages read is absent, which is a state like any other."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("stages", "niels_gpt"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
+    for stage, kind in (("mix", ""), ("load", "oasst1")):
+        record = layout.CODE / stage / f"{kind}.json" if kind else layout.CODE / f"{stage}.json"
+        write_json(record, code_of(stage, Path(), kind=kind))
     return tmp_path
 
 
@@ -103,7 +111,6 @@ def test_outputs_appear_together_at_the_end(project: Path) -> None:
         assert stage.out("cache/mix.json").read_text() == "one"  # the same, and still there
         assert not Path("cache/mix.json").exists()
 
-    (project / "cache").mkdir()
     (project / "cache/.mix.json.tmp1").write_text("of a run that was killed")
     before = files(project) - {"cache/.mix.json.tmp1"}
     execute("mix", "", main)
@@ -127,7 +134,7 @@ def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
     ("file", "change", "named"),
     [
         ("params.yaml", "dolly15k:\n    input: data/dolly2", "chats"),
-        ("stages/mix.py", "print('other code')", "stages/mix.py"),
+        ("cache/code/mix.json", "{}", "cache/code/mix.json"),
         ("cache/manifests/wiki.json", "{}", "cache/manifests"),
     ],
 )
@@ -142,6 +149,17 @@ def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, chang
     with pytest.raises(ValueError, match=f"^{named} changed while the stage ran"):
         execute("mix", "", main)
     assert not Path("cache/mix.json").exists()
+
+
+def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: Path) -> None:
+    def main(stage: Stage) -> None:
+        stage.out("cache/mix.json").write_text("one")
+        with Path("stages/mix.py").open("a") as f:
+            f.write("print('other code')\n")
+
+    execute("mix", "", main)
+    with pytest.raises(ValueError, match=r"^stages/mix.py changed since cache/code/mix.json was written: `dvc repro`"):
+        execute("mix", "", main)
 
 
 def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Path) -> None:
@@ -159,7 +177,6 @@ def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Pa
     assert fingerprint("train") == train
     assert fingerprint("sft") != sft
     (project / "params.yaml").write_text(text)
-    (project / "cache").mkdir()
     (project / "cache/chat_mix.json").write_text("{}")
     assert fingerprint("train") == train
     assert fingerprint("sft") != sft
