@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -471,7 +472,8 @@ def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
 
 
 def test_requests_leave_nothing_behind(address: str) -> None:
-    """Objects are counted, since they are the same on every machine; bench.serve measures memory, and for longer."""
+    """Objects are counted, since they are the same on every machine; bench.serve measures memory, and for longer.
+    What is left behind grows with every round of requests; what a thread or a cache happens to hold does not."""
 
     def objects_after(count: int) -> int:
         for seed in range(count):
@@ -481,8 +483,8 @@ def test_requests_leave_nothing_behind(address: str) -> None:
         return len(gc.get_objects())
 
     with httpx.Client(timeout=60) as many:
-        before = objects_after(10)
-        assert objects_after(40) - before < 40
+        counts = [objects_after(10), *(objects_after(30) for _ in range(4))]
+    assert min(after - before for before, after in pairwise(counts)) < 30
     assert under_way(address) == 0
 
 
