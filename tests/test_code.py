@@ -58,7 +58,7 @@ FINGERPRINT = "d6490d9d065348cac7ef7ef9f3378ff3fa9495046809ff87721552c8ade6158d"
 SAME = {
     "comments": MODULE.replace("  # why", "").replace("import re", "# here\nimport re"),
     "docstrings": MODULE.replace('"""About it."""\n', "").replace('"""What it does."""', '"""More."""\n        '),
-    "layout": MODULE.replace("\n\n\n", "\n").replace("(a, k)", "(\n    a,\n    k,\n)").replace("'nested'", '"nested"'),
+    "layout": MODULE.replace("\n\n\n", "\n").replace("(a, k)", "(\n    a,\n    k,\n)").replace('sep=""', "sep=''"),
 }
 OTHERS = {
     "a constant": ("1.5e-3", "1.5e-4"),
