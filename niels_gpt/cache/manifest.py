@@ -12,6 +12,7 @@ from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_offsets, open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.damage import Damaged
 
 
 @dataclass(frozen=True)
@@ -102,5 +103,5 @@ def _check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: P
         if int(open_tokens(root / path).max()) >= vocab_size:
             bad[path] = f"ids at or above V={vocab_size}"
     if bad:
-        folders = ", ".join(sorted({str(Path(path).parent) for path in bad}))
-        raise ValueError(f"tokens differ from the mix: {name_all(bad)}; delete {folders} and run `dvc repro`")
+        first, *others = bad
+        raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)

@@ -23,7 +23,7 @@ def sentence(error: BaseException) -> str:
 
 def _told(error: BaseException) -> str:
     if isinstance(error, MemoryError):
-        return "there is not enough memory: take a smaller B, T or model in params.yaml, or stop what else runs here"
+        return "there is not enough memory: take a smaller B, T or model, or stop what else runs here"
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, OSError):
         return text

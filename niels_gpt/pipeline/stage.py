@@ -10,26 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.files.atomic import discard, publish, temporary_beside
-from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
+from niels_gpt.files.sentences import EXPECTED, name_file, read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.dvc_files import keep_lock
-from niels_gpt.pipeline.params import PARAMS_FILE, ChatSource, Params, Source, parse_params
+from niels_gpt.pipeline.graph import declaration, lookup, sentence_with_remedy
+from niels_gpt.pipeline.params import ChatSource, Params, Source, parse_params
 from niels_gpt.pipeline.sections import Section
-from niels_gpt.pipeline.yaml12 import parse_yaml
 
-_TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 _SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
 _NOISE = {"__pycache__", ".DS_Store"}
 
@@ -99,7 +97,7 @@ def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
             raise ValueError(f"DVC_STAGE says so, but this is stages.{module}: run it with `dvc repro`")
         execute(name, key, main)
     except EXPECTED as error:
-        print(f"ERROR: {title}: {sentence(error)}", file=sys.stderr)
+        print(f"ERROR: {title}: {sentence_with_remedy(error)}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         print(f"{title}: interrupted; nothing was written", file=sys.stderr)
@@ -150,40 +148,15 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
 
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """The parameters, read once, and the stage's declared inputs as they are now."""
-    params, raw = _parsed_params(read_text(PARAMS_FILE))
-    stages = _parsed_stages(read_text("dvc.yaml"))
-    declared, item = stages[name], {}
-    if "do" in declared:
-        table = declared["foreach"].strip("${}")
-        if key not in raw[table]:
-            names = sorted(raw[table])
-            if not key:
-                raise ValueError(f"this stage runs for one of {table}: `dvc repro {name}@{names[0]}`")
-            raise ValueError(f"there is no source {key!r} under {table} in {PARAMS_FILE}; there are: {names}")
-        declared, item = declared["do"], raw[table][key]
-
-    # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
-    known = {**raw, "key": key, "item": item}
-
-    def resolve(text: str) -> str:
-        return _TEMPLATE.sub(lambda match: str(_lookup(known, match[1])), text)
-
-    declared_params = [resolve(text) for text in declared.get("params", [])]
-    deps = [resolve(text) for text in declared.get("deps", [])]
-    return only_declared(params, declared_params), Inputs(
-        params={name: _lookup(raw, name) for name in declared_params},
-        deps={dep: _digest(Path(dep)) for dep in deps},
+    params, raw = _parsed_params(read_text(layout.PARAMS))
+    declared = declaration(name, key, raw)
+    return only_declared(params, declared.params), Inputs(
+        params={name: lookup(raw, name) for name in declared.params},
+        deps={dep: _digest(Path(dep)) for dep in declared.deps},
     )
 
 
-# Both files are read again when a stage ends, and are then most often what they were.
-_parsed_params = lru_cache(maxsize=2)(parse_params)
-
-
-@lru_cache(maxsize=2)
-def _parsed_stages(text: str) -> dict[str, Any]:
-    stages: dict[str, Any] = parse_yaml(text, name="dvc.yaml")["stages"]
-    return stages
+_parsed_params = lru_cache(maxsize=2)(parse_params)  # read again when a stage ends, and most often the same
 
 
 def only_declared(section: Section, declared: Sequence[str]) -> Any:
@@ -208,10 +181,6 @@ def only_declared(section: Section, declared: Sequence[str]) -> Any:
 def project_root() -> Path:
     """The checkout itself, also when DVC runs an experiment in a throw-away copy of it."""
     return Path(os.environ.get("DVC_ROOT", "."))
-
-
-def _lookup(tree: Any, dotted: str) -> Any:
-    return reduce(lambda node, part: node[part], dotted.split("."), tree)
 
 
 def _digest(path: Path) -> str:

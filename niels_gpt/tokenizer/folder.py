@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.files.atomic import json_text, write_json
+from niels_gpt.files.damage import Damaged
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -21,7 +22,7 @@ def tokenizer_file(path: str | Path) -> Path:
     for name in ("tokenizer.json", "spm.model"):
         if (path / name).is_file():
             return path / name
-    raise ValueError(f"{path} holds no tokenizer (tokenizer.json or spm.model): `dvc repro tokenizer` makes one")
+    raise Damaged(path, "holds no tokenizer (tokenizer.json or spm.model)")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -34,10 +35,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     meta = file.with_name("meta.json")
     known = _read_description(meta).get("tokenizer_sha256") if meta.is_file() else None
     if known is not None and known != _sha256(file):
-        raise ValueError(
-            f"{file} is not the tokenizer that {meta} describes, one of the two is damaged: `dvc checkout` brings them "
-            "back, `dvc repro -f tokenizer` makes them anew"
-        )
+        raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
     if file.suffix != ".json":
         return SentencePieceTokenizer(file)
     kind = _read_description(file).get("kind")
@@ -81,9 +79,9 @@ def _read_description(file: Path) -> dict[str, Any]:
     try:
         description = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} does not describe a tokenizer ({error}): `dvc repro -f tokenizer`") from error
+        raise Damaged(file, f"does not describe a tokenizer ({error})") from error
     if not isinstance(description, dict):
-        raise ValueError(f"{file} does not describe a tokenizer (no JSON object): `dvc repro -f tokenizer`")
+        raise Damaged(file, "does not describe a tokenizer (no JSON object)")
     return description
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from niels_gpt.files.damage import Damaged
 from niels_gpt.files.sentences import visible
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -22,7 +23,7 @@ def report_source(tokenizer: Tokenizer, tokens: np.ndarray, *, name: str = "the 
     """Counts over a token file (memory-mapped is enough: one pass), which `name` stands for in a message."""
     counts = np.bincount(tokens, minlength=tokenizer.vocab_size)
     if len(counts) > tokenizer.vocab_size:
-        raise ValueError(f"{name} has ids at or above V={tokenizer.vocab_size}: `dvc repro` makes it again")
+        raise Damaged(name, f"has ids at or above V={tokenizer.vocab_size}")
     text_bytes = int(counts @ tokenizer.token_bytes())
     return SourceReport(
         tokens=len(tokens), bytes_per_token=text_bytes / len(tokens), vocabulary_used=int((counts > 0).sum())

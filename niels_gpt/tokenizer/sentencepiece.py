@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from niels_gpt.files.damage import Damaged
 from niels_gpt.tokenizer.vocabulary import SPECIAL_NAMES, SPECIAL_TOKENS, as_list
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ class SentencePieceTokenizer:
         try:
             self._spm.Load(self.model_path)
         except (OSError, RuntimeError) as error:
-            raise ValueError(
-                f"{self.model_path} is not a SentencePiece model ({error}): `dvc repro -f tokenizer` makes one"
-            ) from error
+            raise Damaged(self.model_path, f"is not a SentencePiece model ({error})") from error
         missing = [token for token in SPECIAL_TOKENS if not self._spm.IsControl(self._spm.PieceToId(token))]
         if missing:
             raise ValueError(f"{self.model_path} lacks the chat tokens {missing} as control symbols: train it again")
