@@ -11,7 +11,7 @@ from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    out = stage.out(str(layout.CODE))
+    out = stage.out(layout.CODE)
     described = describe_code(Path())
     for name, files in described.items():
         write_json(out / f"{name}.json", files)

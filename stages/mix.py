@@ -8,6 +8,7 @@ from typing import Any
 
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import AnySource
 from niels_gpt.pipeline.stage import Stage, run_stage
 
@@ -38,16 +39,16 @@ def _check_tokenizers(shared: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def main(stage: Stage) -> None:
-    texts = join(Path("cache/manifests"), stage.params.sources, required=["train.tokens", "train.shards", "val.shards"])
-    chats = join(Path("cache/chat_manifests"), stage.params.chats, required=["special_token_ids", "folder", "files"])
+    texts = join(layout.MANIFESTS, stage.params.sources, required=["train.tokens", "train.shards", "val.shards"])
+    chats = join(layout.CHAT_MANIFESTS, stage.params.chats, required=["special_token_ids", "folder", "files"])
     identity = ("tokenizer_sha256", "vocab_size")
     _check_tokenizers({name: {key: mix[key] for key in identity} for name, mix in (("texts", texts), ("chats", chats))})
-    write_json(stage.out("cache/mix.json"), texts)
-    write_json(stage.out("cache/chat_mix.json"), chats)
+    write_json(stage.out(layout.MIX), texts)
+    write_json(stage.out(layout.CHAT_MIX), chats)
     total = sum(source["train"]["tokens"] for source in texts["sources"].values())
     stage.say(
         f"{len(stage.params.sources)} sources with {total:,} train tokens and {len(stage.params.chats)} of chats, "
-        f"V={texts['vocab_size']:,} -> cache/mix.json, cache/chat_mix.json"
+        f"V={texts['vocab_size']:,} -> {layout.MIX}, {layout.CHAT_MIX}"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, source_kinds
+from niels_gpt.pipeline.same import only_code_changed
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from tests.conftest import ROOT, Repo
 
@@ -184,3 +185,24 @@ def test_an_edit_of_the_code_runs_what_it_can_change(built_repo: Repo) -> None:
     assert built_repo.repro() == ["code", "load@roam"]  # which gave what it gave before
     edit(built_repo, "stages/memorize.py", "def main(", "_NEW = 1\n\n\ndef main(")
     assert built_repo.repro() == ["code", "memorize"]
+
+
+@pytest.mark.dag
+def test_a_refactoring_is_recorded_without_a_run_and_other_changes_are_not(built_repo: Repo) -> None:
+    edit(built_repo, "niels_gpt/lr_schedule.py", "def lr_at_step", "_NEW = 1\n\n\ndef lr_at_step")
+    built_repo.set(sft__seed=7)
+    said = built_repo.run("python", "-m", "niels_gpt.pipeline.same").stdout
+    assert "sft differs in more than its code: `dvc repro` runs it" in said
+    assert "2 stages are recorded as made by the code as it is now; commit dvc.lock" in said  # train and splice
+    assert built_repo.repro() == ["sft", "eval"]
+
+
+def test_what_differs_in_more_than_its_code_runs_again() -> None:
+    code = {"changed deps": {"cache/code/train.json": "modified"}}
+    assert only_code_changed({"train": [code]}) == ["train"]
+    for other in (
+        {"changed deps": {"cache/code/train.json": "modified", "cache/mix.json": "modified"}},
+        {"changed outs": {"models/pretrain": "deleted"}},
+        "changed command",
+    ):
+        assert only_code_changed({"train": [code, other]}) == []

@@ -20,6 +20,7 @@ from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data.files import check_input
 from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.step import build_step
@@ -67,9 +68,9 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         else:
             fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
             yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
-    for stage in ("pretrain", "sft"):
-        there = (folder / f"models/{stage}/best.pt").is_file()
-        yield Finding(f"models/{stage}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+    for model in (layout.PRETRAINED, layout.TUNED):
+        there = (folder / model / layout.BEST).is_file()
+        yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
 
 
 def _device(name: str) -> Finding:

@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.pipeline.layout import LOCK
 
-LOCK = Path("dvc.lock")
 _TMP = Path(".dvc/tmp")
 _KEPT = _TMP / "dvc.lock.whole"  # git and DVC ignore .dvc/tmp
 _BROKEN = _TMP / "dvc.lock.broken"

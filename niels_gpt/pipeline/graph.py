@@ -28,13 +28,14 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> Declaration:
     """Of a stage, or of one source's where it runs for each of them, with the values of params.yaml filled in."""
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
-        table = declared["foreach"].strip("${}")
-        if key not in raw[table]:
-            names = sorted(raw[table])
-            if not key:
-                raise ValueError(f"this stage runs for one of {table}: `dvc repro {name}@{names[0]}`")
-            raise ValueError(f"there is no source {key!r} under {table} in {layout.PARAMS}; there are: {names}")
-        declared, item = declared["do"], raw[table][key]
+        table = declared["foreach"].strip("${}") if isinstance(declared["foreach"], str) else ""
+        items = raw[table] if table else declared["foreach"]
+        if not key:
+            raise ValueError(f"this stage runs for one of {table or 'several'}: `dvc repro {name}@{min(items)}`")
+        if key not in items:
+            place = f"source {key!r} under {table} in {layout.PARAMS}" if table else f"{name}@{key} in {layout.DAG}"
+            raise ValueError(f"there is no {place}; there are: {sorted(items)}")
+        declared, item = declared["do"], items[key]
     # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
     known = {**raw, "key": key, "item": item}
 

@@ -17,9 +17,10 @@ MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # all sourc
 
 MODELS = Path("models")
 PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
-BEST, LAST = "best.pt", "last.pt"  # in each of them
+BEST, LAST, CONFIG = "best.pt", "last.pt", "config.json"  # in each of them
 
 METRICS = Path("metrics")
+TRAINED = METRICS / "train.json"
 SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"
 MEMORIZED, MEMORIZED_PAGE, MEMORIZED_STRIPS = (METRICS / f"memorize.{kind}" for kind in ("json", "html", "svg"))
 EXTRACTION = METRICS / "pz"  # P(z) along each document, a curve each

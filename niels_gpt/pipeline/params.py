@@ -19,14 +19,12 @@ from pydantic import (
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.mistakes import ParamsError, Problem, disagreements, explain
 from niels_gpt.pipeline.sections import Section
 from niels_gpt.pipeline.yaml12 import parse_with_repeats
 
-PARAMS_FILE = Path("params.yaml")
-# No text to train on: what the pipeline writes itself, what git and DVC keep, and what the kernel makes up.
-_WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")
-_KERNELS = ("/dev", "/proc", "/sys")
+_KERNELS = ("/dev", "/proc", "/sys")  # where there is no text, only what the kernel makes up
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Budget = Annotated[int, Field(ge=1, lt=2**63)] | None
@@ -138,7 +136,7 @@ class AnySource(Section):
         path, project = Path(os.path.realpath(written)), Path.cwd()
         if path == project or path in project.parents:
             raise ValueError("the project itself lies in there: put the text in a folder of its own")
-        if path.is_relative_to(project) and path.relative_to(project).parts[0] in _WRITTEN_HERE:
+        if path.is_relative_to(project) and path.relative_to(project).parts[0] in layout.WRITTEN_HERE:
             raise ValueError(
                 f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
             )
@@ -326,14 +324,14 @@ class Params(Section):
     runtime: Runtime
 
 
-def read_params(file: Path = PARAMS_FILE) -> tuple[Params, dict[str, Any]]:
+def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
     """The validated parameters in a file, and the plain mapping they came from."""
     if not file.is_file():
         raise ValueError(f"there is no {file} here: run this in the project's folder")
     return parse_params(read_text(file), name=str(file))
 
 
-def parse_params(text: str, *, name: str = str(PARAMS_FILE)) -> tuple[Params, dict[str, Any]]:
+def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, dict[str, Any]]:
     """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
     try:
         raw, repeated = parse_with_repeats(text, name=name)

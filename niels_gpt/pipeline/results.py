@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline import layout
 
 
 class Score(BaseModel):
@@ -67,19 +68,19 @@ class ModelFile(BaseModel):
 
 Scores = dict[str, dict[str, Score]]
 
-_WRITTEN: dict[str, tuple[Any, str]] = {
-    "metrics/eval.json": (Scores, "dvc repro"),
-    "metrics/train.json": (Trained, "dvc repro train"),
-    "cache/mix.json": (Mix, "dvc repro mix"),
-    "cache/chat_mix.json": (ChatMix, "dvc repro mix"),
-    "models/pretrain/config.json": (ModelFile, "dvc repro train"),
+_WRITTEN: dict[Path, tuple[Any, str]] = {
+    layout.SCORES: (Scores, "dvc repro"),
+    layout.TRAINED: (Trained, "dvc repro train"),
+    layout.MIX: (Mix, "dvc repro mix"),
+    layout.CHAT_MIX: (ChatMix, "dvc repro mix"),
+    layout.PRETRAINED / layout.CONFIG: (ModelFile, "dvc repro train"),
 }
 
 
-def read_result(path: str) -> dict[str, Any]:
+def read_result(path: Path) -> dict[str, Any]:
     """One of the files above, as plain values; a ValueError names it where it is absent or not what it should be."""
     shape, made_by = _WRITTEN[path]
-    if not Path(path).is_file():
+    if not path.is_file():
         raise ValueError(f"there is no {path} yet: run `{made_by}` first")
     try:
         values: dict[str, Any] = json.loads(read_text(path))

@@ -67,7 +67,7 @@ class Stage:
         """The source, where it is one of chats: `load`, `split` and `tokenize` serve both kinds."""
         return self.params.chats.get(self.key)
 
-    def out(self, path: str) -> Path:
+    def out(self, path: str | Path) -> Path:
         """A temporary path to write this out to; it takes its place only when the whole stage has succeeded."""
         final = Path(path)
         if final in self._outs:
