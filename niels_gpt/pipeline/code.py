@@ -69,12 +69,17 @@ def closure(start: Collection[Path], root: Path, *, without: Collection[str] = (
     while todo:
         path = todo.pop()
         name = path.relative_to(root).as_posix()
-        if name in seen or name in without or _is_neutral(name) or not (text := read_text(path)).strip():
+        if name in seen or name in without or _is_neutral(name) or not read_text(path).strip():
             continue
         seen.add(name)
-        for module in _imported(_parsed(text), name):
-            todo += _files(module, root)
+        todo += imported_files(path, root)
     return seen
+
+
+def imported_files(path: Path, root: Path) -> list[Path]:
+    """The files of the project that a file imports, anywhere in it, with the packages on the way to them."""
+    modules = _imported(_parsed(read_text(path)), path.relative_to(root).as_posix())
+    return [file for module in modules for file in _files(module, root)]
 
 
 def fingerprint(source: str) -> str:
