@@ -128,8 +128,8 @@ FAULTS = (
     Fault(
         "no guess at an encoding",
         _FILES,
-        '    encoding = "cp1252" if best is None else best.encoding\n',
-        '    encoding = "cp1252"\n',
+        "    return found[0].encoding\n",
+        '    return "cp1252"\n',
         _ENCODINGS,
     ),
     Fault(

@@ -219,8 +219,8 @@ FAULTS = (
     Fault(
         "shards cut from unchecked tokens",
         "stages/shard.py",
-        'provenance = read_checked(tokens / "meta.json")\n    del provenance["files"]\n',
-        'import json\n    provenance = json.loads((tokens / "meta.json").read_text())\n    del provenance["files"]\n',
+        'provenance = read_checked(tokens / "meta.json")\n',
+        'import json\n    provenance = json.loads((tokens / "meta.json").read_text())\n',
         _ROWS,
     ),
     Fault(
