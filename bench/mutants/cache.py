@@ -7,7 +7,8 @@ from bench.mutants.fault import Fault
 _BUILD = "niels_gpt/cache/build_cache.py"
 _CLI = "niels_gpt/cache/cli.py"
 _STREAMS = "niels_gpt/streams.py"
-_TOKENIZER = "niels_gpt/tokenizer.py"
+_BYTES, _PIECES = "niels_gpt/tokenizer/bytes.py", "niels_gpt/tokenizer/sentencepiece.py"
+_TOKENIZER_FOLDER = "niels_gpt/tokenizer/folder.py"
 
 _SEED = "tests/test_cache_determinism.py::test_the_seed_decides_the_order_of_texts_and_which_chats_are_held_out"
 _BUFFER = (
@@ -310,16 +311,20 @@ FAULTS = (
     ),
     # Stages
     Fault(
-        "tokenizer trained on val rows", "stages/tokenizer.py", 'FILE_NAME))["train"]', 'FILE_NAME))["val"]', _SAMPLE
+        "tokenizer trained on val rows",
+        "niels_gpt/cache/corpus.py",
+        'FILE_NAME)["train"]',
+        'FILE_NAME)["val"]',
+        _SAMPLE,
     ),
     Fault(
         "sample_bytes ignored",
-        "stages/tokenizer.py",
-        "share = min(1.0, settings.sample_bytes / sum(sizes.values()))",
+        "niels_gpt/cache/corpus.py",
+        "share = min(1.0, sample_bytes / sum(sizes))",
         "share = 1.0",
         _SAMPLE,
     ),
-    Fault("the sample's seed ignored", "stages/tokenizer.py", "manual_seed(settings.seed)", "manual_seed(0)", _SAMPLE),
+    Fault("the sample's seed ignored", "niels_gpt/cache/corpus.py", "manual_seed(seed)", "manual_seed(0)", _SAMPLE),
     Fault("vocab_size ignored", "stages/tokenizer.py", "vocab_size=settings.vocab_size", "vocab_size=320", _SAMPLE),
     Fault("context ignored for chats", "stages/tokenize.py", "T=stage.params.model.T)", "T=None)", _STAGE_CHATS),
     Fault(
@@ -337,7 +342,7 @@ FAULTS = (
         _STAGES,
     ),
     Fault("val named as train", "stages/shard.py", 'f"{split}/shard_*.bin"', '"train/shard_*.bin"', _STAGES),
-    Fault("different tokenizers mixed", "stages/mix.py", "    if differing:", "    if False:", _TOKENIZERS),
+    Fault("different tokenizers mixed", "niels_gpt/cache/join.py", "    if differing:", "    if False:", _TOKENIZERS),
     Fault("chats of another tokenizer", "stages/mix.py", '("chats", chats))})', '("chats", texts))})', _TOKENIZERS),
     # Streams and batches
     Fault(
@@ -437,32 +442,36 @@ FAULTS = (
     # Tokenizers
     Fault(
         "a special string becomes its id",
-        _TOKENIZER,
+        _BYTES,
         '        return list(text.encode("utf-8"))',
         '        return [256 + SPECIAL_TOKENS.index(text)] if text in SPECIAL_TOKENS else list(text.encode("utf-8"))',
         _SPECIAL,
     ),
     Fault(
         "the same for a tensor",
-        _TOKENIZER,
+        _BYTES,
         '    data = bytearray(text.encode("utf-8"))',
         '    data = bytearray(b"" if text in SPECIAL_TOKENS else text.encode("utf-8"))',
         _SPECIAL,
     ),
     Fault(
-        "a damaged model loads", _TOKENIZER, "if known is not None and known != _sha256(file):", "if False:", _REFUSED
+        "a damaged model loads",
+        _TOKENIZER_FOLDER,
+        "if known is not None and known != _sha256(file):",
+        "if False:",
+        _REFUSED,
     ),
-    Fault("a real space mark lost", _TOKENIZER, "self._space_mark if i else []", "[]", _LOSSLESS),
+    Fault("a real space mark lost", _PIECES, "self._space_mark if i else []", "[]", _LOSSLESS),
     Fault(
         "chat tokens have bytes",
-        _TOKENIZER,
+        _PIECES,
         "if self._spm.IsControl(id) or self._spm.IsUnknown(id):",
         "if self._spm.IsUnknown(id):",
         "tests/test_tokenizer.py::test_sentencepiece_keeps_the_same_interface",
     ),
     Fault(
         "ids above a byte decoded",
-        _TOKENIZER,
+        _BYTES,
         "max(values) < BYTE_VALUES",
         "max(values) <= BYTE_VALUES",
         "tests/test_tokenizer.py::test_decode_shows_what_is_not_utf8_and_refuses_what_is_no_byte",

@@ -172,8 +172,8 @@ FAULTS = (
     Fault(
         "a changed folder passes",
         _INTEGRITY,
-        '    if bad:\n        raise ValueError(f"not what',
-        '    if False:\n        raise ValueError(f"not what',
+        "    if bad:\n        raise Damaged(folder",
+        "    if False:\n        raise Damaged(folder",
         _ROWS,
     ),
     Fault(
