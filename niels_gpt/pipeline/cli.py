@@ -302,7 +302,7 @@ def summary() -> None:
 
         missing = [path for path in _SUMMARISED if not Path(path).is_file()]
         if missing:
-            raise ValueError(f"{', '.join(missing)} not there yet: run `dvc repro` first")
+            raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
         scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
         question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
         typer.echo(f"\n{'model':<10}{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")

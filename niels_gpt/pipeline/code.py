@@ -129,8 +129,8 @@ def _said(node: Any) -> Any:
     if not isinstance(node, ast.AST):
         return f"{type(node).__name__} {node!r}"
     parts = {name: value for name, value in ast.iter_fields(node) if name not in _NOT_SAID}
-    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    if documented and ast.get_docstring(node, clean=False) is not None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
         parts["body"] = parts["body"][1:]
     if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends a format in an empty string, others do not
         parts["values"] = [part for part in node.values if getattr(part, "value", None) != ""]

@@ -19,7 +19,7 @@ def only_code_changed(status: dict[str, Any]) -> list[str]:
 
 def _is_of_code(change: Any) -> bool:
     """DVC's form: {"changed deps": {path: how}}, or a word like "changed command"."""
-    deps = change.get("changed deps") if isinstance(change, dict) else None
+    deps = change.get("changed deps", {}) if isinstance(change, dict) else {}
     return bool(deps) and all(dep.startswith(f"{layout.CODE}/") for dep in deps)
 
 
