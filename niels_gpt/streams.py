@@ -1,7 +1,7 @@
 """Byte streams of the three v0 sources, with a disk cache of their own for use as a library.
 
-The pipeline does not come this way: there DVC's hashes decide what is rebuilt. Here a .meta.json beside each .bin
-does, by count, size and modification time.
+The pipeline does not come this way: there hashes decide what is rebuilt. Here a .meta.json beside each .bin does, by
+count, size and modification time.
 """
 
 from __future__ import annotations

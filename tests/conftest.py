@@ -86,6 +86,8 @@ class Repo:
 
     def stage(self, name: str, key: str = "") -> subprocess.CompletedProcess[str]:
         """One stage by itself, without DVC around it."""
+        if not (self.path / "cache/code").exists():
+            self.run("python", "-m", "stages.code")
         module, address = name.removesuffix("_chat"), f"{name}@{key}" if key else name
         return self.run("python", "-m", f"stages.{module}", check=False, env={"DVC_STAGE": address})
 

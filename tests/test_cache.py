@@ -188,7 +188,7 @@ def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
     (tmp_path / "c/shard_cut.bin").write_bytes(b"\1")
     source = {"val_name": "v", "train": {"shards": shards}, "val": {"shards": []}}
     write_json(tmp_path / "mix.json", {"vocab_size": 260, "sources": {"x": source}})
-    with pytest.raises(ValueError, match="tokens differ from the mix") as error:
+    with pytest.raises(ValueError, match="differs from what the mix was made of") as error:
         open_mix(tmp_path / "mix.json", root=tmp_path)
     for part in ("shard_high.bin (ids at or above V=260)", "shard_cut.bin (changed)", "shard_gone.bin (missing)"):
         assert part in str(error.value)

@@ -121,7 +121,7 @@ def test_a_shard_that_changed_is_named(built_repo: Repo) -> None:
         built_repo.stage("train"),
         "cache/pretrain/roam/train/shard_00000.bin (changed)",
         "cache/pretrain/wiki/val/shard_00000.bin (missing)",
-        "delete cache/pretrain/roam/train, cache/pretrain/wiki/val and run `dvc repro`",
+        "delete cache/pretrain/roam, cache/pretrain/wiki and run `dvc repro`",
     )
 
 

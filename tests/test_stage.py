@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.damage import Damaged
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.graph import sentence_with_remedy
 from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
 from tests.conftest import ROOT, Repo
 
@@ -90,6 +92,24 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
     )
     sentence = "ERROR: train@a b: DVC_STAGE says so, but this is stages.load: run it with `dvc repro`\n"
     assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
+
+
+def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) -> None:
+    def said(path: str, *others: str) -> str:
+        return sentence_with_remedy(Damaged(path, "is damaged", others=others)).removeprefix(f"{path} is damaged")
+
+    assert said("cache/mix.json") == "; delete cache/mix.json and run `dvc repro`"
+    assert said("models/pretrain/best.pt") == "; delete models/pretrain and run `dvc repro`"
+    both = said("cache/split/a/train.npy", "cache/raw/a/documents.parquet", "cache/raw/a/source.json")
+    assert both == "; delete cache/raw/a, cache/split/a and run `dvc repro`"
+    assert said("elsewhere/best.pt") == said("cache/mix.json.bak") == ""
+    assert run_module(
+        project, "from niels_gpt.files.damage import Damaged; raise Damaged('cache/mix.json', 'is bad')"
+    ) == (
+        1,
+        "",
+        "ERROR: mix: cache/mix.json is bad; delete cache/mix.json and run `dvc repro`\n",
+    )
 
 
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])

@@ -94,6 +94,8 @@ def holding_to(record: Path) -> Iterator[None]:
 
     In between, what has been imported may be edited: the run does not see it.
     """
+    if not record.is_file():
+        raise ValueError(f"{record} is not there yet: `dvc repro` writes it before it runs the stage")
     name = record.relative_to(layout.CODE).with_suffix("").as_posix()
     stage, _, kind = name.partition("/")
     recorded, now = json.loads(read_text(record)), code_of(stage, Path(), kind=kind)
