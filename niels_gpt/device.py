@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from dataclasses import dataclass
-
-import torch
 
 # Names of <malloc.h>.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
@@ -43,11 +42,22 @@ def use_allocation(allocation: Allocation) -> None:
 
 def get_device() -> str:
     """The interfaces seed's rule: "mps" on Apple Silicon, else "cpu"."""
+    import torch  # here and below: who only checks a name does not wait for it
+
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def check_device_name(name: str) -> str:
+    """Refuse a name that is no device's on any machine."""
+    if not re.fullmatch(r"auto|(?:cpu|cuda|mps)(?::\d+)?", name):
+        raise ValueError(f"{name!r} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second of several")
+    return name
 
 
 def resolve_device(name: str) -> str:
     """`auto` takes cuda, then mps, then cpu; any other name is taken at its word, if it is there."""
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else get_device()
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -61,6 +71,8 @@ def resolve_device(name: str) -> str:
 def prepare_device(name: str, *, threads: int) -> str:
     """The device to compute on, with so many CPU threads (0: all). Of several processes each has a GPU of its own."""
     if threads:
+        import torch
+
         torch.set_num_threads(threads)
     use_allocation(KEEP_FREED)
     device, local = resolve_device(name), os.environ.get("LOCAL_RANK")

@@ -156,8 +156,22 @@ def test_v0_is_the_seeds() -> None:
         ({"train.B": 2**63}, [f"train.B is {2**63}", "less than"]),
         ({"model.rope_theta": float("inf")}, ["model.rope_theta is inf", "finite"]),
         ({"splice.dataset_name": "oasst1"}, ["splice.dataset_name is 'oasst1', which is no source", "'roam'"]),
-        ({"memorize.chunk_size": 129}, ["memorize.chunk_size is 129: it must fit into model.T=128"]),
+        ({"memorize.chunk_size": 129}, ["memorize.chunk_size: 129 must fit into model.T=128"]),
         ({"memorize.prompt_tokens": 100}, ["memorize.prompt_tokens: 100 must be less than chunk_size=100"]),
+        ({"runtime.device": "tpu"}, ["runtime.device: 'tpu' is no device: use auto, cpu, mps, cuda"]),
+        ({"runtime.device": "cuda:x"}, ["runtime.device: 'cuda:x' is no device"]),
+        ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows a step"]),
+        ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
+        (
+            {"splice.spans.content_start_mode": "cyclic_roll", "splice.spans.content_stride": 0},
+            ["splice.spans: suffix_starts goes with content_start_mode coverage_balanced only", "content_stride is 0"],
+        ),
+        ({"splice.doc_index": 1}, ["splice.doc_index: doc_index names one document, num_docs is 3"]),
+        (
+            {"splice.restrict_to_training_subset": True, "p_train.primer": 0},
+            ["splice.restrict_to_training_subset: it is true, but p_train.primer is 0"],
+        ),
+        ({"train.beta1": float("nan")}, ["train.beta1 is nan", "finite"]),
         ({"sources.roam.split": {"by": "given"}}, ["sources.roam.split: roam brings no split of its own"]),
         (
             {"sources.roam.load": {"kind": "text", "held_out_tail": 0.1}},

@@ -146,8 +146,7 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     cfg = ModelConfig(V=V, **params["model"])
     out = {}
     for stage in ("train", "sft"):
-        settings = {key: value for key, value in params[stage].items() if key != "document_mask"}
-        train_cfg = TrainConfig(**settings)
+        train_cfg = TrainConfig(**params[stage])
         step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
         x = torch.randint(0, V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})

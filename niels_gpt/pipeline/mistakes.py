@@ -1,20 +1,13 @@
-"""Everything that is wrong in a file of parameters, a sentence each: pydantic's findings in words, and what one section
-says against another."""
+"""What is wrong with a value in a file of parameters, a sentence each: pydantic's findings in words."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
-
-from niels_gpt.data.mix import mix_probabilities
-
-_SOURCE_NAME = re.compile(r"[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -31,73 +24,6 @@ class ParamsError(ValueError):
     def __init__(self, problems: list[Problem], raw: dict[str, Any]) -> None:
         super().__init__("; ".join(problem.sentence for problem in problems))
         self.problems, self.raw = tuple(problems), raw
-
-
-def disagreements(raw: dict[str, Any], *, name: str) -> list[Problem]:
-    """What is wrong between sections. Of the raw mapping, so that a mistake elsewhere does not hide it; what has not
-    the form it should have is passed over, since that is a finding of its own."""
-    tables = {table: raw[table] if isinstance(raw.get(table), dict) else {} for table in ("sources", "chats")}
-    found = [*_bad_names(raw, tables), *_shared_val_names(tables), *_misfits(raw, tables["sources"])]
-    for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
-        weights, names = raw.get(table), list(map(str, tables[of]))
-        if isinstance(weights, dict) and names:
-            found += [((table,), text) for text in _bad_weights(weights, names, table, every=table != "p_val")]
-    return [Problem(path, f"{name}: {text}") for path, text in found]
-
-
-_Found = Iterator[tuple[tuple[str, ...], str]]
-
-
-def _bad_names(raw: dict[str, Any], tables: dict[str, dict[Any, Any]]) -> _Found:
-    names = {table: list(map(str, entries)) for table, entries in tables.items()}
-    for table, keys in names.items():
-        for key in keys:
-            if not _SOURCE_NAME.fullmatch(key):
-                yield (table, key), f"{table}: the name {key!r} must match [a-z0-9_]+: it becomes a folder and a stage"
-        if raw.get(table) == {}:
-            yield (table,), f"{table} is empty: it needs at least one"
-    for key in sorted(set(names["sources"]) & set(names["chats"])):
-        yield ("chats", key), f"{key!r} stands under sources and under chats: a name may be used once"
-
-
-def _shared_val_names(tables: dict[str, dict[Any, Any]]) -> _Found:
-    uses: dict[str, list[str]] = {}
-    for table, entries in tables.items():
-        for key, entry in entries.items():
-            if isinstance(val_name := _at(entry, "val_name"), str):
-                uses.setdefault(val_name, []).append(f"{table}.{key}")
-    for val_name, users in uses.items():
-        if len(users) > 1:
-            yield ("val_name",), f"val_name {val_name!r} is used by {' and '.join(users)}: each needs its own"
-
-
-def _misfits(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
-    learned, T, window = _at(raw, "splice", "dataset_name"), _at(raw, "model", "T"), _at(raw, "memorize", "chunk_size")
-    if isinstance(learned, str) and sources and learned not in sources:
-        known = sorted(map(str, sources))
-        yield ("splice",), f"splice.dataset_name is {learned!r}, which is no source; there are: {known}"
-    if isinstance(T, int) and isinstance(window, int) and window > T >= 1:
-        yield ("memorize",), f"memorize.chunk_size is {window}: it must fit into model.T={T}"
-
-
-def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool) -> Iterator[str]:
-    numbers = {str(key): w for key, w in weights.items() if isinstance(w, int | float) and not isinstance(w, bool)}
-    known = {key: weight for key, weight in numbers.items() if key in names}
-    # The check stops at what it finds first, and unknown names come first.
-    for part in (numbers, known) if known and known != numbers else (numbers,):
-        try:
-            mix_probabilities(part, names, name=table)
-        except ValueError as error:
-            yield str(error)
-    missing = sorted(set(names) - set(map(str, weights)))
-    if every and missing:
-        yield f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
-
-
-def _at(tree: Any, *path: str) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
 
 
 def explain(problem: Any, raw: dict[str, Any], *, shape: type[BaseModel], name: str) -> Problem:

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from annotated_types import Ge, Gt, MinLen, MultipleOf
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from niels_gpt.config import ModelConfig
+from niels_gpt.config import INT64, Count, Fraction, ModelConfig, Seed, TrainConfig
+from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.mistakes import ParamsError, Problem, disagreements, explain
-from niels_gpt.pipeline.sections import Section
+from niels_gpt.pipeline.mistakes import ParamsError, Problem, explain
+from niels_gpt.pipeline.rules import disagreements
+from niels_gpt.pipeline.sections import Section, section
 from niels_gpt.pipeline.yaml12 import parse_with_repeats
+from niels_gpt.splice.quotas import BalanceMode
+from niels_gpt.splice.selection import SelectMode
+from niels_gpt.splice.spans import SpanRules
+from niels_gpt.tokenizer.training import VocabSize
 
 _KERNELS = ("/dev", "/proc", "/sys")  # where there is no text, only what the kernel makes up
 
-Count = Annotated[int, Field(ge=1, lt=2**63)]
-Budget = Annotated[int, Field(ge=1, lt=2**63)] | None
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Budget = Count | None
+Texts = Annotated[list[Annotated[str, MinLen(1)]], MinLen(1)]
 
 
 class Load(Section):
@@ -172,152 +172,121 @@ class ChatSource(AnySource):
 
 
 class Byte(Section):
+    """256 byte values and four chat tokens."""
+
     kind: Literal["byte"]
-    corpus: Literal["stages/tokenizer.py"]  # nothing to train on
+    corpus: Annotated[Literal["stages/tokenizer.py"], "what DVC watches: bytes need no text to train on"]
 
 
 class SentencePiece(Section):
+    """Pieces trained on train rows; every byte and the four chat tokens are in it too."""
+
     kind: Literal["sentencepiece"]
-    corpus: Literal["cache/split"]
-    vocab_size: Annotated[int, Field(ge=262, le=2**16)]  # every byte, the chat tokens; 16-bit ids
-    sample_bytes: Count
-    seed: Seed
+    corpus: Annotated[Literal["cache/split"], "what DVC watches: the splits, and through them the texts"]
+    vocab_size: Annotated[VocabSize, "pieces, bytes and chat tokens together"]
+    sample_bytes: Annotated[Count, "text to train on, at the most"]
+    seed: Annotated[Seed, "of the choice of that text"]
 
 
 class Shard(Section):
-    shard_bytes: Annotated[int, Field(ge=2, multiple_of=2)]
+    shard_bytes: Annotated[int, Ge(2), MultipleOf(2), INT64, "size of a shard file"]
 
 
-class Model(Section):
-    T: Count
-    C: Count
-    L: Count
-    H: Count
-    d_ff: Count
-    dropout: Fraction
-    rope_theta: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-    @field_validator("H")
-    @classmethod
-    def _divides_the_width(cls, H: int, info: ValidationInfo) -> int:
-        if "C" in info.data:
-            ModelConfig(C=info.data["C"], H=H)
-        return H
-
+class ModelSection(Section):
     def config(self, *, V: int) -> ModelConfig:
         return ModelConfig(V=V, **self.model_dump())
 
 
-class Schedule(Section):
-    seed: Seed
-    total_steps: Count
-    B: Count
-    base_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    min_lr: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    warmup_steps: Annotated[int, Field(ge=0)]
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    beta1: Fraction
-    beta2: Fraction
-    grad_clip: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    eval_every: Count
-    precision: Literal["float32", "bf16"]
-    optimizer: Literal["adamw", "muon"]
+if TYPE_CHECKING:  # a section has the fields of its dataclass
 
+    class Model(ModelSection, ModelConfig): ...
 
-class Train(Schedule):
-    """Validated on so many random batches; splice has a fixed grid of spans instead."""
+    class Schedule(Section, TrainConfig): ...
 
-    eval_steps: Count
+    class Spans(Section, SpanRules): ...
 
-
-class PretrainTrain(Train):
-    document_mask: bool
+    Pretraining = FineTuning = Schedule
+else:
+    Model = section(ModelConfig, without={"V"}, base=ModelSection)  # V is the tokenizer's
+    _MIX = {"p_train", "p_val"}  # tables of their own
+    Pretraining = section(TrainConfig, without=_MIX)
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"})
+    Schedule = section(TrainConfig, without=_MIX | {"document_mask", "eval_steps"})  # splice validates on a fixed grid
+    Spans = section(SpanRules, without={"S"})
 
 
 class Eval(Section):
-    B: Count
-    max_tokens: Budget
-    prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    questions: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    max_new_tokens: Count
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    top_k: Annotated[int, Field(ge=1)] | None
-    seed: Seed
-
-
-class Spans(Section):
-    """Which spans of a document are placed where in a frame."""
-
-    mode: Literal["splice", "slide"]
-    content_start_mode: Literal["anchor_start", "slide_within", "cyclic_roll", "coverage_balanced"]
-    content_length: Annotated[int, Field(ge=2)] | None
-    content_stride: Count
-    offset_stride: Count
-    offset_bound: Literal["tight", "loose"]
-    min_copy_len: Annotated[int, Field(ge=2)]
-    alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    adaptive_k: bool
-    include_tail: bool
-    suffix_starts: bool
-    offset_jitter: Annotated[int, Field(ge=0)]
-    jitter_mode: Literal["uniform", "low_discrepancy"]
+    B: Annotated[Count, "rows scored at once"]
+    max_tokens: Annotated[Budget, "held-out tokens scored of a source, spread evenly; null: all"]
+    prompts: Annotated[Texts, "first words of the samples in metrics/samples.md"]
+    questions: Annotated[Texts, "what the fine-tuned model is asked there"]
+    max_new_tokens: Annotated[Count, "the longest sample, in tokens"]
+    temperature: Annotated[float, Ge(0), "of sampling; 0 always takes the likeliest token"]
+    top_k: Annotated[Budget, "samples are drawn from so many of the likeliest tokens; null: from all"]
+    seed: Annotated[Seed, "of the samples"]
 
 
 class Splice(Section):
-    dataset_name: str
-    num_docs: Count
-    min_doc_length: Budget
-    max_doc_length: Budget
-    doc_select_mode: Literal["first", "longest", "shortest", "random"]
-    doc_index: Annotated[int, Field(ge=0)] | None
-    strict_num_docs: bool
-    restrict_to_training_subset: bool
+    dataset_name: Annotated[str, "source of the documents to learn by heart"]
+    num_docs: Annotated[Count, "documents"]
+    min_doc_length: Annotated[Budget, "shortest document to choose, in tokens"]
+    max_doc_length: Annotated[Budget, "longest document to choose, in tokens"]
+    doc_select_mode: Annotated[SelectMode, "which of those of allowed length"]
+    doc_index: Annotated[Annotated[int, Ge(0), INT64] | None, "one document by number, for num_docs: 1"]
+    strict_num_docs: Annotated[bool, "false fills up with the longest where too few are of that length"]
+    restrict_to_training_subset: Annotated[
+        bool, "true: only documents that pretraining draws from, within the source's shard.max_train_tokens"
+    ]
     spans: Spans
-    balance_mode: Literal["by_temperature", "by_coverage", "by_document"]
-    balance_tau: Annotated[float, Field(allow_inf_nan=False)]
-    epoch_length: Budget
-    shuffle: bool
+    balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"]
+    balance_tau: Annotated[float, "the power in by_temperature"]
+    epoch_length: Annotated[Budget, "examples an epoch; null: every span once"]
+    shuffle: Annotated[bool, "another order in every epoch"]
     train: Schedule
 
 
 class Memorize(Section):
-    chunk_size: Annotated[int, Field(ge=2)]
-    prompt_tokens: Count
-    cursor_inc_tokens: Count
-    top_k: Budget
-    B: Count
+    """P(z): how likely the rest of a window is, word for word, given its first tokens."""
 
-    @field_validator("prompt_tokens")
-    @classmethod
-    def _shorter_than_the_window(cls, prompt_tokens: int, info: ValidationInfo) -> int:
-        if prompt_tokens >= info.data.get("chunk_size", float("inf")):
-            raise ValueError(f"{prompt_tokens} must be less than chunk_size={info.data['chunk_size']}")
-        return prompt_tokens
+    chunk_size: Annotated[int, Ge(2), INT64, "tokens of a window; at most model.T"]
+    prompt_tokens: Annotated[Count, "of these, the first are given; fewer than chunk_size"]
+    cursor_inc_tokens: Annotated[Count, "tokens from one window to the next"]
+    top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
+    B: Annotated[Count, "windows scored at once"]
 
 
 class Runtime(Section):
-    device: str
-    hub_patience_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    threads: Annotated[int, Field(ge=0)]
-    nproc: Count
-    compile: Literal["auto", True, False]
-    micro_batch_tokens: Budget
-    deterministic: bool
-    log_every: Count
-    checkpoint_every: Count
+    """How a run is executed: beyond rounding, never what comes out."""
+
+    device: Annotated[str, AfterValidator(check_device_name), "auto takes cuda, then mps, then cpu"]
+    hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
+    threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
+    nproc: Annotated[Count, "processes that train together; several GPUs need as many"]
+    compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
+    micro_batch_tokens: Annotated[
+        Budget, "gradient accumulation: most tokens through the model at once; null: the whole batch"
+    ]
+    deterministic: Annotated[bool, "on a GPU, equal runs to the bit; costs 6% of a step where T is above 256"]
+    log_every: Annotated[Count, "steps between lines of the log"]
+    checkpoint_every: Annotated[Count, "steps between checkpoints that an interrupted training goes on from"]
+
+
+Weights = dict[str, float]
 
 
 class Params(Section):
+    model_config = ConfigDict(allow_inf_nan=True)  # of weights, which a rule of their own looks at
+
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
     tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
     shard: Shard
-    p_train: dict[str, float]
-    p_val: dict[str, float]
-    p_sft: dict[str, float]
+    p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
+    p_val: Annotated[Weights, "what the loss during training is validated on"]
+    p_sft: Annotated[Weights, "how often a fine-tuning row comes from each source of chats"]
     model: Model
-    train: PretrainTrain
-    sft: Train
+    train: Pretraining
+    sft: FineTuning
     eval: Eval
     splice: Splice
     memorize: Memorize
@@ -346,7 +315,7 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
         params = Params.model_validate(raw)
     except ValidationError as error:
         problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
-    problems += disagreements(raw, name=name)
+    problems += disagreements(raw, name=name, wrong=[problem.path for problem in problems])
     if params is None or problems:
         raise ParamsError(problems, raw)
     return params, raw

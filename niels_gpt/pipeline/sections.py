@@ -15,10 +15,12 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def section(of: type, *, without: Collection[str] = (), with_defaults: bool = False) -> type[Section]:
+def section(
+    of: type, *, without: Collection[str] = (), with_defaults: bool = False, base: type[Section] = Section
+) -> type[Section]:
     """The fields of a dataclass as a section, but for those that are not written in params.yaml."""
     hints = get_type_hints(of, include_extras=True)
     keys: dict[str, Any] = {}
@@ -26,15 +28,4 @@ def section(of: type, *, without: Collection[str] = (), with_defaults: bool = Fa
         if field.name not in without:
             optional = with_defaults and field.default is not MISSING
             keys[field.name] = (hints[field.name], field.default if optional else ...)
-    return create_model(of.__name__, __base__=Section, __doc__=of.__doc__, **keys)
-
-
-def help_of(of: type) -> dict[str, str]:
-    """The line of help of every field that has one: the first string in its `Annotated`."""
-    hints = get_type_hints(of, include_extras=True)
-    found = {}
-    for field in fields(of):
-        lines = [part for part in getattr(hints[field.name], "__metadata__", ()) if isinstance(part, str)]
-        if lines:
-            found[field.name] = lines[0]
-    return found
+    return create_model(of.__name__, __base__=base, __doc__=of.__doc__, **keys)

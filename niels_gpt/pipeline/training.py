@@ -26,7 +26,7 @@ from niels_gpt.train.task import Task
 
 
 def train_config(settings: Schedule, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
-    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"document_mask"}))
+    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump())
 
 
 def trained_by_ranks(stage: Stage) -> bool:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
+from annotated_types import Ge, Le
+
+from niels_gpt.config import check_value
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS
 
-MAX_VOCAB = 1 << 16  # ids are stored in 16 bits
+# A piece at least beside every byte, the chat tokens and `unknown`; ids are stored in 16 bits.
+VocabSize = Annotated[int, Ge(BYTE_VALUES + len(SPECIAL_TOKENS) + 2), Le(1 << 16)]
 # Bytes of the model depend on the number of threads, so it is part of the definition and not of the machine.
 _THREADS = 4
 _CHUNK_CHARACTERS = 2000
@@ -22,8 +27,7 @@ def train_sentencepiece(texts: Iterable[str], *, vocab_size: int) -> bytes:
     """
     import sentencepiece
 
-    if not BYTE_VALUES + len(SPECIAL_TOKENS) < vocab_size <= MAX_VOCAB:
-        raise ValueError(f"tokenizer.vocab_size is {vocab_size:,}: it must be from 262 to {MAX_VOCAB:,} (16-bit ids)")
+    check_value("vocab_size", vocab_size, VocabSize)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.Train(
@@ -62,12 +66,9 @@ def _chunks(texts: Iterable[str]) -> Iterator[str]:
 def _explain(message: str, vocab_size: int) -> str:
     if largest := re.search(r"too high .*?<= (\d+)", message):
         return (
-            f"tokenizer.vocab_size is {vocab_size:,}: the corpus has pieces for {int(largest[1]):,} at the most; "
+            f"vocab_size is {vocab_size:,}: the corpus has pieces for {int(largest[1]):,} at the most; "
             "set it to that or less, or add text"
         )
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"tokenizer.vocab_size is {vocab_size:,}: its characters and bytes alone need {int(smallest[1]):,}; "
-            "set it higher"
-        )
+        return f"vocab_size is {vocab_size:,}: its characters and bytes alone need {int(smallest[1]):,}; set it higher"
     return f"the tokenizer could not be trained: {message}"
