@@ -15,6 +15,7 @@ import yaml
 
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
+from niels_gpt.pipeline.presets import complete_preset
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "params.yaml").read_text()
@@ -87,7 +88,7 @@ def test_the_key_set_is_frozen() -> None:
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
-    _, raw = parse_params(preset.read_text())
+    _, raw = parse_params(complete_preset(preset.read_text(), sample=TEXT))
     own = ("sources", "chats", "p_train", "p_val", "p_sft", "tokenizer")
     _, sample = parse_params(TEXT)
     assert {leaf for leaf in leaves(raw) if not leaf.startswith(own)} == {
@@ -99,8 +100,21 @@ def test_the_committed_parameters_are_the_sample() -> None:
     assert (ROOT / "presets/sample.yaml").read_text() == TEXT
 
 
+def test_a_preset_says_only_what_differs_from_the_sample() -> None:
+    others = [path.read_text() for path in sorted((ROOT / "presets").glob("*.yaml")) if path.stem != "sample"]
+    assert sum(len(text.splitlines()) for text in others) <= 200
+    for text in others:
+        for leaf, value in values_of(yaml.safe_load(text)).items():
+            if not leaf.startswith(("sources", "chats", "p_", "tokenizer")):
+                assert reduce(lambda node, part: node[part], leaf.split("."), RAW) != value, leaf
+
+
+def values_of(tree: dict[str, Any]) -> dict[str, Any]:
+    return {leaf: reduce(lambda node, part: node[part], leaf.split("."), tree) for leaf in leaves(tree)}
+
+
 def test_v0_is_the_seeds() -> None:
-    params, _ = parse_params((ROOT / "presets/v0.yaml").read_text())
+    params, _ = parse_params(complete_preset((ROOT / "presets/v0.yaml").read_text(), sample=TEXT))
     model = params.model.model_dump()
     assert model == {"T": 256, "C": 256, "L": 4, "H": 4, "d_ff": 1024, "dropout": 0.1, "rope_theta": 10000.0}
     assert (params.train.B, params.train.base_lr, params.train.min_lr, params.train.warmup_steps) == (

@@ -479,9 +479,30 @@ FAULTS = (
     Fault(
         "presets: keys that are gone stay",
         "niels_gpt/pipeline/presets.py",
-        "        del target[key]\n",
-        "        pass\n",
+        "if key not in wanted]:\n        del target[key]\n",
+        "if key not in wanted]:\n        pass\n",
         _CLI + "test_a_section_with_other_keys_comes_whole_from_the_preset",
+    ),
+    Fault(
+        "presets: the sample's sources stay",
+        "niels_gpt/pipeline/presets.py",
+        "is_table=key in tables",
+        "is_table=False",
+        _CLI + "test_a_preset_is_the_sample_where_it_says_nothing_else",
+    ),
+    Fault(
+        "presets: another kind of tokenizer keeps the sample's keys",
+        "niels_gpt/pipeline/presets.py",
+        'for key in ("kind", "by"))',
+        "for key in ())",
+        _CLI + "test_a_preset_is_the_sample_where_it_says_nothing_else",
+    ),
+    Fault(
+        "presets: headings are lost with the section before them",
+        "niels_gpt/pipeline/presets.py",
+        "        container.ca.items.setdefault(last, comment)\n",
+        "        pass\n",
+        _CLI + "test_a_preset_is_the_sample_where_it_says_nothing_else",
     ),
     Fault(
         "presets: a section is always taken whole",

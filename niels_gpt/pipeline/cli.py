@@ -66,7 +66,7 @@ def _group() -> None:
 @app.command()
 def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml: sample, v0")]) -> None:
     """Write a preset's values into params.yaml. Your comments stay where they are."""
-    from niels_gpt.pipeline.presets import apply_preset
+    from niels_gpt.pipeline.presets import apply_preset, complete_preset
 
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
@@ -80,6 +80,8 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         from niels_gpt.pipeline.yaml12 import parse_yaml
 
         wanted = read_text(chosen)
+        parse_yaml(wanted, name=str(chosen))
+        wanted = complete_preset(wanted, sample=read_text(PRESETS / "sample.yaml"))
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
         try:
