@@ -60,7 +60,8 @@ def wanted(annotation: Any) -> str:
     """In words, what an annotation allows."""
     kind, bounds = _parts(annotation)
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(str(choice) for choice in get_args(kind))}"
+        *choices, last = (str(choice).lower() if choice in (True, False) else choice for choice in get_args(kind))
+        return f"one of {', '.join(choices)}, {last}" if choices else last
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(wanted(member) for member in get_args(kind))
     _, name = _KINDS.get(get_origin(kind) or kind, (None, "a table"))

@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import re
+import subprocess
+import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def leaves(tree: Any, prefix: str = "") -> set[str]:
 
 
 def test_the_key_set_is_frozen() -> None:
-    """A new key is a change of the public surface: write it here as well, and into the README's table."""
+    """A new key is a change of the public surface: write it here as well."""
     params, raw = parse_params(TEXT)
     assert isinstance(params, Params)
     source = ["input", "remote", "val_name", "load.kind", "shard.max_train_tokens", "shard.max_val_tokens", "split.by"]
@@ -84,6 +86,43 @@ def test_the_key_set_is_frozen() -> None:
         *(f"runtime.{key}" for key in ["nproc", "compile", "micro_batch_tokens", "deterministic"]),
     }
     assert leaves(raw) == expected
+
+
+PAGE = (ROOT / "docs/parameters.md").read_text()
+
+
+def test_the_list_of_parameters_is_what_the_command_prints() -> None:
+    command = [sys.executable, "-m", "niels_gpt.pipeline.params"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == PAGE
+
+
+def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
+    rows = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
+    told = {name.strip("`"): (sample, what) for name, _, sample, what in rows if ".NAME" not in name}
+    for leaf, value in values_of(RAW).items():
+        tables = ("sources", "chats", "p_train", "p_val", "p_sft")
+        if leaf == "tokenizer.kind":
+            assert f"### tokenizer of kind {value}\n" in PAGE
+        elif leaf.startswith(tables):
+            named = re.sub(r"^(\w+)\.\w+", r"\1.NAME", leaf)
+            assert f"| `{named}` |" in PAGE or leaf.endswith((".kind", ".by"))
+        else:
+            sample, what = told.pop(leaf)
+            assert (json.loads(sample.strip("`")), bool(what)) == (value, True), leaf
+    assert not told
+
+
+def test_the_list_says_what_is_allowed() -> None:
+    for row in (
+        "| `model.T` | at least 1 and a whole number | `128` | context length in tokens |",
+        "| `train.beta1` | a number, at least 0 and below 1 | `0.9` |",
+        "| `splice.spans.content_length` | at least 2 and a whole number or null | `null` |",
+        '| `runtime.compile` | one of auto, true, false | `"auto"` |',
+        "| `shard.shard_bytes` | at least 2, a multiple of 2 and a whole number |",
+        "| `eval.questions` | a list and not shorter than 1 |",
+        "### sources.NAME.load of kind roam\n\nNothing else.\n",
+    ):
+        assert row in PAGE
 
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)

@@ -81,17 +81,17 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[type[Bas
         inner: list[Any] = []
         for at in found:
             if get_origin(at) is dict:
-                inner += _members(get_args(at)[1])
+                inner += members(get_args(at)[1])
             elif part in getattr(at, "model_fields", {}):
-                inner += _members(at.model_fields[part].annotation)
+                inner += members(at.model_fields[part].annotation)
         found = inner
     return [section for section in found if hasattr(section, "model_fields")]
 
 
-def _members(annotation: Any) -> list[Any]:
+def members(annotation: Any) -> list[Any]:
     """The alternatives in an annotation: itself, or what it joins by `|`."""
     if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
+        return members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [member for part in get_args(annotation) for member in _members(part)]
+        return [member for part in get_args(annotation) for member in members(part)]
     return [annotation]

@@ -258,7 +258,7 @@ class Memorize(Section):
 class Runtime(Section):
     """How a run is executed: beyond rounding, never what comes out."""
 
-    device: Annotated[str, AfterValidator(check_device_name), "auto takes cuda, then mps, then cpu"]
+    device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
     threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
     nproc: Annotated[Count, "processes that train together; several GPUs need as many"]
@@ -319,3 +319,9 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     if params is None or problems:
         raise ParamsError(problems, raw)
     return params, raw
+
+
+if __name__ == "__main__":  # docs/parameters.md
+    from niels_gpt.pipeline.reference import list_parameters
+
+    print(list_parameters(Params, read_params(layout.PRESETS / "sample.yaml")[1]), end="")
