@@ -233,6 +233,18 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
 
 
+def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
+    """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
+    text = (finished / "params.yaml").read_text()
+    written = text.replace("  base_lr: 0.004\n", "  base_lr: 1e-05\n").replace("  wiki: 0.784\n", "  wiki: 5e-01\n")
+    assert written.count("1e-05") == written.count("5e-01") == 1
+    (finished / "params.yaml").write_text(written)
+    assert "wiki             0.5" in run("inspect", "mix")
+    shown = run("doctor")
+    assert "BAD" not in shown
+    assert "train will take about" in shown
+
+
 def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
     text = (finished / "params.yaml").read_text()
     weights = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}

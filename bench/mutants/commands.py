@@ -400,15 +400,15 @@ FAULTS = (
     Fault(
         "yaml: depth not counted",
         "niels_gpt/pipeline/yaml12.py",
-        "self._depth += 1",
-        "self._depth += 0",
+        "        depth += 1\n",
+        "        depth += 0\n",
         _CLI + "test_a_params_file_that_is_none_is_refused_by_every_command",
     ),
     Fault(
         "yaml: depth never given back",
         "niels_gpt/pipeline/yaml12.py",
-        "self._depth -= 1",
-        "self._depth -= 0",
+        "        depth -= 1\n",
+        "        depth -= 0\n",
         _YAML + "test_aliases_are_as_good_as_what_they_stand_for",
     ),
     Fault(
@@ -421,16 +421,39 @@ FAULTS = (
     Fault(
         "yaml: a key twice in a list",
         "niels_gpt/pipeline/yaml12.py",
-        "found += [repeat for item in node.value for repeat in _repeats(item)]",
-        "found += []",
+        "return found + [repeat for child in _children(node) for repeat in _repeats(child)]",
+        "return found",
         _YAML + "test_broken_yaml_gets_a_place",
     ),
     Fault(
-        "yaml: 010 is eight",
+        "yaml: version 1.1",
         "niels_gpt/pipeline/yaml12.py",
-        "return sign * int(digits)  #",
-        "return sign * int(digits, 8 if digits.startswith('0') else 10)  #",
+        "    yaml.allow_duplicate_keys = True\n",
+        "    yaml.allow_duplicate_keys, yaml.version = True, (1, 1)\n",
         _YAML + "test_a_scalar_reads_as_dvc_reads_it",
+    ),
+    Fault(
+        "yaml: a key twice hides all else",
+        "niels_gpt/pipeline/yaml12.py",
+        "    yaml.allow_duplicate_keys = True\n",
+        "",
+        _PARAMS + "test_a_mistake_hides_no_other",
+    ),
+    Fault(
+        "yaml: what is merged is said twice",
+        "niels_gpt/pipeline/yaml12.py",
+        '        repeats = [f"{name} {repeat}" for repeat in _repeats(root)]\n'
+        "        return yaml.constructor.construct_document(root), repeats\n",
+        "        document = yaml.constructor.construct_document(root)\n"
+        '        return document, [f"{name} {repeat}" for repeat in _repeats(root)]\n',
+        _YAML + "test_aliases_are_as_good_as_what_they_stand_for",
+    ),
+    Fault(
+        "yaml: a number that no message can hold",
+        "niels_gpt/pipeline/yaml12.py",
+        'if kind == "int" and len(node.value) > _MOST_DIGITS:',
+        "if False:",
+        _YAML + "test_broken_yaml_gets_a_place",
     ),
     # sentences
     Fault(
