@@ -81,7 +81,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
 
         wanted = read_text(chosen)
         parse_yaml(wanted, name=str(chosen))
-        wanted = complete_preset(wanted, sample=read_text(PRESETS / "sample.yaml"))
+        wanted = complete_preset(wanted, sample=read_text(layout.PRESETS / "sample.yaml"))
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
         try:

@@ -47,8 +47,9 @@ def _collect(path: tuple[str, ...], field: FieldInfo, value: Any, *, title: str,
     for kind in kinds:
         keys, values = kind.model_fields, value if isinstance(value, dict) else {}
         if tag:
-            (word,) = get_args(keys[tag].annotation)
-            title, values = f"### {'.'.join(path)} of {tag} {word}", values if values.get(tag) == word else {}
+            words = get_args(keys[tag].annotation)
+            title = f"### {'.'.join(path)} of {tag} {' or '.join(words)}"
+            values = values if values.get(tag) in words else {}
             tables[title] = []
         for key in keys:
             if key != tag:
