@@ -7,6 +7,7 @@ has a default but those of a source of one's own text, which is two lines.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -197,15 +198,20 @@ class ModelSection(Section):
         return ModelConfig(V=V, **self.model_dump())
 
 
-if TYPE_CHECKING:  # a section has the fields of its dataclass
+if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's way to hand them on
 
-    class Model(ModelSection, ModelConfig): ...
+    class _Section:
+        model_dump: Callable[..., dict[str, Any]]
 
-    class Schedule(Section, TrainConfig): ...
+    class Model(_Section, ModelConfig):
+        config: Callable[..., ModelConfig]
 
-    class Spans(Section, SpanRules): ...
+    class Schedule(_Section, TrainConfig): ...
 
-    Pretraining = FineTuning = Schedule
+    class Spans(_Section, SpanRules): ...
+
+    Pretraining = Schedule
+    FineTuning = Schedule
 else:
     Model = section(ModelConfig, without={"V"}, base=ModelSection)  # V is the tokenizer's
     _MIX = {"p_train", "p_val"}  # tables of their own

@@ -95,7 +95,7 @@ def _check_nodes(root: Node, constructor: BaseConstructor) -> None:
 def _check_scalar(node: Node, constructor: BaseConstructor) -> None:
     if any("\ud800" <= character <= "\udfff" for character in node.value):
         raise _refusal("half a character (a lone surrogate) in a text", node)
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
     if kind == "merge":  # `<<`, which stands for the keys of another mapping
         return
     try:
