@@ -85,6 +85,13 @@ def test_what_explains_the_code_is_not_in_its_fingerprint(what: str) -> None:
     assert fingerprint(SAME[what]) == fingerprint(MODULE)
 
 
+def test_the_help_of_a_setting_is_not_in_a_fingerprint_and_its_range_is() -> None:
+    setting = 'x: Annotated[Literal["a"] | int, Ge(1), "how long"] = 2'
+    assert fingerprint(setting.replace("how long", "for how long")) == fingerprint(setting)
+    for before, after in (("Ge(1)", "Ge(2)"), ('"a"', '"b"'), ("= 2", "= 3"), ("Annotated", "Other"), ("Ge", "Gt")):
+        assert fingerprint(setting.replace(before, after)) != fingerprint(setting)
+
+
 @pytest.mark.parametrize("what", OTHERS)
 def test_everything_else_is(what: str) -> None:
     before, after = OTHERS[what]

@@ -134,6 +134,9 @@ def _said(node: Any) -> Any:
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
         parts["body"] = parts["body"][1:]
+    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Annotated":  # a string there is help
+        noted = getattr(node.slice, "elts", [])
+        parts["slice"] = [note for note in noted if not isinstance(getattr(note, "value", None), str)]
     if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends a format in an empty string, others do not
         parts["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
     return [type(node).__name__, *([name, _said(part)] for name, part in parts.items() if part not in (None, []))]
