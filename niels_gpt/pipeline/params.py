@@ -173,7 +173,7 @@ class ChatSource(AnySource):
 
 class Byte(Section):
     kind: Literal["byte"]
-    corpus: Literal["stages/tokenizer.py"]  # nothing to train on
+    corpus: Literal["data/no-input.md"]  # nothing to train on
 
 
 class SentencePiece(Section):
