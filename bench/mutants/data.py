@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.mutants.fault import Fault
 
-_FILES = "niels_gpt/data/files.py"
+_FILES = "niels_gpt/data/readers/files.py"
 _HUB = "niels_gpt/data/hub.py"
 _OASST1 = "niels_gpt/data/oasst1.py"
 _LOAD = "stages/load.py"
@@ -155,26 +155,30 @@ FAULTS = (
     ),
     # Tables
     Fault(
-        "deep JSON is not caught", "niels_gpt/data/json_lines.py", "(ValueError, RecursionError)", "ValueError", _BAD
+        "deep JSON is not caught",
+        "niels_gpt/data/readers/json_lines.py",
+        "(ValueError, RecursionError)",
+        "ValueError",
+        _BAD,
     ),
     Fault(
         "half a character passes",
-        "niels_gpt/data/json_lines.py",
+        "niels_gpt/data/readers/json_lines.py",
         '        if "\\\\u" in text:\n',
         "        if False:\n",
         _BAD,
     ),
-    Fault("lines counted from 0", "niels_gpt/data/json_lines.py", "start=1", "start=0", _BAD),
+    Fault("lines counted from 0", "niels_gpt/data/readers/json_lines.py", "start=1", "start=0", _BAD),
     Fault(
         "UTF-16 cut at its line ends' bytes",
-        "niels_gpt/data/json_lines.py",
+        "niels_gpt/data/readers/json_lines.py",
         "        if number == 0 and (",
         "        if number == -1 and (",
         _ENCODINGS,
     ),
     Fault(
         "damaged text in parquet is not caught",
-        "niels_gpt/data/parquet_rows.py",
+        "niels_gpt/data/readers/parquet_rows.py",
         "(pa.ArrowException, OSError, UnicodeDecodeError)",
         "(pa.ArrowException, OSError)",
         "tests/test_text_loaders.py::test_a_damaged_parquet_file_is_named",
@@ -202,7 +206,7 @@ FAULTS = (
     ),
     Fault(
         "the last field is the text",
-        "niels_gpt/data/fields.py",
+        "niels_gpt/data/readers/fields.py",
         "    for value in sample.values():\n",
         "    for value in reversed(sample.values()):\n",
         "tests/test_fineweb_field_selection.py",
@@ -218,7 +222,7 @@ FAULTS = (
     ),
     Fault(
         "an empty table of a copy passes",
-        "niels_gpt/data/local_copy.py",
+        "niels_gpt/data/readers/local_copy.py",
         "        if not number:\n",
         "        if False:\n",
         _COPY,

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 
@@ -54,12 +55,7 @@ def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
 
 def source_kinds(root: Path) -> dict[str, str]:
     """{kind of source: its file}: a module says `KIND = "roam"`."""
-    found = {}
-    for path in sorted((root / _KINDS).glob("*.py")):
-        for node in _parsed(read_text(path)).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "KIND":
-                found[ast.literal_eval(node.value)] = path.relative_to(root).as_posix()
-    return found
+    return {kind: path.relative_to(root).as_posix() for kind, path in kind_files(root / _KINDS).items()}
 
 
 def closure(start: Collection[Path], root: Path, *, without: Collection[str] = ()) -> set[str]:
