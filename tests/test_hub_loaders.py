@@ -94,6 +94,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
             "splice.dataset_name": "wiki",
         }
     )
+    assert repo.stage("code").returncode == 0
     return repo
 
 
