@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from niels_gpt.cache.join import check_tokenizers, join_manifests
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import AnySource
+from niels_gpt.pipeline.sources import AnySource
 from niels_gpt.pipeline.stage import Stage, run_stage
 
 

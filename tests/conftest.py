@@ -22,7 +22,7 @@ from niels_gpt.pipeline.presets import apply_preset
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, object] = {
-    "tokenizer": {"kind": "byte", "corpus": "stages/tokenizer.py"},
+    "tokenizer": {"kind": "byte", "corpus": "data/no-input.md"},
     "model.T": 32,
     "model.C": 16,
     "model.L": 1,
@@ -164,6 +164,7 @@ def make_repo(path: Path) -> Repo:
     for note in sorted((ROOT / "data/roam/daily").glob("*.md"))[:6]:
         (path / "data/roam").mkdir(exist_ok=True)
         shutil.copy(note, path / "data/roam" / note.name)
+    shutil.copy(ROOT / "data/no-input.md", path / "data/no-input.md")
     dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
     (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:12]))
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from niels_gpt.data.documents import Chat, Document, write_chats, write_documents
+from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import to_dict
-from niels_gpt.data.documents import FILE_NAME, Document, write_documents
+from niels_gpt.data.documents import FILE_NAME, write_documents
+from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app

@@ -17,7 +17,8 @@ from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.eval.memorization import document_log_pz
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline.params import Params, SourceShard
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.sources import SourceShard
 from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore

@@ -72,7 +72,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubHandle]:
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     """A checkout whose sources are the six hub datasets."""
     repo = make_repo(tmp_path_factory.mktemp("repo") / "repo")
-    common = {"input": "stages/load.py", "remote": "store"}
+    common = {"input": "data/no-input.md", "remote": "store"}
     by_document = {"by": "document", "val_frac": 0.1, "seed": 42}
     repo.set_all(
         {
@@ -94,6 +94,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
             "splice.dataset_name": "wiki",
         }
     )
+    assert repo.stage("code").returncode == 0
     return repo
 
 

@@ -225,11 +225,24 @@ def test_v0_is_the_seeds() -> None:
             ["splice.restrict_to_training_subset: it is true, but p_train.primer is 0"],
         ),
         ({"train.beta1": float("nan")}, ["train.beta1 is nan", "finite"]),
-        ({"sources.roam.split": {"by": "given"}}, ["sources.roam.split: roam brings no split of its own"]),
+        (
+            {"sources.roam.split": {"by": "given"}},
+            ["sources.roam.split: by: given does not go with this load of kind roam: use by: document"],
+        ),
         (
             {"sources.roam.load": {"kind": "text", "held_out_tail": 0.1}},
-            ["sources.roam.split: held_out_tail already splits every document"],
+            ["sources.roam.split: by: document does not go with this load of kind text: use by: given"],
         ),
+        (
+            {"chats.dolly15k.split.by": "tree"},
+            ["chats.dolly15k.split: by: tree does not go with this load of kind dolly: use by: document"],
+        ),
+        (
+            {"chats.oasst1.split": {"by": "given"}},
+            ["chats.oasst1.split: by: given does not go with this load of kind oasst1: use by: tree or by: document"],
+        ),
+        ({"sources.roam.load.kind": "dolly"}, ["sources.roam.load: kind must be one of", "'roam'"]),
+        ({"chats.oasst1.load.max_messages": 1}, ["chats.oasst1.load.max_messages is 1", "greater than or equal to 2"]),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values: dict[str, object], sentences: list[str]) -> None:
@@ -369,7 +382,7 @@ def test_an_input_may_lie_anywhere_else(tmp_path: Path, monkeypatch: pytest.Monk
     for written in (
         "../notes",
         str(tmp_path / "notes"),
-        "stages/load.py",
+        "data/no-input.md",
         "data",
         "my cache",
         "Smørrebrød",

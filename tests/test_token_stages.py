@@ -13,7 +13,8 @@ import pytest
 from niels_gpt.cache.manifest import open_chats, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.chat_template import format_chat
-from niels_gpt.data.documents import Chat, Document, write_chats, write_documents
+from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage

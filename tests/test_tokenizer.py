@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.data.documents import Document, write_documents
+from niels_gpt.data.documents import write_documents
+from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import SentencePiece, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage

@@ -1,9 +1,4 @@
-"""Documents and chats on disk: one parquet file a source, one row each, written and read with flat memory.
-
-Every row has an `id` (unique within the source: a path, a title, a number) and a `split` (the one the source itself
-gives it, or null where splitting is ours to do). A document has a `text`; a chat has `messages`, and a `group` whose
-chats must not be torn apart by a split (the tree of a thread).
-"""
+"""Documents and chats on disk: one parquet file a source, one row each, written and read with flat memory."""
 
 from __future__ import annotations
 
@@ -17,6 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.damage import Damaged
+
 FILE_NAME = "documents.parquet"
 _S = pa.string()
 DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
@@ -26,27 +24,6 @@ CHAT_SCHEMA = pa.schema(
 # A row group is what a reader holds at once: whichever of the two bounds is met first closes it.
 _GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Document:
-    id: str
-    text: str
-    split: str | None = None
-
-    def bytes(self) -> int:
-        return len(self.text.encode("utf-8"))
-
-
-@dataclass(frozen=True)
-class Chat:
-    id: str
-    messages: list[dict[str, str]]
-    split: str | None = None
-    group: str | None = None
-
-    def bytes(self) -> int:
-        return sum(len(message["content"].encode("utf-8")) for message in self.messages)
 
 
 @dataclass(frozen=True)
@@ -140,9 +117,6 @@ def _opened(folder: Path) -> Iterator[pq.ParquetFile]:
                 raise pa.ArrowInvalid("its table of contents does not agree with itself")
             yield file
     except FileNotFoundError:
-        raise
+        raise Damaged(path, "is missing: make it again") from None
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{path} is damaged ({reason}): `dvc checkout {folder}`, or delete it and `dvc repro`"
-        ) from error
+        raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error

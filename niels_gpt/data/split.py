@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is held out is drawn by chance: single documents, or whole trees."""
+
+    val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
 
 
 def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
@@ -26,3 +38,9 @@ def split_groups(groups: Sequence[str], *, val_frac: float = 0.1, seed: int) -> 
     held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}
     train = [i for i, group in enumerate(groups) if group not in held_out]
     return train, [i for i, group in enumerate(groups) if group in held_out]
+
+
+def split_as_given(splits: Sequence[str | None]) -> tuple[list[int], list[int]]:
+    """The same where every item says what it is for; one that says neither is in neither."""
+    train, val = ([i for i, split in enumerate(splits) if split == name] for name in ("train", "val"))
+    return train, val

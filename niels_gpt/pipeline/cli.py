@@ -213,7 +213,7 @@ def doctor(
 def check() -> None:
     """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
     with one_sentence():
-        from niels_gpt.data.files import check_input
+        from niels_gpt.pipeline.inputs import check_input
 
         params, problems = _params_and_problems()
         faults = [visible(problem.sentence) for problem in problems]

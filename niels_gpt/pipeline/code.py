@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 
@@ -45,31 +46,25 @@ def describe_code(root: Path) -> dict[str, dict[str, str]]:
 
 
 def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
-    """{file: hash} of a stage's code; of a stage that loads, with one kind of source and without the others."""
-    kinds = source_kinds(root)
-    start = [root / "stages" / f"{stage}.py", *([root / kinds[kind]] if kind else [])]
-    files = closure(start, root, without={file for name, file in kinds.items() if kind and name != kind})
+    """{file: hash} of a stage's code; of a stage that loads, with that of one kind of source."""
+    start = [root / "stages" / f"{stage}.py", *([root / source_kinds(root)[kind]] if kind else [])]
+    files = closure(start, root)
     return {file: fingerprint(read_text(root / file)) for file in sorted(files)}
 
 
 def source_kinds(root: Path) -> dict[str, str]:
     """{kind of source: its file}: a module says `KIND = "roam"`."""
-    found = {}
-    for path in sorted((root / _KINDS).glob("*.py")):
-        for node in _parsed(read_text(path)).body:
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "KIND":
-                found[ast.literal_eval(node.value)] = path.relative_to(root).as_posix()
-    return found
+    return {kind: path.relative_to(root).as_posix() for kind, path in kind_files(root / _KINDS).items()}
 
 
-def closure(start: Collection[Path], root: Path, *, without: Collection[str] = ()) -> set[str]:
+def closure(start: Collection[Path], root: Path) -> set[str]:
     """Paths below `root` of the files in `start` and of all that they import, not looking beyond neutral ones."""
     seen: set[str] = set()
     todo = list(start)
     while todo:
         path = todo.pop()
         name = path.relative_to(root).as_posix()
-        if name in seen or name in without or _is_neutral(name) or not read_text(path).strip():
+        if name in seen or _is_neutral(name) or not read_text(path).strip():
             continue
         seen.add(name)
         todo += imported_files(path, root)

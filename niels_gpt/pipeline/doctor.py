@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -12,23 +11,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.data.files import check_input
+from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_files import broken_files
+from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch
 
-_PATIENCE_S = 3.0
 _MEASURED_S = 8.0
-_TRUE = {"1", "ON", "YES", "TRUE"}  # as the hub's own client reads it
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,15 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
     sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
-    unreachable = cache(_unreachable)  # asked once, and only where a source needs it
+    why_unreachable = cache(hub.why_unreachable)  # asked once, and only where a source needs it
     for name, source in sources.items():
         dataset = source["load"].get("dataset")
         if dataset is None:
             yield from _input(name, folder / source["input"], source["input"])
-        elif not offline:
-            yield Finding(f"{name}: {dataset} from the hub", unreachable())
-        elif _in_local_cache(dataset, source["load"].get("config")):
+        elif not hub.is_offline():
+            reason = why_unreachable()
+            yield Finding(f"{name}: {dataset} from the hub", reason and f"{reason}: connect, or use a local `input`")
+        elif hub.cached_commit(dataset, source["load"].get("config")):
             yield Finding(f"{name}: {dataset} from the local cache, since HF_HUB_OFFLINE is set")
         else:
             fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
@@ -101,28 +98,6 @@ def _input(name: str, path: Path, written: str) -> Iterator[Finding]:
     for fault in check_input(str(path)):
         what, _, fix = fault.rpartition(": ")
         yield Finding(f"{name}: {what}", fix)
-
-
-def _unreachable() -> str | None:
-    """What to do about the hub, where it does not answer."""
-    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((address.hostname or "", port), timeout=_PATIENCE_S).close()
-    except (OSError, ValueError) as error:
-        return f"{address.hostname} cannot be reached ({error}): connect, or use a local `input`"
-    return None
-
-
-def _in_local_cache(dataset: str, config: str | None) -> bool:
-    """Whether `datasets` has prepared it here before: CACHE/org___name/config/version/commit."""
-    from datasets.naming import camelcase_to_snakecase
-
-    *namespace, name = dataset.split("/")
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets")).expanduser()
-    folder = prepared / "___".join([*namespace, camelcase_to_snakecase(name)])
-    return any(file.is_file() for file in folder.glob(f"{config or '*'}/*/*/dataset_info.json"))
 
 
 def _size(path: Path) -> int:

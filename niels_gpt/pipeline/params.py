@@ -6,177 +6,36 @@ has a default but those of a source of one's own text, which is two lines.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, MinLen, MultipleOf
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
-from niels_gpt.config import INT64, Count, Fraction, ModelConfig, Seed, TrainConfig
+from niels_gpt.config import INT64, Count, ModelConfig, Seed, TrainConfig
 from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.mistakes import ParamsError, Problem, explain
 from niels_gpt.pipeline.rules import disagreements
 from niels_gpt.pipeline.sections import Section, section
+from niels_gpt.pipeline.sources import ChatSource, Source
 from niels_gpt.pipeline.yaml12 import parse_with_repeats
 from niels_gpt.splice.quotas import BalanceMode
 from niels_gpt.splice.selection import SelectMode
 from niels_gpt.splice.spans import SpanRules
 from niels_gpt.tokenizer.training import VocabSize
 
-_KERNELS = ("/dev", "/proc", "/sys")  # where there is no text, only what the kernel makes up
-
 Budget = Count | None
 Texts = Annotated[list[Annotated[str, MinLen(1)]], MinLen(1)]
-
-
-class Load(Section):
-    """What every loader may read from: a hub dataset, or (null) the file or folder in the source's `input`."""
-
-    dataset: str | None
-    revision: str | None
-
-
-class StreamedLoad(Load):
-    """A dataset too large to take whole: `max_documents`, or the source's token budgets, end the stream."""
-
-    split: str
-    shuffle_buffer: Annotated[int, Field(ge=1)] | None
-    seed: Seed
-    max_documents: Budget
-    bytes_per_token: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-
-
-class WikitextLoad(Load):
-    kind: Literal["wikitext"]
-    config: str
-
-
-class FinewebEduLoad(StreamedLoad):
-    kind: Literal["fineweb_edu"]
-    config: str
-
-
-class GutenbergLoad(StreamedLoad):
-    kind: Literal["gutenberg"]
-
-
-class RoamLoad(Section):
-    kind: Literal["roam"]
-
-
-class PrimerLoad(Section):
-    kind: Literal["primer"]
-    delimiter: Annotated[str, Field(min_length=1)]
-
-
-class TextLoad(Section):
-    """`glob`: which files of the folder; `front_matter: false` drops the YAML at a file's head; `held_out_tail`: so
-    much of the end of every document is held out (with `split: {by: given}`)."""
-
-    kind: Literal["text"]
-    glob: str | None = None
-    front_matter: bool = True
-    held_out_tail: Fraction = 0.0
-
-
-class DollyLoad(Load):
-    kind: Literal["dolly"]
-    include_system: bool
-    seed: Seed
-    max_documents: Budget
-
-
-class Oasst1Load(Load):
-    kind: Literal["oasst1"]
-    english_only: bool
-    max_messages: Annotated[int, Field(ge=2)]
-    seed: Seed
-    max_trees: Budget
-
-
-class OwnChatsLoad(Section):
-    kind: Literal["chat"]
-
-
-class GivenSplit(Section):
-    by: Literal["given"]
-
-
-class DocumentSplit(Section):
-    by: Literal["document"]
-    val_frac: Fraction
-    seed: Seed
-
-
-class TreeSplit(Section):
-    by: Literal["tree"]
-    val_frac: Fraction
-    seed: Seed
-
-
-class SourceShard(Section):
-    max_train_tokens: Budget
-    max_val_tokens: Budget
-
-
-class AnySource(Section):
-    input: Annotated[str, Field(min_length=1)]
-    remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-
-    @field_validator("input")
-    @classmethod
-    def _holds_text(cls, written: str) -> str:
-        """DVC hashes all of an input, and the loader reads it: a path with the project in it has no end."""
-        if not written.isprintable():
-            raise ValueError("a path of printable characters is needed")
-        path, project = Path(os.path.realpath(written)), Path.cwd()
-        if path == project or path in project.parents:
-            raise ValueError("the project itself lies in there: put the text in a folder of its own")
-        if path.is_relative_to(project) and path.relative_to(project).parts[0] in layout.WRITTEN_HERE:
-            raise ValueError(
-                f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
-            )
-        if any(path.is_relative_to(place) for place in _KERNELS):
-            raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
-        return written
-
-
-class Source(AnySource):
-    load: Annotated[
-        WikitextLoad | FinewebEduLoad | GutenbergLoad | RoamLoad | PrimerLoad | TextLoad, Field(discriminator="kind")
-    ]
-    split: Annotated[GivenSplit | DocumentSplit, Field(discriminator="by")]
-    shard: SourceShard
-
-    @field_validator("split")
-    @classmethod
-    def _fits_the_loader(cls, split: GivenSplit | DocumentSplit, info: ValidationInfo) -> GivenSplit | DocumentSplit:
-        load = info.data.get("load")
-        if load is None:  # was refused itself
-            return split
-        tail, given = isinstance(load, TextLoad) and load.held_out_tail > 0, split.by == "given"
-        if tail and not given:
-            raise ValueError("held_out_tail already splits every document: it goes with split {by: given}")
-        if given and not tail and not isinstance(load, WikitextLoad):
-            raise ValueError(f"{load.kind} brings no split of its own: use split {{by: document, val_frac, seed}}")
-        return split
-
-
-class ChatSource(AnySource):
-    load: Annotated[DollyLoad | Oasst1Load | OwnChatsLoad, Field(discriminator="kind")]
-    split: Annotated[DocumentSplit | TreeSplit, Field(discriminator="by")]
 
 
 class Byte(Section):
     """256 byte values and four chat tokens."""
 
     kind: Literal["byte"]
-    corpus: Annotated[Literal["stages/tokenizer.py"], "what DVC watches: bytes need no text to train on"]
+    corpus: Annotated[Literal["data/no-input.md"], "what DVC watches: bytes need no text to train on"]
 
 
 class SentencePiece(Section):

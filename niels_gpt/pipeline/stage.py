@@ -25,8 +25,9 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.dvc_files import keep_lock
 from niels_gpt.pipeline.graph import declaration, lookup, sentence_with_remedy
-from niels_gpt.pipeline.params import ChatSource, Params, Source, parse_params
+from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.sections import Section
+from niels_gpt.pipeline.sources import ChatSource, Source
 
 _SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
 _NOISE = {"__pycache__", ".DS_Store"}

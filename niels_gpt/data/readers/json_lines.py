@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from niels_gpt.data.files import decode_text, encoding_of_mark, read_bytes, read_lines
+from niels_gpt.data.readers.files import decode_text, encoding_of_mark, read_bytes, read_lines
 
 
 def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from niels_gpt.chat_format import ROLES
-from niels_gpt.data.json_lines import iter_json_lines
-from niels_gpt.data.text import text_files
-from niels_gpt.data.types import ChatMessage, ChatSample
+from niels_gpt.data.readers.files import text_files
+from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
 
 KIND = "chat"
+
+
+@dataclass(frozen=True)
+class Settings:
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+
+def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    for sample in iter_own_chats(request.path):
+        yield Chat.of(sample, id=sample.meta["index"])
 
 
 def iter_own_chats(path: str) -> Iterator[ChatSample]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from niels_gpt.data.files import opened
+from niels_gpt.data.readers.files import opened
 
 
 def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any]]]:

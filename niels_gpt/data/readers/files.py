@@ -13,7 +13,11 @@ import stat
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
+
+from niels_gpt.data.types import Document, PretrainSample
+from niels_gpt.files.progress import say_above_bar
 
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held whole, several times over; Arrow's own bound is twice as far
 _TOO_SHORT_TO_TELL = 64  # bytes; of so few the commonest encoding that is not UTF-8 is the better guess
@@ -27,13 +31,12 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_UNWATCHED = {".git", ".hg", ".dvc", "__pycache__", ".DS_Store"}  # DVC leaves these out by itself, or by .dvcignore
 _NO_FILES = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 _NEVER_STILL = ("/proc/", "/sys/")  # made up while they are read, some of them without an end
 
 
-def list_files(root_dir: str, suffixes: Collection[str]) -> list[str]:
-    """Absolute paths of all files below `root_dir` that end in one of `suffixes`, sorted.
+def list_files(root_dir: str, suffixes: Collection[str] | None = None) -> list[str]:
+    """Absolute paths of all files below `root_dir` that end in one of `suffixes` (None: in anything), sorted.
 
     Links are followed, each real folder once (a loop ends). Hidden files and folders (.obsidian, .trash, .git) are
     left out, and so is every file of another ending.
@@ -50,40 +53,11 @@ def list_files(root_dir: str, suffixes: Collection[str]) -> list[str]:
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
-        visible = [entry.path for entry in _entries(folder) if not entry.name.startswith(".")]
+        visible = [entry.path for entry in entries_of(folder) if not entry.name.startswith(".")]
         folders += [path for path in reversed(visible) if os.path.isdir(path)]
-        paths += [path for path in visible if os.path.splitext(path)[1] in suffixes and not os.path.isdir(path)]
+        chosen = [path for path in visible if suffixes is None or os.path.splitext(path)[1] in suffixes]
+        paths += [path for path in chosen if not os.path.isdir(path)]
     return sorted(paths)
-
-
-def check_input(path: str) -> list[str]:
-    """What is wrong with the file or folder of a source, a sentence each; nothing where it can be read and watched.
-
-    DVC reads every file of a folder that it watches, whatever its name, before a stage can say a word: at a FIFO it
-    waits for ever. A linked folder it passes over, so that text behind the link would change unseen. Links to files
-    are followed and watched.
-    """
-    if not os.path.isdir(path):
-        return list(_file_faults(path))
-    faults: list[str] = []
-    folders = [path]
-    while folders:
-        for entry in _entries(folders.pop()):
-            if entry.name in _UNWATCHED:
-                continue
-            hidden = any(part.startswith(".") for part in os.path.relpath(entry.path, path).split(os.sep))
-            if not os.path.isdir(entry.path):
-                faults += _file_faults(entry.path)
-            elif not _is_utf8(entry.name):
-                faults.append(_name_fault(entry.path))
-            elif not entry.is_symlink():
-                folders.append(entry.path)
-            elif not hidden:  # hidden ones nobody reads
-                faults.append(
-                    f"{entry.path} is a linked folder, which DVC does not watch: put the folder itself there, or make "
-                    f"a source of {os.path.realpath(entry.path)}"
-                )
-    return sorted(faults)
 
 
 def shown(path: str) -> str:
@@ -97,6 +71,38 @@ def unpacked_suffix(path: str) -> str:
     return os.path.splitext(name)[1] if suffix in (".gz", ".zst") else suffix
 
 
+def text_files(path: str, suffixes: tuple[str, ...], *, glob: str | None) -> Iterator[tuple[str, str]]:
+    """(file, its place below the folder) of a file or of all in a folder that have such an ending."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    if os.path.isfile(path):
+        if unpacked_suffix(path) not in suffixes:
+            raise ValueError(f"{path} is no text file: {', '.join(suffixes)} can be read")
+        yield os.path.abspath(path), os.path.basename(path)
+        return
+    found = False
+    for file in list_files(path, {*suffixes, ".gz", ".zst"}):
+        name = Path(file).relative_to(os.path.abspath(path)).as_posix()
+        if unpacked_suffix(file) in suffixes and (glob is None or PurePosixPath(name).match(glob)):
+            found = True
+            yield file, name
+    if glob is not None and not found:
+        raise ValueError(f"no file in {path} is called like {glob!r}: mend the glob, or leave it out for all")
+
+
+def file_documents(samples: Iterator[PretrainSample]) -> Iterator[Document]:
+    """Documents out of files; a file whose bytes were not UTF-8 is named once for each way that it was read."""
+    named: set[tuple[str, str]] = set()
+    for sample in samples:
+        file, encoding = sample.meta["file"], sample.meta["encoding"]
+        if encoding != "utf-8" and (file, encoding) not in named:
+            named.add((file, encoding))
+            damage = "what could not be read is shown as U+FFFD"
+            read_as = f"read as {encoding}" + (f": {damage}" if encoding.startswith("damaged") else "")
+            say_above_bar(f"  {file} is not UTF-8: {read_as}")
+        yield Document(id=sample.meta["path"], text=sample.text)
+
+
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked where its name says that it is packed."""
@@ -104,7 +110,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{path} does not exist")
-    for fault in _file_faults(path):
+    for fault in file_faults(path):
         raise ValueError(fault)
     try:
         # Not to wait, should it have become a FIFO since.
@@ -204,7 +210,8 @@ def _decoded(data: bytes, encoding: str) -> tuple[str, str]:
         return data.decode(encoding, errors="replace"), f"damaged {encoding.upper()}"
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def entries_of(folder: str) -> list[os.DirEntry[str]]:
+    """What lies in a folder, by name."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -212,10 +219,10 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         raise ValueError(f"the folder {shown(folder)} cannot be read ({error.strerror}): mend or remove it") from error
 
 
-def _file_faults(path: str) -> Iterator[str]:
+def file_faults(path: str) -> Iterator[str]:
     """Why this is no file to read, if it is none."""
-    if not _is_utf8(os.path.basename(path)):
-        yield _name_fault(path)
+    if fault := name_fault(path):
+        yield fault
         return
     try:
         mode = os.stat(path).st_mode
@@ -233,13 +240,10 @@ def _file_faults(path: str) -> Iterator[str]:
         yield f"{path} cannot be read as a file, it leads to {real}: remove it"
 
 
-def _is_utf8(name: str) -> bool:
+def name_fault(path: str) -> str | None:
+    """What is wrong with the name of a file or a folder: its bytes may be any."""
     try:
-        name.encode("utf-8")
+        os.path.basename(path).encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _name_fault(path: str) -> str:
-    return f"the name of {shown(path)} is not UTF-8, and DVC refuses it: rename it"
+        return f"the name of {shown(path)} is not UTF-8: rename it"
+    return None

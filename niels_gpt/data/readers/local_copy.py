@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import os
 
-from niels_gpt.data.files import check_input, decode_text, list_files, read_bytes, unpacked_suffix
-from niels_gpt.data.json_lines import iter_json_lines
-from niels_gpt.data.parquet_rows import iter_parquet_rows
+from niels_gpt.data.readers.files import decode_text, file_faults, list_files, read_bytes, unpacked_suffix
+from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
 
 
 def check_json(path: str) -> None:
     """A ValueError that names the file, and the line, if JSON in the copy cannot be read."""
-    for fault in check_input(path):
-        raise ValueError(fault)
+    for file in list_files(path) if os.path.isdir(path) else [path]:
+        for fault in file_faults(file):
+            raise ValueError(fault)
     for file in _files(path, ".jsonl"):
         number = 0
         for number, _, encoding in iter_json_lines(file):
