@@ -20,7 +20,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
 
 Renderer = Literal["transcript", "chat_tokens"]  # how chats are put to a model: as text, or with tokens of their own
 
-INT64 = Lt(2**63)  # what a tensor or a file can hold: no limit that anybody comes near
+INT64 = Lt(2**63)  # what a tensor or a file can hold
+_UNSAID = (INT64, Lt(math.inf))  # limits that nobody comes near
 Count = Annotated[int, Ge(1), INT64]
 Seed = Annotated[int, Ge(0), INT64]
 Fraction = Annotated[float, Ge(0), Lt(1)]
@@ -65,7 +66,7 @@ def wanted(annotation: Any) -> str:
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(wanted(member) for member in get_args(kind))
     _, name = _KINDS.get(get_origin(kind) or kind, (None, "a table"))
-    said = [f"{_BOUNDS[type(bound)][1]} {astuple(bound)[0]}" for bound in bounds if bound != INT64]
+    said = [f"{_BOUNDS[type(bound)][1]} {astuple(bound)[0]}" for bound in bounds if bound not in _UNSAID]
     *first, last = [*said, name] if kind is int else [name, *said]
     return f"{', '.join(first)} and {last}" if first else last
 
