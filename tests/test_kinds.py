@@ -12,7 +12,6 @@ import pytest
 
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.pipeline import code
-from niels_gpt.pipeline.sections import help_of, section
 from tests.conftest import ROOT, TINY, with_values
 
 TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
@@ -35,9 +34,7 @@ def test_every_kind_is_found_by_what_it_calls_itself() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_setting_of_a_kind_has_a_line_of_help_and_the_kind_a_place_in_the_page(name: str) -> None:
-    settings = source_kinds()[name].settings
-    assert set(help_of(settings)) == set(section(settings).model_fields)
+def test_every_kind_has_a_place_in_the_page(name: str) -> None:
     assert re.search(rf"\bkind: {name}\b|`{name}`", (ROOT / "docs/your-own-text.md").read_text())
 
 

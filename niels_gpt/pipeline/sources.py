@@ -9,9 +9,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from annotated_types import Ge, Lt, MinLen
+from annotated_types import MinLen
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
+from niels_gpt.config import Count
 from niels_gpt.data.kinds import Kind, source_kinds
 from niels_gpt.data.split import Drawn
 from niels_gpt.pipeline import layout
@@ -44,8 +45,8 @@ else:
 
 
 class SourceShard(Section):
-    max_train_tokens: Annotated[int, Ge(1), Lt(2**63)] | None
-    max_val_tokens: Annotated[int, Ge(1), Lt(2**63)] | None
+    max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
+    max_val_tokens: Annotated[Count | None, "the same of what is held out"]
 
     def tokens(self) -> int | None:
         """Both budgets together; None where one of them takes all."""
@@ -54,9 +55,13 @@ class SourceShard(Section):
 
 
 class AnySource(Section):
-    input: Annotated[str, MinLen(1)]
-    remote: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    input: Annotated[
+        str, MinLen(1), "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset"
+    ]
+    remote: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9_-]+$"), "where `dvc push` sends what is made of it: store (public) or private"
+    ]
+    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$"), "name of its held-out text in metrics"]
     load: Any
     split: Annotated[Split, Field(discriminator="by")]
 
