@@ -1,7 +1,7 @@
-"""Loaders: one module a kind of source, each yielding plain samples.
+"""Data loading: one module a kind of source (see kinds.py), and what is done with its rows.
 
-The names handed on here are looked up when they are asked for: whoever wants documents or a split runs no loader's
-code, so that an edit of a loader is no change of what comes after it.
+The names handed on here are looked up when they are asked for (lazy imports): whoever wants documents or a split does
+not import the loaders, so that an edit of a loader is no change of what comes after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Anybody's own chats: .jsonl (also .gz, .zst) with a line {"messages": [{"role": ..., "content": ...}, ...]} each."""
+"""Chats of one's own: .jsonl (also .gz, .zst) with a line {"messages": [{"role": ..., "content": ...}, ...]} each."""
 
 from __future__ import annotations
 

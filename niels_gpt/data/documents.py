@@ -1,4 +1,4 @@
-"""Documents and chats on disk: one parquet file a source, one row each, written and read with flat memory."""
+"""Documents and chats on disk: one parquet file a source, one row each, written and read a row group at a time."""
 
 from __future__ import annotations
 

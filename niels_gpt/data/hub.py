@@ -1,7 +1,7 @@
-"""The hub and its bad days: one way to open a dataset, with failures retried, bounded in time, and explained.
+"""Datasets of the Hugging Face hub: opened and streamed with prefetch, failures retried, bounded in time and explained.
 
-`datasets` retries some requests for half an hour and others not at all, and a stream that is left early can take the
-interpreter down with it at exit. What is measured about that stands beside the line that deals with it.
+The library `datasets` retries some requests for half an hour and others not at all, and a stream that is left before
+its end can crash the interpreter at exit. What was measured stands beside the line that deals with it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     A local file has one split, whatever is asked for; a folder without a card has no named configs, so `name` is
     dropped there. Transient failures are tried again; any other becomes a HubError.
     """
-    # Imported here: training needs none of it. Its own parquet-export look-up goes to another host, and helps nobody.
+    # Imported here: training needs none of it. Its look-up of exported parquet files asks another host, for nothing.
     import datasets
 
     datasets.config.USE_PARQUET_EXPORT = False
@@ -275,7 +275,7 @@ class _ReadFailed(Exception):
 
 
 class _Reader:
-    """One opening of a stream, read ahead on a thread of its own."""
+    """Prefetch: one opening of a stream, read ahead on a thread of its own."""
 
     def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
         self._open_rows, self._skip, self._take = open_rows, skip, take

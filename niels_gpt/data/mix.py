@@ -1,4 +1,4 @@
-"""Weights in, probabilities out."""
+"""The data mix: weights of sources become the probabilities with which rows of a batch are drawn from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which items are held out. Whole items only: a note, a dialogue, an article is never cut between train and val."""
+"""The train/validation split. Whole items are held out: a note, a dialogue, an article is never cut in two."""
 
 from __future__ import annotations
 

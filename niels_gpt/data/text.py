@@ -1,4 +1,4 @@
-"""Anybody's own text: a file, or a folder of them. A document is a file of text (.txt, .md), or a row of a table
+"""Text of one's own: a file, or a folder of them. A document is a file of text (.txt, .md), or a row of a table
 (.jsonl, .csv, .parquet: its text field chosen as for any dataset); all but parquet also packed (.gz, .zst)."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files below a folder: found in an order that no file system decides, read whatever their bytes are.
+"""Files below a folder: listed in sorted order, unpacked, and decoded by encoding detection where they are not UTF-8.
 
-What is no file (a FIFO, a socket, a device, a link to nothing) is refused by name before anybody waits for it.
+What is no file (a FIFO, a socket, a device, a link to nothing) is refused by name before it is opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A hub dataset's copy in a folder, which the hub's library reads: what it would say without the file's name, or die of.
+"""Checks of a hub dataset's copy in a folder, which the hub's library reads without naming the file that is damaged.
 
-Its JSON reader takes the process down at some 100,000 nested brackets, so JSON is looked through beforehand. What else
-is wrong it notices itself, and only then is every file read once more, to find out which.
+Its JSON reader ends the process at some 100,000 nested brackets, so JSON is checked beforehand. Other damage it notices
+itself, and only then is every file read once more, to find out which one it is.
 """
 
 from __future__ import annotations
