@@ -1,4 +1,7 @@
-"""The training loop. Step n is a function of the state before it and of (seed, n), so a run can stop at any step."""
+"""The training loop: learning-rate schedule, validation, checkpoints, best model so far (as for early stopping).
+
+Step n is a function of the state before it and of (seed, n), so a run can stop at any step and resume.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ _SAMPLE_TOKENS = 64
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop asks of its surroundings; none of it changes a number."""
+    """What the surroundings of a run want: progress, log lines, checkpoints, a stop. None of it changes a number."""
 
-    step: Callable[[int], object] = lambda steps: None
+    progress: Callable[[int], object] = lambda steps: None
     report: Callable[[StepReport], None] = lambda report: None
     save: Callable[[RunState], None] = lambda state: None
     should_stop: Callable[[], bool] = lambda: False
     log_every: int = 50
     checkpoint_every: int = 200
-    matmul_flops: float | None = None  # a second, of the machine
+    matmul_flops: float | None = None  # a second, at the machine's best: what a report compares with
 
 
 def train(
@@ -96,7 +99,7 @@ def _run_steps(
             lr = _lr(cfg, run.step)
             unread.append(step(batch, lr=lr, n=run.step))
             run.step += 1
-            hooks.step(1)
+            hooks.progress(1)
             for name, rows in batch.rows.items():
                 run.drawn_rows[name] += rows
             last = run.step == cfg.total_steps
