@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "lr of the next step",
         "niels_gpt/train/loop.py",
-        "lr = _lr(cfg, run.step)",
-        "lr = _lr(cfg, run.step + 1)",
+        "lr = scheduled_lr(cfg, run.step)",
+        "lr = scheduled_lr(cfg, run.step + 1)",
         _PACE,
     ),
     Fault(

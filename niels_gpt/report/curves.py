@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from niels_gpt.lr_schedule import lr_at_step
+from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.train.history import History
 
 _CURVE_POINTS = 200
@@ -33,12 +33,11 @@ def loss_curve(run: History) -> list[dict[str, float]]:
     """At most ~200 points, each the mean loss since the one before it, with the learning rate there."""
     cfg, steps = run.cfg, len(run.losses)
     every = max(1, cfg.total_steps // _CURVE_POINTS)
-    schedule = {"base_lr": cfg.base_lr, "warmup_steps": cfg.warmup_steps, "min_lr": cfg.min_lr}
     return [
         {
             "step": min(first + every, steps),
             "loss": _mean(run.losses[first : first + every]),
-            "lr": lr_at_step(min(first + every, steps) - 1, cfg.total_steps, **schedule),
+            "lr": scheduled_lr(cfg, min(first + every, steps) - 1),
         }
         for first in range(0, steps, every)
     ]

@@ -15,7 +15,7 @@ import torch
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.generate import Sampling, generate_ids
-from niels_gpt.lr_schedule import lr_at_step
+from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
@@ -96,7 +96,7 @@ def _run_steps(
     with closing(batches(task, range(run.step, cfg.total_steps), device=execution.device)) as feed:
         while run.step < cfg.total_steps and not stopping:
             batch = next(feed)
-            lr = _lr(cfg, run.step)
+            lr = scheduled_lr(cfg, run.step)
             unread.append(step(batch, lr=lr, n=run.step))
             run.step += 1
             hooks.progress(1)
@@ -126,16 +126,12 @@ def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
-def _lr(cfg: TrainConfig, n: int) -> float:
-    return lr_at_step(n, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)
-
-
 def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: TrainConfig) -> None:
     for n, loss in enumerate(losses, start=first_step):
         if not math.isfinite(loss):
             raise ValueError(
-                f"the loss became {loss} at step {n} with lr {_lr(cfg, n):.3g}: lower base_lr or lengthen the warm-up "
-                f"(the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
+                f"the loss became {loss} at step {n} with lr {scheduled_lr(cfg, n):.3g}: lower base_lr or lengthen the "
+                f"warm-up (the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
             )
 
 
