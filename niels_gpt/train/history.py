@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +31,8 @@ class History:
 
     @classmethod
     def of(cls, run: RunState, cfg: TrainConfig, *, T: int, parameters: int) -> History:
-        return cls(
-            cfg=cfg,
-            T=T,
-            parameters=parameters,
-            losses=run.losses,
-            validations=run.validations,
-            best_val_loss=run.best_val_loss,
-            best_step=run.best_step,
-            drawn_rows=run.drawn_rows,
-            samples=run.samples,
-        )
+        record = {field.name: vars(run)[field.name] for field in fields(cls) if field.name in vars(run)}
+        return cls(cfg=cfg, T=T, parameters=parameters, **record)
 
     def write(self, path: Path) -> None:
         """As JSON, in which every number reads back as it was; the order of sources is that of the run."""
