@@ -15,7 +15,7 @@ from niels_gpt.device import KEEP_FREED, use_allocation
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.task import PretrainTask
+from niels_gpt.train.pretraining import PretrainTask
 
 STEPS, PAGE = 2000, 4096
 

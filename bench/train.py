@@ -30,9 +30,9 @@ from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import train
+from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.step import build_step
-from niels_gpt.train.task import PretrainTask
 
 SIZES = {
     "v0": ModelConfig(dropout=0.0),

@@ -99,7 +99,7 @@ def test_sources_shorter_than_a_window_are_all_listed(built_repo: Repo) -> None:
 
 
 def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
-    before = (built_repo.path / "metrics/train.json").read_bytes()
+    before = (built_repo.path / "models/pretrain/history.json").read_bytes()
     for values, sentence in (  # what else makes no sense is refused by the same reader: tests/test_params.py
         ({"p_train.roam": -1, "model.H": 3}, "not a multiple of H=3"),
         ({"runtime.device": "tpu"}, "device 'tpu' is not available here"),
@@ -108,7 +108,7 @@ def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
         built_repo.set_all(values)
         refused(built_repo.stage("train"), sentence)
         (built_repo.path / "params.yaml").write_text(text)
-    assert (built_repo.path / "metrics/train.json").read_bytes() == before
+    assert (built_repo.path / "models/pretrain/history.json").read_bytes() == before
 
 
 def test_a_shard_that_changed_is_named(built_repo: Repo) -> None:

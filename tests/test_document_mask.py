@@ -21,7 +21,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator, set_seed
 from niels_gpt.train.loop import train
-from niels_gpt.train.task import PretrainTask
+from niels_gpt.train.pretraining import PretrainTask
 
 EOT = 19
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Stage, execute, only_declared
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -22,8 +23,10 @@ from tests.conftest import ROOT, make_repo
 
 _DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
 STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
-# The table of params.yaml whose entries a stage runs for, one by one.
-ITERATED = {name: stage["foreach"].strip("${}") for name, stage in _DECLARED.items() if "foreach" in stage}
+_EACH = {name: stage["foreach"] for name, stage in _DECLARED.items() if "foreach" in stage}
+# The table of params.yaml whose entries a stage runs for, one by one; or the keys, where dvc.yaml itself lists them.
+ITERATED = {name: each.strip("${}") for name, each in _EACH.items() if isinstance(each, str)}
+LISTED = {name: tuple(each) for name, each in _EACH.items() if not isinstance(each, str)}
 
 
 def module_of(stage: str) -> str:
@@ -45,6 +48,12 @@ def test_every_module_of_stages_is_a_stage() -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_no_parameter_reaches_the_shell(name: str) -> None:
     assert STAGES[name]["cmd"] == f"python -m stages.{module_of(name)}"
+
+
+def test_curves_are_made_of_every_model_that_is_trained() -> None:
+    assert _EACH["curves"] == {stage: folder.name for stage, folder in layout.MODEL_OF.items()}
+    for stage, folder in layout.MODEL_OF.items():
+        assert STAGES[stage]["outs"] == [str(folder)]
 
 
 # What a stage opens without declaring it, and the declared file that changes whenever that does.
@@ -100,7 +109,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     sys.addaudithook(_watch)
     with contextlib.chdir(repo.path):
         for name in STAGES:
-            for key in SOURCES.get(ITERATED.get(name, ""), ("",)):
+            for key in LISTED.get(name) or SOURCES.get(ITERATED.get(name, ""), ("",)):
                 execute(name, key, watched)
     torch.set_num_threads(threads)
     return found

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.integrity import read_offsets, read_split
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.shards import write_shards
 from niels_gpt.splice.documents import TokenStore
 from stages import tokenizer

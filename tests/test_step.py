@@ -26,25 +26,27 @@ from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
-from niels_gpt.model import attention_cpu, loss, precision
+from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.model.loss import summed_loss
 from niels_gpt.rng import set_seed
 from niels_gpt.train import loop, meter, run, thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
+from niels_gpt.train.history import History
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
 from niels_gpt.train.optimizer import Muon, build_optimizers, orthogonal, set_lr
 from niels_gpt.train.plain_step import PlainStep
+from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.ranks import Ranks
-from niels_gpt.train.run import RunSettings
 from niels_gpt.train.speed import flops_per_token, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
-from niels_gpt.train.task import Batch, PretrainTask
-from niels_gpt.train.thread_step import ThreadStep, takes_threads
+from niels_gpt.train.task import Batch
+from niels_gpt.train.thread_step import ThreadStep, supports_threads
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
@@ -98,7 +100,7 @@ def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: di
     (model, shared), (again, _) = trained(**changes), trained(**changes)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     with threads(1):
-        assert not takes_threads(model, CONFIG, Execution())
+        assert not supports_threads(model, CONFIG, Execution())
         _, alone = trained(**changes)
     np.testing.assert_allclose(shared.losses, alone.losses, rtol=rtol)
 
@@ -139,7 +141,7 @@ def test_where_threads_would_change_or_hinder_there_are_none(
 ) -> None:
     with torch.device("meta"):
         model = GPT(replace(DRY, **shape))
-    assert not takes_threads(model, replace(CONFIG, **cfg), Execution(**execution))
+    assert not supports_threads(model, replace(CONFIG, **cfg), Execution(**execution))
 
 
 @pytest.mark.parametrize(("B", "threads_work"), [(2, False), (4, True)])
@@ -194,12 +196,12 @@ def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
         warnings.simplefilter("error")
         (model, state), (again, _) = (trained(Execution(say=said.append), precision="bf16") for _ in range(2))
         assert not torch.backends.mkldnn.enabled, "torch would try it again, product by product"
-        settings = RunSettings("x", tmp_path / "c/x", tmp_path / "log", 1, 1, lambda ids: "")
         rates: list[bool] = []
         monkeypatch.setattr(run, "matmul_flops", lambda *_: float(rates.append(torch.backends.mkldnn.enabled) or 1))
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
         cfg, told = replace(CONFIG, total_steps=1, precision="bf16"), Execution(say=lambda text: None)
-        run.run_training(GPT(DRY), replace(TASK, cfg=cfg), cfg, execution=told, settings=settings)
+        task, folder = replace(TASK, cfg=cfg), tmp_path / "c/x"
+        run.run_training(GPT(DRY), task, cfg, execution=told, hooks=Hooks(), folder=folder, title="x")
         assert rates == [False], "the machine's rate was measured before it was known how it multiplies"
     assert len(said) == 1
     assert "no units for bf16" in said[0]
@@ -497,6 +499,7 @@ import sys, torch
 from dataclasses import replace
 from niels_gpt.rng import set_seed
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.train.loop import train
 from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.execution import Execution
@@ -545,7 +548,8 @@ def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
 
 @pytest.mark.dag
 def test_the_stage_starts_its_processes_itself(built_repo: Repo) -> None:
-    alone = (built_repo.path / "metrics/train.tsv").read_text()
+    history = built_repo.path / "models/pretrain/history.json"
+    alone = History.read(history)
     built_repo.set(runtime__nproc=2)
     done = built_repo.stage("train")
     assert done.returncode == 0, done.stderr
@@ -555,9 +559,7 @@ def test_the_stage_starts_its_processes_itself(built_repo: Repo) -> None:
 
     shutil.rmtree(built_repo.path / "checkpoints")
     assert built_repo.stage("train").returncode == 0
-    together = (built_repo.path / "metrics/train.tsv").read_text()
-    columns = [np.loadtxt(text.splitlines()[1:])[:, 1] for text in (alone, together)]
-    np.testing.assert_allclose(columns[0], columns[1], rtol=1e-4)
+    np.testing.assert_allclose(History.read(history).losses, alone.losses, rtol=1e-4)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.chat_manifest import open_chats
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.documents import write_chats, write_documents

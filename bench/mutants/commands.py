@@ -33,8 +33,8 @@ FAULTS = (
     Fault(
         "inspect batch: every step the same",
         "niels_gpt/pipeline/inspection.py",
-        'derive_seed(params["train"]["seed"], "batch", step)',
-        'derive_seed(params["train"]["seed"], "batch", 0)',
+        ".rows(step)[:rows]",
+        ".rows(0)[:rows]",
         _CLI + "test_a_batch_is_shown_with_its_sources",
     ),
     Fault(
@@ -635,14 +635,14 @@ FAULTS = (
     ),
     Fault(
         "tsv: steps rounded",
-        "niels_gpt/files/tsv.py",
+        "niels_gpt/report/tsv.py",
         "isinstance(value, str | int)",
         "isinstance(value, str)",
         _REPORT + "test_a_curve_reads_back_as_it_was_written",
     ),
     Fault(
         "tsv: an empty curve",
-        "niels_gpt/files/tsv.py",
+        "niels_gpt/report/tsv.py",
         "    if not rows:\n",
         "    if rows is None:\n",
         _REPORT + "test_a_damaged_curve_is_named",

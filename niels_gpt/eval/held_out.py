@@ -1,9 +1,9 @@
-"""How well a model predicts held-out text: sampled (fast, while training), or every token once (at the end)."""
+"""Validation loss on held-out text: of sampled windows (fast, while training), or of every token once (at the end)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,14 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.model.loss import IGNORE_INDEX, loss_fn
+from niels_gpt.model.loss import loss_fn
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss in nats a token over `tokens` targets, and bits per byte: the one number that compares tokenizers."""
+    """Mean cross-entropy in nats a token over `tokens` targets, and bits per byte, which compares across tokenizers."""
 
     nats: float
     bits_per_byte: float
@@ -80,49 +79,34 @@ def score_stream(
     `token_bytes` says how many bytes of text each id stands for. Ids that stand for none (the end of a document) count
     in nats, not in bits per byte. With `max_tokens`, windows spread evenly over the stream are scored instead of all.
     """
-    bytes_of = torch.from_numpy(token_bytes).to(device)
     starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
-    nats = text_nats = 0.0
-    tokens = text_bytes = 0
-    with inference(model):
+
+    def parts() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for first in range(0, len(starts), B):
-            numbers = starts[first : first + B]
-            x, y = split_targets(torch.from_numpy(stream.gather(numbers, T)), device=device)
-            segments = stream.segments(numbers, T)
+            windows = starts[first : first + B]
+            x, y = split_targets(torch.from_numpy(stream.gather(windows, T)), device=device)
+            segments = stream.segments(windows, T)
             logits = _logits(model, x, None if segments is None else torch.from_numpy(segments))
-            losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").double()
-            lengths = bytes_of[y.flatten()]
-            nats += float(losses.sum())
-            text_nats += float(losses[lengths > 0].sum())
-            tokens += y.numel()
-            text_bytes += int(lengths.sum())
-    return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+            yield F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").double(), y.flatten()
 
-
-def mean_chat_loss(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int) -> float:
-    """Mean loss over the supervised tokens of these chats."""
     with inference(model):
-        losses = [_chat_losses(model, chats, rows[first : first + B])[0] for first in range(0, len(rows), B)]
-    return float(torch.cat(losses).mean())
+        return mean_score(parts(), token_bytes=token_bytes)
 
 
-def score_chats(
-    model: nn.Module, chats: SFTExampleDataset, *, token_bytes: np.ndarray, B: int, device: str, max_tokens: int | None
+def mean_score(
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], *, token_bytes: np.ndarray, max_tokens: int | None = None
 ) -> Score:
-    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it."""
-    bytes_of = torch.from_numpy(token_bytes).to(device)
+    """Of (losses, targets), both flat, part by part; up to the part that reaches `max_tokens`."""
     nats = text_nats = 0.0
     tokens = text_bytes = 0
-    with inference(model):
-        for first in range(0, len(chats), B):
-            losses, targets = _chat_losses(model, chats, np.arange(first, min(first + B, len(chats))))
-            lengths = bytes_of[targets]
-            nats += float(losses.sum())
-            text_nats += float(losses[lengths > 0].sum())
-            tokens += len(targets)
-            text_bytes += int(lengths.sum())
-            if max_tokens is not None and tokens >= max_tokens:
-                break
+    for losses, targets in parts:
+        lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]
+        nats += float(losses.sum())
+        text_nats += float(losses[lengths > 0].sum())
+        tokens += len(targets)
+        text_bytes += int(lengths.sum())
+        if max_tokens is not None and tokens >= max_tokens:
+            break
     return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
 
 
@@ -130,14 +114,6 @@ def _logits(model: nn.Module, x: torch.Tensor, segments: torch.Tensor | None) ->
     """Of a model that need know nothing of segments where there are none."""
     logits: torch.Tensor = model(x) if segments is None else model(x, segment_ids=segments.to(x.device))
     return logits
-
-
-def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """(losses, targets) of the supervised tokens, flat."""
-    x, _, y = chats.examples(rows)
-    kept = y.flatten() != IGNORE_INDEX
-    targets = y.flatten()[kept]
-    return F.cross_entropy(model(x).flatten(0, 1)[kept], targets, reduction="none").double(), targets
 
 
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:

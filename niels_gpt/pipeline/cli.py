@@ -38,7 +38,7 @@ def _talker(folder: str, device: str = "auto") -> Talker:
     from niels_gpt.device import prepare_device
     from niels_gpt.talk.talker import open_talker
 
-    return open_talker(folder, device=prepare_device(device, threads=0))
+    return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER)
 
 
 def _params() -> dict[str, Any]:
@@ -132,8 +132,9 @@ def sample(
                 "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
             ) from error
         talker = _talker(model)
-        from niels_gpt.generate import Sampling, stream_ids, stream_text
+        from niels_gpt.generate import Sampling, stream_ids
         from niels_gpt.rng import make_generator
+        from niels_gpt.tokenizer.incremental import IncrementalDecoder
 
         steps = stream_ids(
             talker.model,
@@ -144,9 +145,11 @@ def sample(
             generators=[make_generator(seed)],
         )
         print(prompt, end="", flush=True)
-        for text in stream_text(talker.tokenizer, (token for (token,) in steps if token is not None)):
-            print(text, end="", flush=True)
-        print()
+        decoder = IncrementalDecoder(talker.tokenizer)
+        for (token,) in steps:
+            if token is not None:
+                print(decoder.add(token), end="", flush=True)
+        print(decoder.rest())
 
 
 @app.command()
@@ -260,7 +263,6 @@ def export(
         talker = _talker(model, "cpu")
         from niels_gpt.pipeline.results import read_result
         from niels_gpt.talk.export import export_model, export_transformers, model_card
-        from niels_gpt.talk.talker import TOKENIZER
 
         card = model_card(
             talker,
@@ -273,7 +275,7 @@ def export(
             if transformers:
                 export_transformers(talker, temporary, card=card)
             else:
-                export_model(talker, temporary, tokenizer=TOKENIZER, card=card)
+                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
 
 
@@ -301,17 +303,16 @@ def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
     with one_sentence():
         from niels_gpt.pipeline.results import read_result
+        from niels_gpt.report.scores import HEAD, score_rows
 
         missing = [path for path in _SUMMARISED if not Path(path).is_file()]
         if missing:
             raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
         scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
         question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
-        typer.echo(f"\n{'model':<10}{'held out':<12}{'nats/token':>12}{'bits/byte':>12}{'tokens':>12}")
-        for model, table in scores.items():
-            for stream, score in table.items():
-                numbers = f"{score['nats']:>12.4f}{score['bits_per_byte']:>12.4f}{score['tokens']:>12,}"
-                typer.echo(f"{model:<10}{stream:<12}{numbers}")
+        typer.echo()
+        for row in (HEAD, *score_rows(scores)):
+            typer.echo(f"{row.model:<10}{row.held_out:<12}{row.nats:>14}{row.bits:>14}{row.tokens:>12}")
         mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
         typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
         typer.echo(visible(f"\nAsked: {question}\n\n{answer.strip()}\n"))

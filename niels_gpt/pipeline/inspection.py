@@ -100,32 +100,22 @@ def inspect_batch(
     with one_sentence():
         from niels_gpt.pipeline.results import read_result
 
-        params, _ = read_params()[1], read_result(layout.MIX)
-        from niels_gpt.batching import draw_rows, gather_rows
-        from niels_gpt.cache.manifest import open_mix
-        from niels_gpt.data.mix import mix_probabilities
-        from niels_gpt.rng import derive_seed, make_generator
+        params, _ = read_params()[0], read_result(layout.MIX)
+        from niels_gpt.pipeline.pretraining import open_pretraining
         from niels_gpt.tokenizer import load_tokenizer
 
-        mix, T = open_mix(layout.MIX, root=Path()), params["model"]["T"]
-        p = mix_probabilities(params["p_train"], params["sources"], name="p_train")
-        streams = {name: mix.train[name] for name in p}
-        generator = make_generator(derive_seed(params["train"]["seed"], "batch", step))
-        draw = draw_rows(streams, p=p, B=params["train"]["B"], T=T, generator=generator)
         tokenizer = load_tokenizer(layout.TOKENIZER)
         eot = tokenizer.special_token_ids()["eot"]
         end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
-        for row, ids in enumerate(gather_rows(streams, draw, T=T).tolist()[:rows]):
-            name, window = draw.names[int(draw.choices[row])], int(draw.windows[row])
+        for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
             parts: list[list[int]] = [[]]
-            for token in ids:
+            for token in row.ids:
                 if token == eot:
                     parts.append([])
                 else:
                     parts[-1].append(token)
-            typer.echo(
-                f"--- row {row}: {name}, window {window}\n{end.join(visible(tokenizer.decode(part)) for part in parts)}"
-            )
+            text = end.join(visible(tokenizer.decode(part)) for part in parts)
+            typer.echo(f"--- row {number}: {row.source}, window {row.window}\n{text}")
 
 
 @app.command("sft")
@@ -141,7 +131,7 @@ def inspect_sft(
 
         import numpy as np
 
-        from niels_gpt.cache.manifest import open_chats
+        from niels_gpt.cache.chat_manifest import open_chats
         from niels_gpt.model.loss import IGNORE_INDEX
         from niels_gpt.report.chats import mark_chat
         from niels_gpt.tokenizer import load_tokenizer

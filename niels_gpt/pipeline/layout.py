@@ -17,7 +17,9 @@ MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # all sourc
 
 MODELS = Path("models")
 PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
-BEST, LAST, CONFIG = "best.pt", "last.pt", "config.json"  # in each of them
+BEST, LAST, CONFIG, HISTORY = "best.pt", "last.pt", "config.json", "history.json"  # in each of them
+CHOSEN = "documents.json"  # in the spliced one: which documents it learned
+MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # by the stage that trains it
 
 METRICS = Path("metrics")
 TRAINED = METRICS / "train.json"

@@ -70,7 +70,7 @@ Scores = dict[str, dict[str, Score]]
 
 _WRITTEN: dict[Path, tuple[Any, str]] = {
     layout.SCORES: (Scores, "dvc repro"),
-    layout.TRAINED: (Trained, "dvc repro train"),
+    layout.TRAINED: (Trained, "dvc repro curves@train"),
     layout.MIX: (Mix, "dvc repro mix"),
     layout.CHAT_MIX: (ChatMix, "dvc repro mix"),
     layout.PRETRAINED / layout.CONFIG: (ModelFile, "dvc repro train"),

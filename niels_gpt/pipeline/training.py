@@ -1,4 +1,4 @@
-"""What the training stages share: from a task to models/NAME and metrics/NAME.*, in one process or in several."""
+"""What the training stages share: from a task to a folder with the model and its history, in one process or more."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.tsv import write_tsv
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Schedule
 from niels_gpt.pipeline.stage import Stage, project_root
-from niels_gpt.report.samples import format_samples
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
+from niels_gpt.train.history import History
+from niels_gpt.train.log import RunLog
+from niels_gpt.train.loop import Hooks
 from niels_gpt.train.ranks import joined_ranks
-from niels_gpt.train.run import RunSettings, run_training
+from niels_gpt.train.run import run_training
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Task
 
@@ -48,17 +49,18 @@ def train_and_write(
     task: Task,
     cfg: TrainConfig,
     *,
-    tokenizer: Tokenizer,
     device: str,
-    out: str,
+    out: Path,
     renderer: Renderer = "transcript",
 ) -> bool:
-    """Train, or go on training; then write `out`, metrics/<stage>.json, curves and samples. `renderer`:
-    how chats are to be put to this model.
+    """Train, or resume training; then write `out`. `renderer`: how chats are to be put to this model.
 
-    False in a process that only helps: of several, the first one writes.
+    False in a process that only helps: of several data-parallel ranks, the first one writes.
     """
     runtime = stage.params.runtime
+    folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
+    log = project_root() / layout.LOGS / f"{stage.name}.jsonl"
+    decode = load_tokenizer(layout.TOKENIZER).decode
     with joined_ranks(device) as ranks:
         execution = Execution(
             device=device,
@@ -72,15 +74,12 @@ def train_and_write(
             among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
             stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * task.T:,} tokens a step")
             stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
-        settings = RunSettings(
-            title=stage.name,
-            folder=project_root() / "checkpoints" / stage.inputs.fingerprint(),
-            log=project_root() / f"logs/{stage.name}.jsonl",
+        hooks = Hooks(
+            report=RunLog(log, total_steps=cfg.total_steps, decode=decode),
             log_every=runtime.log_every,
             checkpoint_every=runtime.checkpoint_every,
-            decode=tokenizer.decode,
         )
-        run = run_training(model, task, cfg, execution=execution, settings=settings)
+        run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=stage.name)
     if run.step < cfg.total_steps:
         if ranks.first:
             stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
@@ -88,24 +87,18 @@ def train_and_write(
     if not ranks.first:
         return False
     _write_model(stage.out(out), model, run, renderer=renderer)
-    summary = summarise(run, cfg, parameters=model.parameter_count(), T=task.T)
-    write_json(stage.out(f"metrics/{stage.name}.json"), summary)
-    write_tsv(stage.out(f"metrics/{stage.name}.tsv"), loss_curve(run, cfg))
-    write_tsv(stage.out(f"metrics/{stage.name}_val.tsv"), run.validations)
-    write_tsv(stage.out(f"metrics/{stage.name}_sources.tsv"), validations_by_source(run))
-    write_tsv(stage.out(f"metrics/{stage.name}_mix.tsv"), mix_shares(run, cfg))
-    samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
-    page = format_samples({"What the model wrote at each validation": samples})
-    stage.out(f"metrics/{stage.name}_samples.md").write_text(page, encoding="utf-8")
-    RunFolder(settings.folder).finish()
+    history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
+    history.write(stage.out(out) / layout.HISTORY)
+    RunFolder(folder).finish()
     return True
 
 
 def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:
-    """last.pt and best.pt (by val_loss), without optimizer state, and config.json, which also names the renderer."""
+    """The weights at the end and at the lowest validation loss, without optimizer state, and config.json, which also
+    names the renderer."""
     assert run.best_model is not None, "a finished run has been validated"
     assert run.best_step is not None
-    save_checkpoint(folder / "last.pt", model, None, run.step, to_dict(model.cfg))
+    save_checkpoint(folder / layout.LAST, model, None, run.step, to_dict(model.cfg))
     model.load_state_dict(run.best_model)
-    save_checkpoint(folder / "best.pt", model, None, run.best_step, to_dict(model.cfg))
-    write_json(folder / "config.json", {**to_dict(model.cfg), "renderer": renderer})
+    save_checkpoint(folder / layout.BEST, model, None, run.best_step, to_dict(model.cfg))
+    write_json(folder / layout.CONFIG, {**to_dict(model.cfg), "renderer": renderer})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
+from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -39,10 +39,10 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
     )
     for document in documents:
         parts.append(f"<h2>{escape(document.name)}</h2>{render_strips([document], **window)}<pre>")
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder = IncrementalDecoder(tokenizer)
         for i, token in enumerate(document.tokens.tolist()):
             # A character that is split over tokens shows at the one that completes it.
-            text = decoder.decode(tokenizer.piece(token)) or ("" if tokenizer.piece(token) else "\u00a4")
+            text = decoder.add(token) or ("" if tokenizer.piece(token) else "\u00a4")
             parts.append(_span(text, document, i, tokenizer))
         parts.append("</pre>")
     return "".join(parts) + "</html>\n"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from niels_gpt.report.scores import HEAD, score_rows
+
 _STYLE = """:root{color-scheme:light dark}
 body{font:16px/1.6 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 table{border-collapse:collapse;margin:1rem 0}
@@ -19,7 +21,7 @@ _COLOURS = ("#3b6ea8", "#b5542c", "#4a8f5c", "#8a5aa8", "#a8863b", "#5a8f9e")
 
 @dataclass(frozen=True)
 class Training:
-    """One training stage: metrics/NAME.json, and the rows of its two curves."""
+    """One training run: its metrics, and the rows of its two curves."""
 
     name: str
     summary: Mapping[str, Any]
@@ -38,7 +40,7 @@ def render_report(
 ) -> str:
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"]
     parts.append(f"<title>niels_gpt</title><style>{_STYLE}</style><h1>What was trained, and what came of it</h1>")
-    parts.append("<h2>Held-out text</h2>" + _scores(scores))
+    parts.append("<h2>Held-out text</h2>" + _table(HEAD, score_rows(scores)))
     for training in trainings:
         parts.append(f"<h2>{escape(training.name)}</h2>{_cost(training.summary)}")
         parts.append(_chart("training loss, nats a token", {"loss": _points(training.losses, "loss")}))
@@ -54,15 +56,6 @@ def render_report(
         "<h2>Parameters</h2>" + _table(("key", "value"), [(key, str(value)) for key, value in _leaves(params)])
     )
     return "\n".join(parts) + "\n</html>\n"
-
-
-def _scores(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    rows = [
-        (model, name, f"{score['nats']:.4f}", f"{score['bits_per_byte']:.4f}", f"{score['tokens']:,}")
-        for model, table in scores.items()
-        for name, score in table.items()
-    ]
-    return _table(("model", "held out", "nats a token", "bits a byte", "tokens"), rows)
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

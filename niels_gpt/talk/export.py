@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from niels_gpt.config import to_dict
 from niels_gpt.files.atomic import write_json
 from niels_gpt.model.gpt import GPT
+from niels_gpt.report.scores import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.folder import tokenizer_file
 
@@ -66,18 +67,8 @@ def model_card(
         for name, source in chat_mix["sources"].items():
             hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
             lines.append(f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |")
-    lines += [
-        "",
-        "## Scores on held-out text",
-        "",
-        "| model | held out | nats a token | bits a byte |",
-        "|---|---|---|---|",
-    ]
-    for model, table in metrics.items():
-        lines += [
-            f"| {model} | {held_out} | {score['nats']:.4f} | {score['bits_per_byte']:.4f} |"
-            for held_out, score in table.items()
-        ]
+    scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
+    lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     lines += ["", "## Parameters", "", "```json", json.dumps(shown, indent=2), "```", ""]
     return "\n".join(lines)

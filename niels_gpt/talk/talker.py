@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +12,18 @@ from typing import Any, NamedTuple, get_args
 from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
+from niels_gpt.files.damage import Damaged
 from niels_gpt.generate import Sampling, stream_ids
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import make_generator
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-TOKENIZER = Path("cache/tokenizer")
 
-
-class Said(NamedTuple):
-    """Text that has become certain (none, while a character or a turn is not whole), and the tokens it took."""
+class ReplyPart(NamedTuple):
+    """A streamed part of a reply: text that has become certain (none, while a character or a tag is not whole), and the
+    tokens it took."""
 
     text: str
     tokens: int
@@ -51,7 +51,7 @@ class Talker:
 
     def reply(
         self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
-    ) -> Iterator[Said]:
+    ) -> Iterator[ReplyPart]:
         """Token by token, to the end of the answer or of `max_new_tokens`."""
         special = self.tokenizer.special_token_ids()
         steps = stream_ids(
@@ -62,36 +62,38 @@ class Talker:
             stop=special["eot"],
             generators=[make_generator(seed)],
         )
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        turn = _Turn(ends_at_a_tag=self.renderer == "transcript")
+        decoder = IncrementalDecoder(self.tokenizer)
+        text = _StopAtTags(_TAGS if self.renderer == "transcript" else ())
         try:
             count = 0
             for (token,) in steps:
                 if token is None or token in special.values():
                     break
                 count += 1
-                yield Said(turn.add(decoder.decode(self.tokenizer.piece(token))), 1, turn.over)
-                if turn.over:
+                yield ReplyPart(text.add(decoder.add(token)), 1, text.stopped)
+                if text.stopped:
                     return
-            yield Said(turn.rest(decoder.decode(b"", final=True)), 0, turn.over or count < max_new_tokens)
+            yield ReplyPart(text.rest(decoder.rest()), 0, text.stopped or count < max_new_tokens)
         finally:
             steps.close()  # type: ignore[attr-defined]
 
 
-class _Turn:
-    """Text as it comes, up to where the transcript goes on with somebody's turn. What may be the beginning of such a
-    tag is held back until it is clear that it is none."""
+_TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where a transcript goes on with the next turn
 
-    def __init__(self, *, ends_at_a_tag: bool) -> None:
-        self._tags = tuple(f"\n{role}: " for role in chat_format.ROLES) if ends_at_a_tag else ()
-        self._held = ""
-        self.over = False
+
+class _StopAtTags:
+    """Stop sequences: text as it comes, up to the first of the tags. What may be the beginning of a tag is held back
+    until it is clear that it is none."""
+
+    def __init__(self, tags: Sequence[str]) -> None:
+        self._tags, self._held = tags, ""
+        self.stopped = False
 
     def add(self, text: str) -> str:
         self._held += text
         ends = [place for tag in self._tags if (place := self._held.find(tag)) >= 0]
         if ends:
-            self.over = True
+            self.stopped = True
             return self._held[: min(ends)]
         start = self._held.rfind("\n")
         kept = start if start >= 0 and any(tag.startswith(self._held[start:]) for tag in self._tags) else None
@@ -99,27 +101,30 @@ class _Turn:
         return given
 
     def rest(self, text: str) -> str:
-        return self.add(text) + ("" if self.over else self._held)
+        return self.add(text) + ("" if self.stopped else self._held)
 
 
-def open_talker(folder: str | Path, *, device: str) -> Talker:
-    """The model in a folder that the pipeline or `niels-gpt export` wrote."""
+def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None) -> Talker:
+    """The model in a folder that training or an export wrote. An export holds its tokenizer; what training wrote needs
+    the one it was trained with, in the folder `tokenizer`."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"there is no model in {folder} yet: run `dvc repro` first")
+        raise Damaged(folder, "holds no model yet")
     config = _read_config(folder / "config.json")
     renderer = config.pop("renderer", "transcript")
     inside = any((folder / name).is_file() for name in ("tokenizer.json", "spm.model"))
-    tokenizer = load_tokenizer(folder if inside else TOKENIZER)
+    beside = folder if inside or tokenizer is None else tokenizer
+    vocabulary = load_tokenizer(beside)
     model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)
-    if tokenizer.vocab_size != model.cfg.V:
-        raise ValueError(
-            f"the model in {folder} knows {model.cfg.V} tokens and the tokenizer in {folder if inside else TOKENIZER} "
-            f"{tokenizer.vocab_size}: they do not belong together; `dvc repro` makes both anew"
+    if vocabulary.vocab_size != model.cfg.V:
+        raise Damaged(
+            folder,
+            f"holds a model of {model.cfg.V} tokens, and {beside} a tokenizer of {vocabulary.vocab_size}: they do not "
+            "belong together; make both again",
         )
     # A name that is not UTF-8 could not be sent to anybody.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
-    return Talker(name=name, model=model, tokenizer=tokenizer, renderer=renderer)
+    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -128,8 +133,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         if config.get("renderer", "transcript") not in get_args(Renderer):
             raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        reason = f"{path} does not describe a model ({error})"
-        raise ValueError(f"{reason}: run `dvc repro`, or export the model again") from error
+        raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
     values: dict[str, Any] = config
     return values
 
@@ -145,7 +149,7 @@ def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT
         model.load_state_dict({**weights, "lm_head.weight": weights["tok_emb.weight"]})
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"{file} is not the model that config.json beside it describes, or is damaged ({reason}): export it again"
+        raise Damaged(
+            file, f"is not the model that config.json beside it describes, or is damaged ({reason}): export it again"
         ) from error
     return model

@@ -1,4 +1,4 @@
-"""The run log: a line for a person, and the same as JSON in a file that nobody tracks."""
+"""The run log: a line for a person, and the same as JSON in a file that is not versioned."""
 
 from __future__ import annotations
 

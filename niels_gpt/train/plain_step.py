@@ -1,4 +1,4 @@
-"""A step call by call. The other steps are made of its parts."""
+"""A training step call by call, with gradient accumulation and mixed precision. The other steps are made of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """Wherever the other two do not fit."""
+    """The step for every device and setting; the other two are faster where they fit."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class PlainStep:
         return total
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
-        """The batch in equal parts of as many rows as may go through the model at once."""
+        """Micro-batches for gradient accumulation: equal parts of as many rows as may go through the model at once."""
         limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
         parts = 1 if limit is None else -(-B // max(1, limit // T))
         inputs = self._inputs(batch)

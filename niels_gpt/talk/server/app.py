@@ -22,8 +22,8 @@ from niels_gpt.rng import derive_seed
 from niels_gpt.talk.server.gate import Gate
 from niels_gpt.talk.server.refusals import refusal, refusal_body
 from niels_gpt.talk.server.request import ChatRequest, parse_request
-from niels_gpt.talk.server.turns import Answer, Busy, Turns
-from niels_gpt.talk.talker import Said, Talker
+from niels_gpt.talk.server.scheduler import Answer, Busy, Scheduler
+from niels_gpt.talk.talker import ReplyPart, Talker
 
 STATIC = Path(__file__).with_name("static")
 TEMPERATURE = 0.8
@@ -41,13 +41,13 @@ class Limits:
 def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = None) -> FastAPI:
     """`card` is what the page shows of the model."""
     limits = limits or Limits()
-    turns = Turns(at_once=limits.at_once)
+    scheduler = Scheduler(at_once=limits.at_once)
     entry = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        turns.close()
+        scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, body_bytes=limits.body_bytes)
@@ -63,7 +63,7 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
 
     @app.get("/card")
     def show_card() -> dict[str, Any]:
-        return {**card, "answers under way": turns.under_way}
+        return {**card, "answers under way": scheduler.under_way}
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
@@ -87,7 +87,7 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
             _check_name(asked.model)
         reply = _Reply(talker, asked, limits)
         try:
-            answer = turns.answer(reply.pieces(talker, asked))
+            answer = scheduler.answer(reply.pieces(talker, asked))
         except Busy as error:
             raise HTTPException(503, str(error)) from error
         if asked.stream:
@@ -112,7 +112,7 @@ class _Reply:
         self._prompt_tokens, self._tokens = len(talker.prompt(self._messages)), 0
         self._ended = False
 
-    def pieces(self, talker: Talker, asked: ChatRequest) -> Iterator[Said]:
+    def pieces(self, talker: Talker, asked: ChatRequest) -> Iterator[ReplyPart]:
         return talker.reply(
             self._messages,
             sampling=Sampling(
@@ -122,7 +122,7 @@ class _Reply:
             seed=derive_seed(0, self.id) if asked.seed is None else asked.seed,
         )
 
-    def count(self, piece: Said) -> None:
+    def count(self, piece: ReplyPart) -> None:
         self._tokens += piece.tokens
         self._ended = piece.ended
 

@@ -1,9 +1,11 @@
-"""Curves on disk: a header, then a line a point, as `dvc plots` reads them."""
+"""Curves as tab-separated files: a header, then a line a point."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from niels_gpt.files.damage import Damaged
 
 
 def write_tsv(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
@@ -23,7 +25,7 @@ def read_tsv(path: Path) -> list[dict[str, float]]:
     try:
         rows = [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
     except ValueError as error:
-        raise ValueError(f"{path} is no curve ({error}): `dvc repro` writes it again") from error
+        raise Damaged(path, f"is no curve ({error})") from error
     if not rows:
-        raise ValueError(f"{path} holds no point: `dvc repro` writes it again")
+        raise Damaged(path, "holds no point")
     return rows

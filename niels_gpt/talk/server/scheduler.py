@@ -1,4 +1,4 @@
-"""Many answers from one model, a token of each in turn: a long one never keeps a short one waiting."""
+"""Round-robin scheduling of answers: a token of each in turn, so that a long one never holds up a short one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
-from niels_gpt.talk.talker import Said
+from niels_gpt.talk.talker import ReplyPart
 
 
 class Busy(RuntimeError):
@@ -19,18 +19,18 @@ class Busy(RuntimeError):
 class Answer:
     """One under way. Its pieces go to whoever asked, in that one's event loop; None is the end."""
 
-    pieces: Iterator[Said]
+    pieces: Iterator[ReplyPart]
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Said | Exception | None] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[ReplyPart | Exception | None] = field(default_factory=asyncio.Queue)
     wanted: bool = True
 
-    def send(self, item: Said | Exception | None) -> None:
+    def send(self, item: ReplyPart | Exception | None) -> None:
         try:
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
         except RuntimeError:  # the loop is closed: nobody listens any more
             self.leave()
 
-    async def __aiter__(self) -> AsyncIterator[Said]:
+    async def __aiter__(self) -> AsyncIterator[ReplyPart]:
         while (item := await self.queue.get()) is not None:
             if isinstance(item, Exception):
                 raise item
@@ -41,8 +41,8 @@ class Answer:
         self.wanted = False
 
 
-class Turns:
-    """The thread that does the thinking. Torch is not asked from two threads at once."""
+class Scheduler:
+    """The one thread that runs the model: torch is not asked from two threads at once."""
 
     def __init__(self, *, at_once: int) -> None:
         self._at_once = at_once
@@ -52,7 +52,7 @@ class Turns:
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
-    def answer(self, pieces: Iterator[Said]) -> Answer:
+    def answer(self, pieces: Iterator[ReplyPart]) -> Answer:
         """The pieces, as their turn comes; or Busy, at once. Whoever stops listening early has to `leave`."""
         answer = Answer(pieces, asyncio.get_running_loop())
         with self._changed:
