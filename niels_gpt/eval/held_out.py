@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.model.loss import IGNORE_INDEX, loss_fn
+from niels_gpt.model.loss import loss_fn
+from niels_gpt.model.targets import IGNORE_INDEX
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate, mean_chat_loss
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import IGNORE_INDEX, count_targets
+from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 from niels_gpt.rng import derive_seed, make_generator
 
 
