@@ -189,9 +189,9 @@ class _Sequences:
             if len(full) == len(lengths):
                 return self._reread(full)
             # A row that has slid out of the context takes part with any place; its result is replaced.
-            self._decoder.keep([min(length, T - 1) for length in lengths])
+            self._decoder.truncate([min(length, T - 1) for length in lengths])
             last = torch.tensor([[ids[-1]] for ids in self._ids], device=self._device)
-            logits = self._model.logits(self._decoder.read(last)[:, -1])
+            logits = self._model.logits(self._decoder.extend(last)[:, -1])
             if full:
                 logits[full] = self._reread(full)
             return logits
@@ -200,8 +200,8 @@ class _Sequences:
         windows = [ids[-self._model.cfg.T :] for ids in self._ids]
         lengths = [len(window) for window in windows]
         padded = [window + [0] * (max(lengths) - len(window)) for window in windows]
-        hidden = self._decoder.read(torch.tensor(padded, device=self._device))
-        self._decoder.keep(lengths)
+        hidden = self._decoder.extend(torch.tensor(padded, device=self._device))
+        self._decoder.truncate(lengths)
         return self._model.logits(hidden[range(len(lengths)), [length - 1 for length in lengths]])
 
     def _reread(self, rows: list[int]) -> torch.Tensor:

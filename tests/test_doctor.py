@@ -162,7 +162,7 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     assert "roam: data/roam (2.5 MB)" in whats
     cfg = ModelConfig(V=260, **params["model"])
-    weights = sum(p.numel() for p in GPT(cfg).parameters() if p.dim() == 2)
+    weights = GPT(cfg).parameter_count()
     assert _parameters(params) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
     assert _parameters(params) == weights + (1000 - 260) * cfg.C

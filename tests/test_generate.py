@@ -154,11 +154,11 @@ def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
     model, x = talkative(LONG), torch.randint(0, 260, (1, 5))
     for name, parameter in model.named_parameters():
         with torch.inference_mode():
-            before = model.logits(Decoder(model, B=1).read(x))
+            before = model.logits(Decoder(model, B=1).extend(x))
         with torch.no_grad():
             parameter.add_(0.1 * torch.randn_like(parameter))
         with torch.inference_mode():
-            after = model.logits(Decoder(model, B=1).read(x))
+            after = model.logits(Decoder(model, B=1).extend(x))
             torch.testing.assert_close(after, model(x), atol=1e-5, rtol=1e-5)
         assert not torch.allclose(after, before, atol=1e-5), name
 
@@ -169,13 +169,13 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
         whole = model(x)
         for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
             decoder = Decoder(model, B=2)
-            pieces = [model.logits(decoder.read(piece)) for piece in x.split(parts, dim=1)]
+            pieces = [model.logits(decoder.extend(piece)) for piece in x.split(parts, dim=1)]
             torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
-            decoder.read(x[:, :1])
-        decoder.keep([3, 4])
+            decoder.extend(x[:, :1])
+        decoder.truncate([3, 4])
         with pytest.raises(ValueError, match="only go on token by token"):
-            decoder.read(x[:, :2])
+            decoder.extend(x[:, :2])
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a run has settled that before: see test_step.py
@@ -185,7 +185,7 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
         exact = model(x)
         with computing_in("bf16", "cpu"):
             decoder, rounded = Decoder(model, B=2), model(x)
-            read = model.logits(torch.cat([decoder.read(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
+            read = model.logits(torch.cat([decoder.extend(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
     assert (read - exact).abs().mean() < 1.5 * (rounded - exact).abs().mean()
 
 

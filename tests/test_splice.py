@@ -385,14 +385,14 @@ MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
 
 def test_golden_attention_mask() -> None:
     (case,) = [c for c in CASES if c["kind"] == "attention"]
-    from niels_gpt.model.places import places_of
+    from niels_gpt.model.positions import positions_of
 
     segments = torch.tensor([case["inputs"]["segment_ids"]])
     table = torch.zeros(1, 1, 5, 2)
-    places = places_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
-    assert places is not None
-    assert places.mask is not None
-    assert places.mask[0, 0].int().tolist() == case["expect"]["allowed"]
+    positions = positions_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
+    assert positions is not None
+    assert positions.mask is not None
+    assert positions.mask[0, 0].int().tolist() == case["expect"]["allowed"]
 
 
 def test_golden_loss_is_over_tokens_not_rows() -> None:

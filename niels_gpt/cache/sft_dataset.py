@@ -12,7 +12,7 @@ from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_mask import supervised
 from niels_gpt.files.pages import release_pages
-from niels_gpt.model.loss import IGNORE_INDEX
+from niels_gpt.model.targets import IGNORE_INDEX
 
 
 class SFTExampleDataset:

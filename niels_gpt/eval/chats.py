@@ -14,7 +14,7 @@ from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.eval.held_out import Score, inference, mean_score
 from niels_gpt.generate import Sampling, generate_ids
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import IGNORE_INDEX
+from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 

@@ -1,4 +1,4 @@
-"""Cross-entropy over the targets that count."""
+"""Cross-entropy loss over the targets that count, by itself or together with the model's head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-IGNORE_INDEX = -100
+from niels_gpt.model.kernels import choice
+from niels_gpt.model.targets import IGNORE_INDEX, count_targets
+
 _PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits that a thread holds at a time
 
 
@@ -17,14 +19,6 @@ def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=IGNORE_INDEX)
 
 
-def count_targets(y: torch.Tensor) -> torch.Tensor:
-    """How many targets are not -100, a 0-d tensor; a batch without any is refused."""
-    count = (y != IGNORE_INDEX).sum()
-    if not count:
-        raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
-    return count
-
-
 def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Sum of the losses of logits h @ weight.T (in h's dtype) for h (B, T, C), weight (V, C) and targets y (B, T)."""
     loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten())
@@ -32,8 +26,8 @@ def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Head and loss in one. The gradients are made on the way forward, piece by piece, in the place of the logits, so
-    that no more than a piece of those is ever held, in their own precision; backward only scales."""
+    """Head and loss in one. Forward also computes the gradients, piece by piece, in the memory of the logits: no more
+    than a piece of those is ever held, in their own precision. Backward only scales."""
 
     @staticmethod
     def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -64,10 +58,8 @@ def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The loss of each row in float32; the logits become the gradient of their sum."""
-    if logits.is_cuda:
-        from niels_gpt.model.kernels import loss_triton  # only where there is a GPU is there a Triton
-
-        return loss_triton.losses_and_grad_(logits, y)
+    if kernel := choice.losses_and_grad_(logits):
+        return kernel(logits, y)
     log_p = F.log_softmax(logits.float(), dim=-1)
     losses = F.nll_loss(log_p, y, ignore_index=IGNORE_INDEX, reduction="none")
     counted = y != IGNORE_INDEX

@@ -1,4 +1,4 @@
-"""In which numbers a model computes. Weights, gradients and optimizer state are float32 in all of them."""
+"""Mixed precision: a model computes in float32 or bf16; weights, gradients and optimizer state are float32 in both."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def computing_in(precision: Precision, device: str) -> AbstractContextManager[ob
     return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=precision == "bf16")
 
 
-def stream_dtype(precision: Precision) -> torch.dtype:
-    """Of what runs from block to block."""
+def residual_dtype(precision: Precision) -> torch.dtype:
+    """Of the residual stream, which runs from block to block."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
@@ -27,7 +27,7 @@ def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
     """Before the first number of a bf16 run: where the CPU has no units for it, say so, once.
 
     torch finds that out product by product, with a warning each, and at the first one that fails it gives up the
-    library it tried for the whole process: what is computed before rounds otherwise than what is computed after.
+    library it tried for the whole process: what is computed before is rounded differently from what comes after.
     """
     if device != "cpu" or not torch.backends.mkldnn.enabled or _multiplies_bf16():
         return

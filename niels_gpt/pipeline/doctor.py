@@ -18,6 +18,7 @@ from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
@@ -107,9 +108,7 @@ def _size(path: Path) -> int:
 
 
 def _parameters(params: Mapping[str, Any]) -> int:
-    model, V = params["model"], params["tokenizer"].get("vocab_size", 260)
-    C, d_ff = model["C"], model["d_ff"]
-    return int(V * C + model["L"] * (4 * C * C + 2 * C * d_ff))
+    return parameter_count(ModelConfig(V=params["tokenizer"].get("vocab_size", 260), **params["model"]))
 
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:

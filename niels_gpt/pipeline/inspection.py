@@ -132,7 +132,7 @@ def inspect_sft(
         import numpy as np
 
         from niels_gpt.cache.chat_manifest import open_chats
-        from niels_gpt.model.loss import IGNORE_INDEX
+        from niels_gpt.model.targets import IGNORE_INDEX
         from niels_gpt.report.chats import mark_chat
         from niels_gpt.tokenizer import load_tokenizer
 

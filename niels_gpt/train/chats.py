@@ -12,7 +12,7 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import IGNORE_INDEX
+from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Batch, release

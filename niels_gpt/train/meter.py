@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.train.speed import flops_per_token
+from niels_gpt.model.size import flops_per_token
 from niels_gpt.train.state import RunState
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import summed_loss
-from niels_gpt.model.precision import computing_in, stream_dtype
+from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
@@ -34,7 +34,7 @@ class SummedLoss(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """`rows`: position_ids, segment_ids, row_keys."""
-        h = self.model.embed(x, dtype=stream_dtype(self._cfg.precision))
+        h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
         return summed_loss(self._hidden(h, **rows), self.model.lm_head.weight, y)
 
     def _computed_hidden(self, h: torch.Tensor, **rows: Any) -> torch.Tensor:

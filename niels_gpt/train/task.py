@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import count_targets
+from niels_gpt.model.targets import count_targets
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Causal attention on a CPU in float32, and its gradients: a sequence at a time, whose scores stay in a core's cache.
+"""Causal attention and its gradients on a CPU in float32, a sequence at a time: its scores stay in a core's cache.
 
-torch's fused kernel makes the probabilities anew for the gradients, in many small products. Here they are kept, and
+torch's fused kernel computes the probabilities again for the gradients, in many small products. Here they are kept, and
 products are as large as a sequence allows: an eighth less time at T=256, a quarter at T=512.
 """
 
@@ -20,7 +20,7 @@ _LEAST_WORK = 1 << 24  # multiplications for a sequence's scores: with fewer, ca
 _LONGEST_T = 512  # what is kept grows with T*T
 
 
-def pays(qkv: torch.Tensor) -> bool:
+def supports(qkv: torch.Tensor) -> bool:
     """Whether this is the faster way to attend over qkv (B, T, 3C)."""
     T, C = qkv.shape[1], qkv.shape[2] // 3
     return (
@@ -80,7 +80,8 @@ class _Attention(torch.autograd.Function):
                 torch.ops.aten._softmax_backward_data.out(grad_scores, p, -1, p.dtype, grad_input=grad_scores)
                 torch.baddbmm(to_q, grad_scores, keys, beta=0, alpha=1 / math.sqrt(D), out=to_q)
                 torch.baddbmm(to_k, grad_scores.mT, queries, beta=added, alpha=1 / math.sqrt(D), out=to_k)
-        rope.turn_back_(grad[..., : 2 * H * D].unflatten(-1, (2 * H, D)), sin, cos)
+        back = torch.complex(cos, -sin)[:, :, :T].transpose(1, 2)
+        rope.rotate_(grad[..., : 2 * H * D].unflatten(-1, (2 * H, -1, 2)), back)
         return grad, None, None, None
 
 

@@ -1,4 +1,4 @@
-"""A bias and GELU on a GPU, in one pass each way; the bias's gradient is summed on the way back."""
+"""GELU and the bias before it on a GPU, in one pass each way; backward also sums the bias's gradient."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import nn
+from torch.nn import functional as F
+
+from niels_gpt.model.kernels.linear import has_separate_bias
 
 _TILE, _COLUMNS = 4, 1024  # what a program holds at a time
-_PROGRAMS = 1024  # keep a GPU busy; on the way back each sums its share of the bias's gradient
+_PROGRAMS = 1024  # keep a GPU busy; backward each sums its share of the bias's gradient
 
 
-def biased_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """GELU of x + bias for x (..., F) and bias (F,), exact to 3e-7 before it is rounded to x's dtype."""
-    out: torch.Tensor = _BiasedGelu.apply(x, bias)
+def supports(linear: nn.Linear) -> bool:
+    return has_separate_bias(linear)
+
+
+def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """GELU of linear(x), exact to 3e-7 before it is rounded to the product's dtype."""
+    out: torch.Tensor = _BiasedGelu.apply(F.linear(x, linear.weight), linear.bias)
     return out
 
 
@@ -41,29 +49,29 @@ class _BiasedGelu(torch.autograd.Function):
 def _launch(
     x: torch.Tensor, bias: torch.Tensor, grad: torch.Tensor, out: torch.Tensor, sums: torch.Tensor, *, backward: bool
 ) -> None:
-    F = len(bias)
-    rows, block = x.numel() // F, min(_COLUMNS, triton.next_power_of_2(F))
+    width = len(bias)
+    rows, block = x.numel() // width, min(_COLUMNS, triton.next_power_of_2(width))
     programs = len(sums) if backward else triton.cdiv(rows, _TILE)
     rounds = triton.cdiv(rows, _TILE * programs)
-    _kernel[(programs, triton.cdiv(F, block))](
-        x, bias, grad, out, sums, rows, F, TILE=_TILE, ROUNDS=rounds, BLOCK=block, BACKWARD=backward
+    _kernel[(programs, triton.cdiv(width, block))](
+        x, bias, grad, out, sums, rows, width, TILE=_TILE, ROUNDS=rounds, BLOCK=block, BACKWARD=backward
     )
 
 
 @triton.jit
 def _kernel(  # type: ignore[no-untyped-def]
-    x, bias, grad, out, sums, N, F,
+    x, bias, grad, out, sums, N, width,
     TILE: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    b = tl.load(bias + column, mask=column < F, other=0.0)[None, :]
+    b = tl.load(bias + column, mask=column < width, other=0.0)[None, :]
     total = tl.zeros((BLOCK,), tl.float32)
     for i in range(ROUNDS):
         row = (program * ROUNDS + i) * TILE + tl.arange(0, TILE)
-        inside = (row < N)[:, None] & (column < F)[None, :]
-        place = row[:, None] * F + column[None, :]
-        raw = tl.load(x + place, mask=inside, other=0.0)
+        inside = (row < N)[:, None] & (column < width)[None, :]
+        offset = row[:, None] * width + column[None, :]
+        raw = tl.load(x + offset, mask=inside, other=0.0)
         f = raw.to(tl.float32) + b
         # P(N(0, 1) < f). The logarithm of the tail beyond |f| is nearly a parabola: this polynomial, fitted for the
         # smallest largest error up to 6.5 (beyond, the tail is under 1e-10), takes one exponential and no division.
@@ -74,10 +82,10 @@ def _kernel(  # type: ignore[no-untyped-def]
         below = tl.where(f < 0, tail, 1 - tail)
         if BACKWARD:
             slope = below + f * tl.exp(-0.5 * f * f) * 0.3989422804014327
-            y = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32) * slope
+            y = tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32) * slope
             total += tl.sum(y, axis=0)
         else:
             y = f * below
-        tl.store(out + place, y.to(raw.dtype), mask=inside)
+        tl.store(out + offset, y.to(raw.dtype), mask=inside)
     if BACKWARD:
-        tl.store(sums + program * F + column, total, mask=column < F)
+        tl.store(sums + program * width + column, total, mask=column < width)

@@ -6,10 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
-from niels_gpt.model.loss import IGNORE_INDEX
+from niels_gpt.model.targets import IGNORE_INDEX
 
 _WHOLE_ROW = 16384  # up to here a row is held in registers, and read once
 _BLOCK = 4096  # of a longer one
+
+
+def supports(logits: torch.Tensor) -> bool:
+    return logits.dim() == 2 and logits.is_contiguous()
 
 
 def losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Rotary positions on a GPU: queries, keys and values out of one matrix product, and their gradients back into one.
+"""Rotary position embedding on a GPU: queries, keys and values out of one matrix product, and their gradients back
+into one.
 
 The product's bias is added, and the bias's gradient summed, on the way: the numbers are in registers anyway.
 """
@@ -10,17 +11,26 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import nn
+from torch.nn import functional as F
 
-_PROGRAMS = 1024  # keep a GPU busy; on the way back each sums its share of the bias's gradient
+from niels_gpt.model.kernels.linear import has_separate_bias
+
+_PROGRAMS = 1024  # keep a GPU busy; backward each sums its share of the bias's gradient
 
 
-def split_and_rotate(
-    qkv: torch.Tensor, bias: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
+def supports(qkv: nn.Linear) -> bool:
+    return has_separate_bias(qkv)
+
+
+def project_and_rotate(
+    qkv: nn.Linear, x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """qkv (B, T, 3C) + bias -> q and k, turned, and v as it is, (B, H, T, D) each. sin and cos begin at position 0."""
-    # Heads change places with positions out here: a compiled gradient reaches a function as what it gave out was laid
-    # out, and is copied if it was not.
-    q, k, v = (part.transpose(1, 2) for part in _Rotation.apply(qkv, bias, sin, cos, H))
+    """q and k, rotated, and v of x (B, T, C), (B, H, T, D) each. sin and cos begin at position 0."""
+    product = F.linear(x, qkv.weight)
+    # Heads and positions are transposed out here: a compiled gradient comes in the layout of the function's output,
+    # and a transposed one would be copied.
+    q, k, v = (part.transpose(1, 2) for part in _Rotation.apply(product, qkv.bias, sin, cos, H))
     return q, k, v
 
 
@@ -36,7 +46,7 @@ class _Rotation(torch.autograd.Function):
         ctx.save_for_backward(sin, cos)
         out = torch.empty((3, B, T, H, C // H), device=qkv.device, dtype=qkv.dtype)
         parts = [part.view(B, T, H, C // H) for part in qkv.split(C, dim=-1)]
-        _turn(parts, out, bias, sin, cos, rows=(C3, C), part=B * T * C, backward=False)
+        _rotate(parts, out, bias, sin, cos, rows=(C3, C), part=B * T * C, backward=False)
         return out[0], out[1], out[2]
 
     @staticmethod
@@ -46,11 +56,11 @@ class _Rotation(torch.autograd.Function):
         C = H * D
         grad = torch.empty((B, T, 3 * C), device=sin.device, dtype=grads[0].dtype)
         sums = torch.empty((min(_PROGRAMS, B * T), 3 * C), device=sin.device)
-        _turn([g.contiguous() for g in grads], grad, sums, sin, cos, rows=(C, 3 * C), part=C, backward=True)
+        _rotate([g.contiguous() for g in grads], grad, sums, sin, cos, rows=(C, 3 * C), part=C, backward=True)
         return grad, sums.sum(0), None, None, None
 
 
-def _turn(
+def _rotate(
     parts: list[torch.Tensor],
     out: torch.Tensor,
     bias: torch.Tensor,
@@ -61,10 +71,10 @@ def _turn(
     part: int,
     backward: bool,
 ) -> None:
-    """q, k, v (B, T, H, D) into out. From token to token it is rows[0] numbers in them and rows[1] in out, where one
-    part begins `part` after another.
+    """q, k, v (B, T, H, D) into out. The stride of a token is rows[0] in them and rows[1] in out, where one part begins
+    `part` numbers after another.
 
-    `bias` is added on the way forward; on the way backward it takes each program's sums.
+    Forward `bias` is added; backward it takes each program's sums.
     """
     B, T, H, D = parts[0].shape
     block = triton.next_power_of_2(H * D)
@@ -89,13 +99,13 @@ def _kernel(  # type: ignore[no-untyped-def]
     for i in range(ROUNDS):
         token = ((program * ROUNDS + i) * TOKENS + tl.arange(0, TOKENS))[:, None]
         inside = (column < C)[None, :] & (token < N)
-        place = token * row_in + column[None, :]
+        offset = token * row_in + column[None, :]
         if which == 0:
-            x = tl.load(q + place, mask=inside, other=0.0)
+            x = tl.load(q + offset, mask=inside, other=0.0)
         elif which == 1:
-            x = tl.load(k + place, mask=inside, other=0.0)
+            x = tl.load(k + offset, mask=inside, other=0.0)
         else:
-            x = tl.load(v + place, mask=inside, other=0.0)
+            x = tl.load(v + offset, mask=inside, other=0.0)
         y = x.to(tl.float32)
         if not BACKWARD:
             y += tl.load(bias + which * C + column, mask=column < C, other=0.0)[None, :]
