@@ -102,7 +102,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
             importlib.import_module(f"stages.{module_of(stage.name)}").main(stage)
         finally:
             files = {file for file in _watched.pop() if file.startswith(("cache/", "data/", "metrics/", "models/"))}
-        deps = {dep for dep in stage.inputs.deps if not dep.startswith(("cache/code", "niels_gpt", "stages"))}
+        deps = {
+            dep
+            for dep in stage.inputs.deps
+            if not dep.startswith(("cache/code", "niels_gpt", "stages", "data/no-input"))
+        }
         found[stage.name] = Ran(opened={file for file in files if ".tmp" not in file}, declared=deps)
 
     threads = torch.get_num_threads()
