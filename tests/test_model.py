@@ -179,6 +179,14 @@ def test_a_linear_layer_put_in_place_of_another_is_called_by_block_and_decoder(n
         torch.testing.assert_close(swapped.logits(Decoder(swapped, B=2).extend(x)), expected)
 
 
+def test_hooks_of_a_layer_run_in_the_decoder() -> None:
+    model, seen = GPT(CFG).eval(), []
+    for name in ("attn.qkv", "mlp", "mlp.fc1"):
+        model.blocks[1].get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    Decoder(model, B=1).extend(torch.zeros(1, 3, dtype=torch.int64))
+    assert seen == ["attn.qkv", "mlp.fc1", "mlp"]
+
+
 def test_the_size_of_a_configuration_is_that_of_its_model() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()

@@ -14,9 +14,9 @@ import torch
 
 from niels_gpt.model import rope
 
-# At most so many queries see their keys in one product. The keys behind them are left out: at T=256 a quarter.
+# At most so many queries in one product. Keys behind the last of them are left out: at T=256 a quarter of the work.
 _QUERIES = 128
-_LEAST_WORK = 1 << 24  # multiplications for a sequence's scores: with fewer, calls take as long as they save
+_LEAST_WORK = 1 << 24  # multiplications for a sequence's scores: with fewer, the calls cost what is saved
 _LONGEST_T = 512  # what is kept grows with T*T
 
 
@@ -67,7 +67,7 @@ class _Attention(torch.autograd.Function):
         (grad_outs,) = _heads(grads[0], 1, H)
         grad = q.new_empty(B, T, 3 * H * D)
         grad_q, grad_k, grad_v = _heads(grad, 3, H)
-        # The last queries see every key: their part is written, what others have to say of a key is added.
+        # The last queries see every key: their gradients are written, those of the other queries are added to them.
         for (start, end), probabilities in reversed(list(zip(_blocks(T), kept, strict=True))):
             added = 0 if end == T else 1
             grad_scores = q.new_empty(H, end - start, end)

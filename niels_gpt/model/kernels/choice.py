@@ -57,5 +57,5 @@ def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
 
 
 def _compiled_for_gpu(x: torch.Tensor) -> bool:
-    """Where a compiler would make kernels of its own, and does not do so well."""
+    """Where torch.compile would make kernels of its own, which are slower."""
     return x.is_cuda and torch.compiler.is_compiling()

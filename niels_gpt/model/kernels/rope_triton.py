@@ -35,7 +35,7 @@ def project_and_rotate(
 
 
 class _Rotation(torch.autograd.Function):
-    """One pass over memory each way. A compiler left to itself takes two to six times as long over the gradient."""
+    """One pass over memory each way. The gradient that torch.compile makes by itself takes two to six times as long."""
 
     @staticmethod
     def forward(
