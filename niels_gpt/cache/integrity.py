@@ -69,9 +69,9 @@ def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarr
     except FileNotFoundError:
         raise
     except Exception as error:  # on foreign bytes numpy's reader fails in many ways: EOFError, SyntaxError, ...
-        raise Damaged(path, f"is no file of offsets ({error})") from error
+        raise Damaged(path, f"is no file of offsets ({error}): build it again") from error
     fits = isinstance(starts, np.ndarray) and starts.dtype == np.int64 and starts.ndim == 1 and len(starts) > 0
     # Compared, not subtracted: a difference of two wild numbers can wrap around to a plausible one.
     if not fits or starts[0] != 0 or (starts[1:] <= starts[:-1]).any() or starts[-1] >= tokens:
-        raise Damaged(path, f"does not hold the ascending offsets of {tokens:,} tokens")
+        raise Damaged(path, f"does not hold the ascending offsets of {tokens:,} tokens: build it again")
     return starts, np.diff(np.append(starts, tokens))

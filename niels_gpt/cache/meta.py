@@ -22,12 +22,12 @@ def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, An
     try:
         meta = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested without end
-        raise Damaged(path, f"is not valid JSON ({error})") from error
+        raise Damaged(path, f"is not valid JSON ({error}): build it again") from error
     if not isinstance(meta, dict):
-        raise Damaged(path, "holds no JSON object")
+        raise Damaged(path, "holds no JSON object: build it again")
     missing = [name for name in required if not _has(meta, name.split("."))]
     if missing:
-        raise Damaged(path, f"lacks {', '.join(missing)}")
+        raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
     return meta
 
 
