@@ -73,10 +73,11 @@ def closure(start: Collection[Path], root: Path) -> set[str]:
 
 def imported_files(path: Path, root: Path) -> list[Path]:
     """The files of the project that a file imports, anywhere in it, with the packages on the way to them."""
-    modules = _imported(_parsed(read_text(path)), path.relative_to(root).as_posix())
+    modules = _imported(read_text(path), path.relative_to(root).as_posix())
     return [file for module in modules for file in _files(module, root)]
 
 
+@lru_cache(maxsize=512)  # a module is part of many stages
 def fingerprint(source: str) -> str:
     """Of what a module does. Equal under every version of Python, which `ast.dump` is not."""
     said = json.dumps(_said(_parsed(source)), separators=(",", ":"))
@@ -137,15 +138,17 @@ def _said(node: Any) -> Any:
     return [type(node).__name__, *([name, _said(part)] for name, part in parts.items() if part not in (None, []))]
 
 
-def _imported(tree: ast.Module, name: str) -> Iterator[str]:
-    for node in _run(tree):
+@lru_cache(maxsize=512)
+def _imported(source: str, name: str) -> tuple[str, ...]:
+    modules: list[str] = []
+    for node in _run(_parsed(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             if node.level or node.module is None:
                 raise ValueError(f"{name}: write the import of line {node.lineno} out; relative ones are not followed")
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(modules)
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
