@@ -102,7 +102,7 @@ def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
     before = (built_repo.path / "models/pretrain/history.json").read_bytes()
     for values, sentence in (  # what else makes no sense is refused by the same reader: tests/test_params.py
         ({"p_train.roam": -1, "model.H": 3}, "not a multiple of H=3"),
-        ({"runtime.device": "tpu"}, "device 'tpu' is not available here"),
+        ({"runtime.device": "tpu"}, "'tpu' is no device: use auto, cpu, mps, cuda"),
     ):
         text = (built_repo.path / "params.yaml").read_text()
         built_repo.set_all(values)
