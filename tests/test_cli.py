@@ -530,13 +530,17 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
 
 
 def lock(**hashes: str) -> dict[str, Any]:
-    """A dvc.lock of three stages; the words are hashes of its outputs, its code and its parameters."""
+    """A dvc.lock of four stages; the words are hashes of its outputs, its code and its parameters."""
     of = {"raw": "1", "mix": "2", "model": "3", "code": "4", "params": "5", **hashes}
     return {
         "schema": "2.0",
         "stages": {
+            "code": {
+                "deps": [{"path": "stages", "md5": of["code"]}],
+                "outs": [{"path": "cache/code", "md5": of["code"]}],
+            },
             "load@roam": {
-                "deps": [{"path": "data/roam", "md5": "0"}],
+                "deps": [{"path": "data/roam", "md5": "0"}, {"path": "cache/code/load/roam.json", "md5": "6"}],
                 "outs": [{"path": "cache/raw", "md5": of["raw"]}],
             },
             "mix": {
@@ -544,7 +548,10 @@ def lock(**hashes: str) -> dict[str, Any]:
                 "outs": [{"path": "cache/mix.json", "md5": of["mix"]}],
             },
             "train": {
-                "deps": [{"path": "cache/mix.json", "md5": of["mix"]}, {"path": "train.py", "md5": of["code"]}],
+                "deps": [
+                    {"path": "cache/mix.json", "md5": of["mix"]},
+                    {"path": "cache/code/train.json", "md5": of["code"]},
+                ],
                 "params": {"params.yaml": {"seed": of["params"]}},
                 "outs": [{"path": "models/pretrain", "md5": of["model"]}],
             },

@@ -10,7 +10,7 @@ _LAST_OF_THE_DATA = "mix"
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
     """Sentences about the data and about what was trained on them; none where one of the runs did not get that far."""
-    stages, others = now.get("stages") or {}, committed.get("stages") or {}
+    stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
     if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
         return []
     data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
@@ -29,6 +29,11 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
             ),
         ),
     ]
+
+
+def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The records of code are no data: they are what goes into the other stages from outside."""
+    return {name: stage for name, stage in stages.items() if name != "code"}
 
 
 def _told(what: str, differing: list[str], reason: str) -> str:
