@@ -1,13 +1,14 @@
 # make run    from text to a trained and evaluated model
 # make test   lint is not in here: see `make check`
-# Both set up .venv themselves; a second call installs nothing.
+# make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
+# They set up .venv themselves; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check clean
+.PHONY: run test same check clean
 
 run: $(INSTALLED)
 	niels-gpt mend
@@ -17,6 +18,10 @@ run: $(INSTALLED)
 
 test: $(INSTALLED)
 	python -m pytest -n auto
+
+same: $(INSTALLED)
+	python -m pytest -q -k golden tests/test_train.py tests/test_splice.py
+	python -m niels_gpt.pipeline.same
 
 check: $(INSTALLED)
 	ruff format --check .

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.allocator import KEEP_FREED, use_allocation
 from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.device import KEEP_FREED, use_allocation
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.task import PretrainTask
-from niels_gpt.windows import TokenStream
+from niels_gpt.train.pretraining import PretrainTask
 
 STEPS, PAGE = 2000, 4096
 

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp
 from bench.memory import resident
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.server.app import build_app
-from niels_gpt.server.connection import PATIENCE_S, listen, make_server
-from niels_gpt.talk import Talker, open_talker
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.server.connection import PATIENCE_S, listen, make_server
+from niels_gpt.talk.talker import Talker, open_talker
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 
 
 def sample_size() -> Talker:

@@ -10,8 +10,8 @@ import torch
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.config import ModelConfig
-from niels_gpt.loss import loss_fn
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import loss_fn
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.task import masked_targets
 

@@ -21,9 +21,10 @@ import sentencepiece
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.documents import Document, read_texts, write_documents
+from niels_gpt.data.documents import read_texts, write_documents
+from niels_gpt.data.types import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from niels_gpt.tokenizer_training import train_sentencepiece
+from niels_gpt.tokenizer.training import train_sentencepiece
 
 CORPUS = Path("data/wikitext/wikitext-103-raw-v1/train.txt")
 

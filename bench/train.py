@@ -21,18 +21,19 @@ import torch
 
 from bench.reference import PlainLoop, synthetic_tokens
 from bench.rounds import median_ratio, medians
-from niels_gpt.allocator import KEEP_FREED, SYSTEM, use_allocation
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.device import KEEP_FREED, SYSTEM, use_allocation
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import Precision
+from niels_gpt.model.precision import Precision
+from niels_gpt.model.size import flops_per_token
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import train
-from niels_gpt.train.speed import flops_per_token, matmul_flops
+from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.step import build_step
-from niels_gpt.train.task import PretrainTask
-from niels_gpt.windows import TokenStream
 
 SIZES = {
     "v0": ModelConfig(dropout=0.0),

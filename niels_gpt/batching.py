@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from niels_gpt.windows import TokenStream
+from niels_gpt.cache.windows import TokenStream
 
 BytesSources = dict[str, bytes]  # the seed's: a byte stream a source
 Sources = Mapping[str, bytes | TokenStream]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
-from niels_gpt.tokenizer import Tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 class Message(TypedDict):

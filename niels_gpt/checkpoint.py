@@ -1,4 +1,4 @@
-"""Checkpoints: torch's own format, read with weights_only, so that a file can hold numbers and never code.
+"""Checkpoints in torch's own format, read with weights_only, so that a file can hold numbers and never code.
 
 Such a file is a zip archive, whose checksums torch does not look at: with one bit of a weight flipped it loads as if
 nothing were wrong. So the archive's comment, which every reader skips, holds the sha256 of all bytes before it.
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from niels_gpt.atomic import atomic_path, write_json
+from niels_gpt.files.atomic import atomic_path, write_json
+from niels_gpt.files.damage import Damaged
 from niels_gpt.model.gpt import GPT
 
 _KEYS = {"config", "model", "optimizer", "step"}
@@ -48,7 +49,7 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
     """(config, model_state_dict, optimizer_state_dict or None, step)."""
     stored = load_tensors(path, device)
     if not set(stored) >= _KEYS:
-        raise ValueError(f"{path} is not a checkpoint of this project: it lacks {sorted(_KEYS - set(stored))}")
+        raise Damaged(path, f"is not a checkpoint of this project: it lacks {sorted(_KEYS - set(stored))}")
     return stored["config"], stored["model"], stored["optimizer"], int(stored["step"])
 
 
@@ -59,9 +60,8 @@ def load_model(path: str | Path, device: str, *, dropout: float | None = None) -
         model = GPT(config if dropout is None else {**config, "dropout": dropout}).to(device)
         model.load_state_dict(weights)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is not a checkpoint of this project: its weights are not those of its config ({_reason(error)})"
-        ) from error
+        what = f"is not a checkpoint of this project: its weights are not those of its config ({_reason(error)})"
+        raise Damaged(path, what) from error
     return model
 
 
@@ -76,21 +76,19 @@ def save_tensors(path: str | Path, values: dict[str, Any]) -> None:
 
 
 def load_tensors(path: str | Path, device: str) -> dict[str, Any]:
-    """What `save_tensors` or a plain torch.save wrote. A truncated or foreign file, one of which a bit has changed, or
-    a pickle that would run code, is a ValueError."""
+    """What `save_tensors` or a plain torch.save wrote. A file that is missing, truncated, foreign or with a bit flipped
+    is Damaged, and so is a pickle that would run code."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no checkpoint {path}")
+        raise Damaged(path, "is not there")
     try:
         _check_seal(Path(path))
         with Path(path).open("rb") as f:
             values = torch.load(f, map_location=device, weights_only=True)
     except Exception as error:  # on foreign bytes the readers fail in many ways: struct.error, OSError, BadZipFile, ...
-        raise ValueError(
-            f"{path} is not a checkpoint of this project, or is damaged; nothing in it was run ({_reason(error)}): "
-            "delete it, and what wrote it writes it again"
-        ) from error
+        what = f"is not a checkpoint of this project, or is damaged; nothing in it was run ({_reason(error)})"
+        raise Damaged(path, what) from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} is not a checkpoint of this project: it holds a {type(values).__name__}")
+        raise Damaged(path, f"is not a checkpoint of this project: it holds a {type(values).__name__}")
     return values
 
 

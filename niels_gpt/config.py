@@ -1,4 +1,7 @@
-"""The two configurations that decide what a model is and how it was trained.
+"""The two configurations that decide what a model is and how it was trained, and how a setting is checked.
+
+A setting is a field of a frozen dataclass: `Annotated[type, range, "one line of help"]`. Its range stands there alone:
+the constructor checks by it, a file of parameters is checked by it, and the list of all parameters is made of it.
 
 Letters, here and everywhere: B batch, T context, C width, L blocks, H heads, D = C/H head width, V vocabulary.
 """
@@ -6,12 +9,84 @@ Letters, here and everywhere: B batch, T context, C width, L blocks, H heads, D 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
 
 Renderer = Literal["transcript", "chat_tokens"]  # how chats are put to a model: as text, or with tokens of their own
+
+INT64 = Lt(2**63)  # what a tensor or a file can hold
+_UNSAID = (INT64, Lt(math.inf))  # limits that nobody comes near
+Count = Annotated[int, Ge(1), INT64]
+Seed = Annotated[int, Ge(0), INT64]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+
+# What is noted in an annotation, and the types in it: how a value is tested, and how that is said.
+_BOUNDS: dict[type, tuple[Callable[[Any, Any], bool], str]] = {
+    Ge: (operator.ge, "at least"),
+    Gt: (operator.gt, "above"),
+    Le: (operator.le, "at most"),
+    Lt: (operator.lt, "below"),
+    MultipleOf: (lambda value, of: value % of == 0, "a multiple of"),
+    MinLen: (lambda value, least: len(value) >= least, "not shorter than"),
+}
+_KINDS: dict[type, tuple[Callable[[Any], bool], str]] = {
+    int: (lambda value: isinstance(value, Integral) and not isinstance(value, bool), "a whole number"),
+    float: (lambda value: isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value), "a number"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    str: (lambda value: isinstance(value, str), "text"),
+    list: (lambda value: isinstance(value, list), "a list"),
+    NoneType: (lambda value: value is None, "null"),
+}
+
+
+def check_value(name: str, value: Any, annotation: Any) -> None:
+    """Refuse a value that is not of its annotation's type, or outside its range."""
+    if not _fits(value, annotation):
+        raise ValueError(f"{name} must be {wanted(annotation)}, got {value!r}")
+
+
+def check_fields(settings: Any) -> None:
+    """Refuse the first value of a dataclass that its annotation does not allow."""
+    for name, annotation in get_type_hints(type(settings), include_extras=True).items():
+        check_value(name, getattr(settings, name), annotation)
+
+
+def wanted(annotation: Any) -> str:
+    """In words, what an annotation allows."""
+    kind, bounds = _parts(annotation)
+    if get_origin(kind) is Literal:
+        *choices, last = (str(choice).lower() if choice in (True, False) else choice for choice in get_args(kind))
+        return f"one of {', '.join(choices)}, {last}" if choices else last
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(wanted(member) for member in get_args(kind))
+    _, name = _KINDS.get(get_origin(kind) or kind, (None, "a table"))
+    said = [f"{_BOUNDS[type(bound)][1]} {astuple(bound)[0]}" for bound in bounds if bound not in _UNSAID]
+    *first, last = [*said, name] if kind is int else [name, *said]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    kind, bounds = _parts(annotation)
+    if get_origin(kind) is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, member) for member in get_args(kind))
+    is_one, _ = _KINDS.get(get_origin(kind) or kind, (lambda value: True, ""))
+    return is_one(value) and all(_BOUNDS[type(bound)][0](value, astuple(bound)[0]) for bound in bounds)
+
+
+def _parts(annotation: Any) -> tuple[Any, list[Any]]:
+    """The type in an annotation, and the bounds noted beside it."""
+    if get_origin(annotation) is not Annotated:
+        return annotation, []
+    kind, *notes = get_args(annotation)
+    return kind, [note for note in notes if type(note) in _BOUNDS]
 
 
 def default_p_train() -> dict[str, float]:
@@ -23,31 +98,21 @@ def default_p_train() -> dict[str, float]:
 class ModelConfig:
     """Everything that fixes the shape of a GPT. The defaults are the v0 model."""
 
-    V: int = 256
-    T: int = 256
-    C: int = 256
-    L: int = 4
-    H: int = 4
-    d_ff: int = 1024
-    dropout: float = 0.1
-    rope_theta: float = 10000.0
+    V: Annotated[Count, "size of the vocabulary"] = 256
+    T: Annotated[Count, "context length in tokens"] = 256
+    C: Annotated[Count, "width of the residual stream; C/H must be even"] = 256
+    L: Annotated[Count, "blocks (layers)"] = 4
+    H: Annotated[Count, "attention heads a block; divides C"] = 4
+    d_ff: Annotated[Count, "width inside the MLP; 4*C is usual"] = 1024
+    dropout: Annotated[Fraction, "share of activations dropped in training; 0 for a corpus read about once"] = 0.1
+    rope_theta: Annotated[float, Gt(0), "base of the rotary position embedding's wavelengths"] = 10000.0
 
     def __post_init__(self) -> None:
-        for name in ("V", "T", "C", "L", "H", "d_ff"):
-            size = getattr(self, name)
-            if not isinstance(size, Integral) or size < 1:
-                raise ValueError(f"{name} must be at least 1 and a whole number, got {size!r}")
-        for name in ("dropout", "rope_theta"):
-            if not isinstance(getattr(self, name), Real):
-                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
+        check_fields(self)
         if self.C % self.H:
             raise ValueError(f"C={self.C} is not a multiple of H={self.H}: every head needs the same width")
         if self.D % 2:
             raise ValueError(f"D = C/H = {self.C}/{self.H} = {self.D} is odd: RoPE rotates pairs, so D must be even")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if not 0.0 < self.rope_theta < math.inf:
-            raise ValueError(f"rope_theta must be positive and finite, got {self.rope_theta}")
 
     @property
     def D(self) -> int:
@@ -74,29 +139,33 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The schedule and the mix. What only changes speed (device, threads, log interval) is not here."""
+    """The learning-rate schedule, the optimizer and the mix. What only changes speed is not here."""
 
-    total_steps: int
-    base_lr: float = 3e-4
-    warmup_steps: int = 200
-    min_lr: float = 3e-5
-    seed: int = 42
-    B: int = 32
+    total_steps: Annotated[Count, "steps of the optimizer"]
+    base_lr: Annotated[float, Gt(0), "highest learning rate, reached when the warm-up ends"] = 3e-4
+    warmup_steps: Annotated[int, Ge(0), INT64, "steps over which the learning rate rises from 0 to base_lr"] = 200
+    min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the cosine decay ends"] = 3e-5
+    seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
+    B: Annotated[Count, "batch size: rows a step"] = 32
     p_train: Mapping[str, float] = field(default_factory=default_p_train)
     p_val: Mapping[str, float] = field(default_factory=lambda: {"wiki": 1.0})
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
-    eval_every: int = 200
-    eval_steps: int = 20
-    precision: Literal["float32", "bf16"] = "float32"
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    weight_decay: Annotated[float, Ge(0), "of matrices; norms and biases have none"] = 0.1
+    beta1: Annotated[Fraction, "Adam's memory of the gradient's mean"] = 0.9
+    beta2: Annotated[Fraction, "Adam's memory of the gradient's square"] = 0.95
+    grad_clip: Annotated[float, Gt(0), "gradient clipping: a longer gradient is scaled down to this norm"] = 1.0
+    eval_every: Annotated[Count, "steps between validations; the best step's weights are kept beside the last"] = 200
+    eval_steps: Annotated[Count, "batches of a validation"] = 20
+    precision: Annotated[
+        Literal["float32", "bf16"],
+        "bf16 is mixed precision: matrix products and attention; weights and optimizer state stay float32",
+    ] = "float32"
+    optimizer: Annotated[Literal["adamw", "muon"], "muon is for the matrices inside the blocks, beside adamw"] = "adamw"
+    document_mask: Annotated[
+        bool, "attention mask by document: where a window spans several documents, none sees another"
+    ] = False
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "B", "eval_every", "eval_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_fields(self)
 
 
 def to_dict(cfg: ModelConfig | TrainConfig) -> dict[str, Any]:

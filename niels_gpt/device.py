@@ -1,21 +1,63 @@
-"""Where tensors live."""
+"""Where tensors live, and what the C library does with the memory of those that are freed."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+from dataclasses import dataclass
 
-import torch
+# Names of <malloc.h>.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
 
-from niels_gpt.allocator import KEEP_FREED, use_allocation
+
+@dataclass(frozen=True)
+class Allocation:
+    """glibc's settings: how many blocks may come straight from the system, and how much free memory is kept."""
+
+    mmap_max: int
+    trim_threshold: int
+
+
+# Where glibc's own adjustment ends up when large tensors come and go.
+SYSTEM = Allocation(mmap_max=65536, trim_threshold=64 << 20)
+# Every step frees what it will ask for again; pages handed back return one fault at a time, a tenth of a CPU step.
+KEEP_FREED = Allocation(mmap_max=0, trim_threshold=2**31 - 1)
+
+
+def use_allocation(allocation: Allocation) -> None:
+    """From now on, in this process; without effect where the C library is another."""
+    libc = ctypes.CDLL(None)
+    mallopt = getattr(libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_MMAP_MAX, allocation.mmap_max)
+        mallopt(_M_TRIM_THRESHOLD, allocation.trim_threshold)
+        mallopt(_M_TOP_PAD, 64 << 20 if allocation == KEEP_FREED else 128 << 10)
+        if allocation == KEEP_FREED:
+            mallopt(_M_ARENA_MAX, 1)  # one of a thread's own keeps no block above 64 MiB
+        if allocation == SYSTEM:
+            libc.malloc_trim(0)  # what was kept goes back, as if it never had been
 
 
 def get_device() -> str:
     """The interfaces seed's rule: "mps" on Apple Silicon, else "cpu"."""
+    import torch  # here and below: who only checks a name does not wait for it
+
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def check_device_name(name: str) -> str:
+    """Refuse a name that is no device's on any machine."""
+    if not re.fullmatch(r"auto|(?:cpu|cuda|mps)(?::\d+)?", name):
+        raise ValueError(f"{name!r} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second of several")
+    return name
 
 
 def resolve_device(name: str) -> str:
     """`auto` takes cuda, then mps, then cpu; any other name is taken at its word, if it is there."""
+    import torch
+
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else get_device()
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -29,6 +71,8 @@ def resolve_device(name: str) -> str:
 def prepare_device(name: str, *, threads: int) -> str:
     """The device to compute on, with so many CPU threads (0: all). Of several processes each has a GPU of its own."""
     if threads:
+        import torch
+
         torch.set_num_threads(threads)
     use_allocation(KEEP_FREED)
     device, local = resolve_device(name), os.environ.get("LOCAL_RANK")

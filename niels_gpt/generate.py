@@ -1,22 +1,21 @@
-"""Text from a model, one token at a time; what was said before is kept in a cache, so that a token costs one token."""
+"""Sampling text from a model, one token at a time, with a KV cache: a new token costs one token, not the whole text."""
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer import Tokenizer, decode, encode
+from niels_gpt.tokenizer import decode, encode
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn: over the `top_k` likeliest, and of those the fewest that make up `top_p`."""
+    """How the next token is drawn: temperature, top-k (of the k likeliest), top-p (of the fewest that make up p)."""
 
     temperature: float = 0.9
     top_k: int | None = 50
@@ -97,29 +96,6 @@ def generate(
     return decode(torch.tensor(ids)) if tokenizer is None else tokenizer.decode(ids)
 
 
-def generate_reply(
-    model: GPT,
-    messages: Sequence[Mapping[str, str]],
-    tokenizer: Tokenizer,
-    *,
-    max_new_tokens: int,
-    temperature: float = 0.9,
-    top_k: int | None = 50,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-) -> str:
-    """What a fine-tuned model answers to a chat."""
-    ids = generate_ids(
-        model,
-        format_prompt(tokenizer, messages),
-        max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, top_k, top_p),
-        stop=tokenizer.special_token_ids()["eot"],
-        generator=generator,
-    )
-    return tokenizer.decode(extract_assistant_reply(tokenizer, ids))
-
-
 def generate_ids(
     model: GPT,
     prompt: Sequence[int],
@@ -155,13 +131,13 @@ def stream_ids(
     was_training = model.training
     model.eval()
     try:
-        yield from _steps(_Writers(model, prompts), generators, max_new_tokens, sampling=sampling, stop=stop)
+        yield from _steps(_Sequences(model, prompts), generators, max_new_tokens, sampling=sampling, stop=stop)
     finally:
         model.train(was_training)
 
 
 def _steps(
-    writers: _Writers,
+    sequences: _Sequences,
     generators: Sequence[torch.Generator | None],
     max_new_tokens: int,
     *,
@@ -170,7 +146,7 @@ def _steps(
 ) -> Iterator[list[int | None]]:
     running = [True] * len(generators)
     for _ in range(max_new_tokens):
-        logits = writers.next_logits()
+        logits = sequences.next_logits()
         tokens: list[int | None] = []
         for row, generator in enumerate(generators):
             token = None
@@ -187,11 +163,11 @@ def _steps(
         if not any(running):
             return
         yield tokens
-        writers.append([0 if token is None else token for token in tokens])
+        sequences.append([0 if token is None else token for token in tokens])
 
 
-class _Writers:
-    """Sequences that grow by a token at a time, and what the model has read of them while they fit its context."""
+class _Sequences:
+    """A batch of sequences that grow by a token at a time, with a KV cache for as long as they fit the context."""
 
     def __init__(self, model: GPT, prompts: Sequence[Sequence[int]]) -> None:
         self._model = model
@@ -213,9 +189,9 @@ class _Writers:
             if len(full) == len(lengths):
                 return self._reread(full)
             # A row that has slid out of the context takes part with any place; its result is replaced.
-            self._decoder.keep([min(length, T - 1) for length in lengths])
+            self._decoder.truncate([min(length, T - 1) for length in lengths])
             last = torch.tensor([[ids[-1]] for ids in self._ids], device=self._device)
-            logits = self._model.logits(self._decoder.read(last)[:, -1])
+            logits = self._model.logits(self._decoder.extend(last)[:, -1])
             if full:
                 logits[full] = self._reread(full)
             return logits
@@ -224,8 +200,8 @@ class _Writers:
         windows = [ids[-self._model.cfg.T :] for ids in self._ids]
         lengths = [len(window) for window in windows]
         padded = [window + [0] * (max(lengths) - len(window)) for window in windows]
-        hidden = self._decoder.read(torch.tensor(padded, device=self._device))
-        self._decoder.keep(lengths)
+        hidden = self._decoder.extend(torch.tensor(padded, device=self._device))
+        self._decoder.truncate(lengths)
         return self._model.logits(hidden[range(len(lengths)), [length - 1 for length in lengths]])
 
     def _reread(self, rows: list[int]) -> torch.Tensor:
@@ -233,15 +209,3 @@ class _Writers:
         windows = torch.tensor([self._ids[row][-self._model.cfg.T :] for row in rows], device=self._device)
         hidden = self._model.hidden(self._model.embed(windows))
         return self._model.logits(hidden[:, -1])
-
-
-def stream_text(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """The text of ids as they come, never half a character: its first bytes wait for the rest."""
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for token in ids:
-        text = decoder.decode(tokenizer.piece(token))
-        if text:
-            yield text
-    rest = decoder.decode(b"", final=True)
-    if rest:
-        yield rest

@@ -1,8 +1,10 @@
-"""Linear warm-up, then a cosine from base_lr to min_lr."""
+"""Learning-rate schedule: linear warm-up, then a cosine from base_lr to min_lr."""
 
 from __future__ import annotations
 
 import math
+
+from niels_gpt.config import TrainConfig
 
 
 def lr_at_step(
@@ -25,3 +27,8 @@ def lr_at_step(
         return base_lr if step <= warmup_steps else min_lr
     progress = min(1.0, (step - warmup_steps) / decay_steps)
     return min_lr + 0.5 * (base_lr - min_lr) * (1.0 + math.cos(math.pi * progress))
+
+
+def scheduled_lr(cfg: TrainConfig, step: int) -> float:
+    """Learning rate of a step of a run."""
+    return lr_at_step(step, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)

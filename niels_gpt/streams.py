@@ -1,7 +1,7 @@
 """Byte streams of the three v0 sources, with a disk cache of their own for use as a library.
 
-The pipeline does not come this way: there DVC's hashes decide what is rebuilt. Here a .meta.json beside each .bin
-does, by count, size and modification time.
+The pipeline does not come this way: there hashes decide what is rebuilt. Here a .meta.json beside each .bin does, by
+count, size and modification time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.atomic import atomic_path, write_json
 from niels_gpt.batching import BytesSources
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import (
@@ -25,6 +24,7 @@ from niels_gpt.data import (
     split_roam_paths,
 )
 from niels_gpt.data.hub import HubError
+from niels_gpt.files.atomic import atomic_path, write_json
 
 __all__ = [
     "BytesSources",

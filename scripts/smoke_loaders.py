@@ -44,4 +44,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # see stages/stage.py: a stream left early must not be waited for
+    os._exit(code)  # see niels_gpt/pipeline/stage.py: a stream left early must not be waited for

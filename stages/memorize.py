@@ -1,44 +1,45 @@
-"""memorize: P(z) of every chosen document, before the splice stage and after it."""
+"""memorize: how much of every chosen document the model knows by heart, P(z), before the splice stage and after."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
-from niels_gpt.memorization_page import DocumentResult, render_page, render_strips
+from niels_gpt.eval.memorization import document_log_pz, pz_stats, token_coverage, token_log_probs
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
+from niels_gpt.report.tsv import write_tsv
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tsv import write_tsv
-from stages.stage import Stage, run_stage
 
 
 def chosen_documents() -> dict[str, np.ndarray]:
     """The documents that the splice stage trained on, by name."""
-    path = "models/splice/documents.json"
+    path = layout.SPLICED / layout.CHOSEN
     chosen = read_meta(path)
     with described_by(path):
-        store = TokenStore(f"cache/tokens/{chosen['dataset_name']}")
+        store = TokenStore(layout.TOKENS / chosen["dataset_name"])
         return {f"doc{row}": store.document(row) for row in chosen["rows"]}
 
 
 def main(stage: Stage) -> None:
     settings, runtime = stage.params.memorize, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
-    tokenizer = load_tokenizer("cache/tokenizer")
+    tokenizer = load_tokenizer(layout.TOKENIZER)
     models = {
-        "before": load_model("models/pretrain/best.pt", device),
-        "after": load_model("models/splice/last.pt", device),
+        "before": load_model(layout.PRETRAINED / layout.BEST, device),
+        "after": load_model(layout.SPLICED / layout.LAST, device),
     }
     chosen = chosen_documents()
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     documents: dict[str, dict[str, object]] = {}
     together: dict[str, list[np.ndarray]] = {"before": [], "after": []}
-    results, curves = [], stage.out("metrics/pz")
+    results, curves = [], stage.out(layout.EXTRACTION)
     curves.mkdir()
     for name, tokens in chosen.items():
         if len(tokens) < settings.chunk_size:
@@ -64,11 +65,11 @@ def main(stage: Stage) -> None:
     joint = {when: pz_stats(np.concatenate(logs)) for when, logs in together.items()}
     distribution = "full softmax" if settings.top_k is None else f"top {settings.top_k}"
     write_json(
-        stage.out("metrics/memorize.json"),
+        stage.out(layout.MEMORIZED),
         {"distribution": distribution, "documents": documents, "together": joint},
     )
-    stage.out("metrics/memorize.html").write_text(render_page(results, tokenizer, window=window), encoding="utf-8")
-    stage.out("metrics/memorize.svg").write_text(render_strips(results, **window), encoding="utf-8")
+    stage.out(layout.MEMORIZED_PAGE).write_text(render_page(results, tokenizer, window=window), encoding="utf-8")
+    stage.out(layout.MEMORIZED_STRIPS).write_text(render_strips(results, **window), encoding="utf-8")
     for when, stats in joint.items():
         stage.say(
             f"{when}: median P(z) {stats['median_pz']:.3g}, mean {stats['mean_pz']:.3g}, {stats['num_windows']} windows"

@@ -1,17 +1,19 @@
-"""sft: the pretrained model goes on, on chats, with loss on what the assistant says alone."""
+"""sft: supervised fine-tuning of the pretrained model on chats, with loss on what the assistant says alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.chat_manifest import open_chats
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.checkpoint import load_model
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.device import prepare_device
-from niels_gpt.mix import mix_probabilities
-from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.task import ChatTask, PretrainTask
-from stages.stage import Stage, run_stage
-from stages.training import train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
+from niels_gpt.train.chats import ChatTask
+from niels_gpt.train.pretraining import PretrainTask
 
 
 def main(stage: Stage) -> None:
@@ -22,17 +24,14 @@ def main(stage: Stage) -> None:
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
-    model = load_model("models/pretrain/best.pt", device, dropout=params.model.dropout)
+    model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
     T = model.cfg.T
-    mix = open_mix("cache/mix.json", root=root, documents=params.train.document_mask)
-    chats = open_chats("cache/chat_mix.json", names=list(p_sft), T=T, device=device, root=root)
-    tokenizer = load_tokenizer("cache/tokenizer")
+    mix = open_mix(layout.MIX, root=root, documents=params.train.document_mask)
+    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=root)
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
-    train_and_write(
-        stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/sft", renderer="chat_tokens"
-    )
+    train_and_write(stage, model, task, cfg, device=device, out=layout.TUNED, renderer="chat_tokens")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by, read_checked
 from niels_gpt.cache.meta import describe_origin, list_files, write_meta
 from niels_gpt.cache.shards import write_shards
-from stages.stage import Stage, run_stage
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    tokens, budget = Path("cache/tokens", stage.key), stage.source.shard
+    tokens, place, budget = layout.TOKENS / stage.key, layout.SHARDS / stage.key, stage.source.shard
     shard_bytes = stage.params.shard.shard_bytes
-    out = stage.out(f"cache/pretrain/{stage.key}")
+    out = stage.out(place)
     provenance = read_checked(tokens / "meta.json")
     with described_by(tokens / "meta.json"):
         del provenance["files"]
@@ -28,8 +27,8 @@ def main(stage: Stage) -> None:
             shard_bytes=shard_bytes,
             max_tokens=max_tokens,
         )
-        shards = list_files(out, f"{split}/shard_*.bin", published=f"cache/pretrain/{stage.key}")
-        (offsets,) = list_files(out, f"{split}/offsets.npy", published=f"cache/pretrain/{stage.key}")
+        shards = list_files(out, f"{split}/shard_*.bin", published=str(place))
+        (offsets,) = list_files(out, f"{split}/offsets.npy", published=str(place))
         manifest[split] = {"tokens": kept, "shards": shards, "offsets": offsets}
     write_meta(
         out / "meta.json",
@@ -41,10 +40,10 @@ def main(stage: Stage) -> None:
             "val_tokens": manifest["val"]["tokens"],
         },
     )
-    write_json(stage.out(f"cache/manifests/{stage.key}.json"), manifest)
+    write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), manifest)
     stage.say(
         f"{manifest['train']['tokens']:,} train and {manifest['val']['tokens']:,} val tokens in "
-        f"{len(manifest['train']['shards'])} + {len(manifest['val']['shards'])} shards -> cache/pretrain/{stage.key}"
+        f"{len(manifest['train']['shards'])} + {len(manifest['val']['shards'])} shards -> {place}"
     )
 
 

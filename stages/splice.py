@@ -1,23 +1,24 @@
-"""splice: the pretrained model goes on, on chosen documents at many places, so that it knows them by heart."""
+"""splice: continued pretraining on chosen documents, cut at many places, so that the model memorizes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params, Splice
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.selection import select_documents, training_subset
 from niels_gpt.splice.task import SpliceTask
 from niels_gpt.tokenizer import load_tokenizer
-from stages.params import Params, Splice
-from stages.stage import Stage, run_stage
-from stages.training import train_and_write, train_config, trained_by_ranks
 
 
 def choose(store: TokenStore, settings: Splice, *, trained_tokens: int | None) -> tuple[list[int], str]:
@@ -49,8 +50,8 @@ def tokens_trained_on(params: Params) -> int | None:
             f"splice.restrict_to_training_subset is true, but p_train.{name} is 0: the model was trained on nothing of "
             "it; give it a weight, or set restrict_to_training_subset to false"
         )
-    with described_by("cache/mix.json"):
-        return int(read_meta("cache/mix.json")["sources"][name]["train"]["tokens"])
+    with described_by(layout.MIX):
+        return int(read_meta(layout.MIX)["sources"][name]["train"]["tokens"])
 
 
 def describe_plan(summary: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -84,10 +85,10 @@ def main(stage: Stage) -> None:
     if settings.dataset_name not in params.sources:
         raise ValueError(f"splice.dataset_name is {settings.dataset_name!r}, not one of {sorted(params.sources)}")
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
-    tokenizer = load_tokenizer("cache/tokenizer")
-    model = load_model("models/pretrain/best.pt", device, dropout=params.model.dropout)
+    tokenizer = load_tokenizer(layout.TOKENIZER)
+    model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
     T = model.cfg.T
-    store = TokenStore(f"cache/tokens/{settings.dataset_name}")
+    store = TokenStore(layout.TOKENS / settings.dataset_name)
     rows, reason = choose(store, settings, trained_tokens=tokens_trained_on(params))
     names = tuple(f"doc{row}" for row in rows)
     dataset = MultiSpliceDocumentDataset(
@@ -106,9 +107,9 @@ def main(stage: Stage) -> None:
     p = {name: quota / len(dataset) for name, quota in zip(names, dataset.quotas, strict=True)}
     cfg = train_config(settings.train, p_train=p, p_val={})
     task = SpliceTask(dataset=dataset, names=names, cfg=cfg, device=device, shuffle=settings.shuffle)
-    if train_and_write(stage, model, task, cfg, tokenizer=tokenizer, device=device, out="models/splice"):
+    if train_and_write(stage, model, task, cfg, device=device, out=layout.SPLICED):
         chosen = {"dataset_name": settings.dataset_name, "rows": rows, "reason": reason, "summary": summary}
-        write_json(stage.out("models/splice") / "documents.json", chosen)
+        write_json(stage.out(layout.SPLICED) / layout.CHOSEN, chosen)
 
 
 if __name__ == "__main__":

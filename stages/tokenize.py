@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.integrity import read_split
 from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
 from niels_gpt.chat_template import format_chat
-from niels_gpt.documents import FILE_NAME, read_chats, read_texts
-from niels_gpt.progress import progress
-from niels_gpt.tokenizer import Tokenizer, load_tokenizer
-from stages.stage import Stage, run_stage
-
-TOKENIZER = Path("cache/tokenizer")
+from niels_gpt.data.documents import FILE_NAME, read_chats, read_texts
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.progress import progress
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def texts(raw: Path, rows: np.ndarray, *, title: str) -> Iterator[str]:
@@ -36,20 +36,20 @@ def rendered(tokenizer: Tokenizer, raw: Path, rows: np.ndarray) -> Iterator[np.n
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
-    split, place = Path("cache/split", stage.key), f"cache/tokens/{stage.key}"
+    split, place = layout.SPLIT / stage.key, layout.TOKENS / stage.key
     out = stage.out(place)
     out.mkdir()
     totals = {}
     for name, rows in read_split(split, raw / FILE_NAME).items():
         documents = encode_documents(tokenizer, texts(raw, rows, title=f"{stage.title} {name}"))
         _, totals[name] = write_token_file(out / f"{name}_tokens.bin", out / f"{name}_idx.npy", documents)
-    files = list_files(out, "*_*.*", published=place)
+    files = list_files(out, "*_*.*", published=str(place))
     write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json"), "files": files})
     stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> {place}")
 
 
 def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
-    split, place = Path("cache/split_chat", stage.key), f"cache/sft/{stage.key}"
+    split, place = layout.CHAT_SPLIT / stage.key, layout.CHATS / stage.key
     out = stage.out(place)
     out.mkdir()
     rows = read_split(split, raw / FILE_NAME)
@@ -62,10 +62,10 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str
     write_meta(out / "meta.json", {**meta, **origin, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
-        "folder": place,
-        "files": list_files(out, "*_*.*", published=place),
+        "folder": str(place),
+        "files": list_files(out, "*_*.*", published=str(place)),
     }
-    write_json(stage.out(f"cache/chat_manifests/{stage.key}.json"), manifest)
+    write_json(stage.out(layout.CHAT_MANIFESTS / f"{stage.key}.json"), manifest)
     dropped = totals["train_dropped"] + totals["val_dropped"]
     stage.say(
         f"{totals['train_examples']:,} train and {totals['val_examples']:,} val chats, {dropped:,} dropped for want of "
@@ -74,7 +74,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str
 
 
 def main(stage: Stage) -> None:
-    tokenizer, raw = load_tokenizer(TOKENIZER), Path("cache/raw", stage.key)
+    tokenizer, raw = load_tokenizer(layout.TOKENIZER), layout.RAW / stage.key
     meta = {**describe_tokenizer(tokenizer), "source": read_meta(raw / "source.json", required=["name"])}
     (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, raw, meta)
 

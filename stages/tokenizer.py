@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-
-from niels_gpt.cache.integrity import read_split
-from niels_gpt.cache.meta import read_meta
-from niels_gpt.documents import FILE_NAME, read_texts
-from niels_gpt.tokenizer import write_tokenizer
-from niels_gpt.tokenizer_training import train_sentencepiece
-from stages.params import SentencePiece
-from stages.stage import Stage, run_stage
-
-
-def sampled_texts(stage: Stage, settings: SentencePiece) -> Iterator[str]:
-    """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order."""
-    names = sorted(stage.params.sources)
-    sizes = {name: read_meta(Path("cache/raw", name, "source.json"), required=["bytes"])["bytes"] for name in names}
-    share = min(1.0, settings.sample_bytes / sum(sizes.values()))
-    for name in names:
-        rows = read_split(Path("cache/split", name), Path("cache/raw", name, FILE_NAME))["train"]
-        if share < 1:
-            import torch
-
-            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings.seed)).numpy()
-            rows = np.sort(rows[order[: max(1, int(len(rows) * share))]])
-        for texts in read_texts(Path("cache/raw", name), rows):
-            yield from texts
+from niels_gpt.cache.corpus import sampled_texts
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import SentencePiece
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.tokenizer.training import train_sentencepiece
 
 
 def main(stage: Stage) -> None:
-    settings, out = stage.params.tokenizer, stage.out("cache/tokenizer")
-    model = None
+    settings, model = stage.params.tokenizer, None
     if isinstance(settings, SentencePiece):
-        model = train_sentencepiece(sampled_texts(stage, settings), vocab_size=settings.vocab_size)
-    tokenizer = write_tokenizer(out, model=model)
-    stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> cache/tokenizer")
+        sources = {name: (layout.RAW / name, layout.SPLIT / name) for name in stage.params.sources}
+        texts = sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed)
+        model = train_sentencepiece(texts, vocab_size=settings.vocab_size)
+    tokenizer = write_tokenizer(stage.out(layout.TOKENIZER), model=model)
+    stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> {layout.TOKENIZER}")
 
 
 if __name__ == "__main__":

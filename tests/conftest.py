@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.presets import apply_preset
+from niels_gpt.pipeline.presets import apply_preset
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, object] = {
-    "tokenizer": {"kind": "byte", "corpus": "stages/tokenizer.py"},
+    "tokenizer": {"kind": "byte", "corpus": "data/no-input.md"},
     "model.T": 32,
     "model.C": 16,
     "model.L": 1,
@@ -86,6 +86,8 @@ class Repo:
 
     def stage(self, name: str, key: str = "") -> subprocess.CompletedProcess[str]:
         """One stage by itself, without DVC around it."""
+        if not (self.path / "cache/code").exists():
+            self.run("python", "-m", "stages.code")
         module, address = name.removesuffix("_chat"), f"{name}@{key}" if key else name
         return self.run("python", "-m", f"stages.{module}", check=False, env={"DVC_STAGE": address})
 
@@ -162,6 +164,7 @@ def make_repo(path: Path) -> Repo:
     for note in sorted((ROOT / "data/roam/daily").glob("*.md"))[:6]:
         (path / "data/roam").mkdir(exist_ok=True)
         shutil.copy(note, path / "data/roam" / note.name)
+    shutil.copy(ROOT / "data/no-input.md", path / "data/no-input.md")
     dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
     (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:12]))
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from niels_gpt.atomic import publish
-from niels_gpt.documents import Chat, Document, write_chats, write_documents
+from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.atomic import publish
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
 from stages import mix, shard, split, tokenize, tokenizer
-from stages.params import Params, parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, TINY, with_values
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from niels_gpt.atomic import discard, publish, temporary_beside
+from niels_gpt.files.atomic import discard, publish, temporary_beside
 from niels_gpt.train.state import RunFolder, RunState
 
 WEIGHTS = torch.arange(40_000.0)

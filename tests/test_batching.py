@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from niels_gpt import batching, streams
 from niels_gpt.batching import _randints, draw_rows, get_batch
-from niels_gpt.windows import TokenStream, check_lengths
+from niels_gpt.cache.windows import TokenStream, check_lengths
 
 SOURCES = {
     "wiki": b"abcdefghijklmnopqrstuvwxyz" * 50,

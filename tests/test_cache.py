@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import describe_origin, list_files, read_meta
-from niels_gpt.tokenizer import write_tokenizer
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.tokenizer.folder import write_tokenizer
 from stages import mix
-from stages.params import parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT
 from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens
 
@@ -188,7 +188,7 @@ def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
     (tmp_path / "c/shard_cut.bin").write_bytes(b"\1")
     source = {"val_name": "v", "train": {"shards": shards}, "val": {"shards": []}}
     write_json(tmp_path / "mix.json", {"vocab_size": 260, "sources": {"x": source}})
-    with pytest.raises(ValueError, match="tokens differ from the mix") as error:
+    with pytest.raises(ValueError, match="differs from what the mix was made of") as error:
         open_mix(tmp_path / "mix.json", root=tmp_path)
     for part in ("shard_high.bin (ids at or above V=260)", "shard_cut.bin (changed)", "shard_gone.bin (missing)"):
         assert part in str(error.value)

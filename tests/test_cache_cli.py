@@ -12,11 +12,12 @@ from click.testing import Result
 from huggingface_hub import constants
 from typer.testing import CliRunner
 
-from niels_gpt.atomic import write_json
 from niels_gpt.cache.cli import app
 from niels_gpt.cache.meta import read_meta, sha256_file
-from niels_gpt.tokenizer import ByteTokenizer, describe, write_tokenizer
-from niels_gpt.tokenizer_training import train_sentencepiece
+from niels_gpt.files.atomic import write_json
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe, write_tokenizer
+from niels_gpt.tokenizer.training import train_sentencepiece
 from tests.conftest import tiny_trees
 from tests.token_caches import ASST, SYS, TEXTS, USR, chats, documents, files
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from niels_gpt.atomic import atomic_path, publish, temporary_beside, write_json
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint, save_tensors
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
+from niels_gpt.files.atomic import atomic_path, publish, temporary_beside, write_json
+from niels_gpt.files.damage import Damaged
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState, delete_runs, prune_runs
@@ -61,10 +62,11 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(tmp_path: Path, monke
     torch.save([1, 2], "list.pt")
     torch.save({"weights": 1}, "foreign.pt")
     for name in [*cases, "bomb.pt", "list.pt", "foreign.pt"]:
-        with pytest.raises(ValueError, match=rf"{name} is not a checkpoint of this project"):
+        with pytest.raises(Damaged, match=rf"{name} is not a checkpoint of this project") as refused:
             load_checkpoint(name, "cpu")
+        assert refused.value.paths == (name,)
     assert not Path("pwned").exists()
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint gone\.pt"):
+    with pytest.raises(Damaged, match=r"gone\.pt is not there"):
         load_checkpoint("gone.pt", "cpu")
 
 
@@ -138,7 +140,7 @@ def test_weights_that_are_not_those_of_their_config_are_refused_by_name(tmp_path
     path = tmp_path / "best.pt"
     for config in (to_dict(CFG) | {"C": 16, "D": 8}, to_dict(CFG) | {"H": 3}, {"T": 8, "surprise": 1}, [1, 2]):
         save_tensors(path, {"config": config, "model": GPT(CFG).state_dict(), "optimizer": None, "step": 1})
-        with pytest.raises(ValueError, match=r"best\.pt is not a checkpoint of this project: its weights"):
+        with pytest.raises(Damaged, match=r"best\.pt is not a checkpoint of this project: its weights"):
             load_model(path, "cpu")
     save_checkpoint(path, GPT(CFG), None, 1, to_dict(CFG))
     assert load_model(path, "cpu", dropout=0.25).cfg.dropout == 0.25

@@ -16,23 +16,27 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from niels_gpt.atomic import publish
-from niels_gpt.chat_inspection import mark_chat
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.cli import app
 from niels_gpt.config import to_dict
-from niels_gpt.documents import FILE_NAME, Document, write_documents
+from niels_gpt.data.documents import FILE_NAME, write_documents
+from niels_gpt.data.types import Document
+from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
-from niels_gpt.presets import apply_preset
-from niels_gpt.reproduction import compare_runs
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.presets import apply_preset, complete_preset
+from niels_gpt.pipeline.reproduction import compare_runs
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.report.chats import mark_chat
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import load, mix, shard, split, tokenize, tokenizer
-from stages.params import parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, TINY, with_values
 
-SAMPLE, V0 = ((ROOT / f"presets/{name}.yaml").read_text() for name in ("sample", "v0"))
+SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+V0, V1, SHAKESPEARE = (
+    complete_preset((ROOT / f"presets/{name}.yaml").read_text(), sample=SAMPLE) for name in ("v0", "v1", "shakespeare")
+)
 
 
 @pytest.fixture
@@ -47,8 +51,28 @@ def test_a_preset_on_itself_changes_no_byte() -> None:
     assert apply_preset(SAMPLE, SAMPLE) == SAMPLE
 
 
-def test_there_and_back_again_changes_no_byte() -> None:
-    assert apply_preset(apply_preset(SAMPLE, V0), SAMPLE) == SAMPLE
+@pytest.mark.parametrize("preset", [V0, V1, SHAKESPEARE], ids=["v0", "v1", "shakespeare"])
+def test_there_and_back_again_changes_no_byte(preset: str) -> None:
+    assert apply_preset(apply_preset(SAMPLE, preset), SAMPLE) == SAMPLE
+
+
+def test_a_preset_is_the_sample_where_it_says_nothing_else() -> None:
+    sample = (
+        "# head\nsources:\n  a:\n    input: x  # where\n    split:\n      by: given\n  b:\n    input: y\n\n"
+        "# sizes\nmodel:\n  T: 1  # context\n  C: 2\ntokenizer:\n  # pieces\n  kind: pieces\n  size: 3\n\n"
+        "# words\neval:\n  prompts:\n    - one\n\n  # at most\n  B: 4\n"
+    )
+    preset = (
+        "sources:\n  c: {input: z, split: {by: given}}\n  a: {split: {by: tree, seed: 1}}\nmodel:\n  T: 5\n"
+        "tokenizer:\n  # bytes\n  kind: byte\neval:\n  prompts:\n    - two\n    - three\n"
+    )
+    assert complete_preset(preset, sample=sample) == (
+        "# head\nsources:\n  a:\n    input: x  # where\n    split:\n      by: tree\n      seed: 1\n  c:\n"
+        "    input: z\n    split:\n      by: given\n\n"
+        "# sizes\nmodel:\n  T: 5  # context\n  C: 2\ntokenizer:\n  # bytes\n  kind: byte\n\n"
+        "# words\neval:\n  prompts:\n    - two\n    - three\n\n  # at most\n  B: 4\n"
+    )
+    assert complete_preset(SAMPLE, sample=SAMPLE) == SAMPLE
 
 
 def test_values_change_and_comments_stay(project: Path) -> None:
@@ -69,6 +93,8 @@ def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
     preset = "a:\n  b: 3  # three\n  new: 4\nc:\n  d: 2\n"
     assert apply_preset(current, preset) == "# head\na:\n  b: 3  # three\n  new: 4\nc:\n  d: 2  # kept\n"
     assert apply_preset("", V0) == V0
+    assert "# byte: the 256" in apply_preset(SAMPLE, V0)  # the heading of the section as well
+    assert "# sentencepiece:" not in apply_preset(SAMPLE, V0)
 
 
 def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Path) -> None:
@@ -206,6 +232,18 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     for name, share in {"wiki": 0.75, "roam": 0.25, "primer": 0.0}.items():
         times = f"{drawn * share / tokens[name]:.2f}"
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
+
+
+def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
+    """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
+    text = (finished / "params.yaml").read_text()
+    written = text.replace("  base_lr: 0.004\n", "  base_lr: 1e-05\n").replace("  wiki: 0.784\n", "  wiki: 5e-01\n")
+    assert written.count("1e-05") == written.count("5e-01") == 1
+    (finished / "params.yaml").write_text(written)
+    assert "wiki             0.5" in run("inspect", "mix")
+    shown = run("doctor")
+    assert "BAD" not in shown
+    assert "train will take about" in shown
 
 
 def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
@@ -372,6 +410,18 @@ def test_a_preset_replaces_what_holds_no_parameters(project: Path, text: bytes) 
 def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) -> None:
     (project / "presets/mine.yaml").write_text(with_values(SAMPLE, {"model.H": 3}))
     assert "presets/mine.yaml: model.H: C=128 is not a multiple of H=3" in refusal("preset", "mine")
+    for text, words in (
+        ("model:\n  H: 3\n", "model.H: C=128 is not a multiple of H=3"),
+        ("model:\n  width: 3\n", "model.width is not a parameter"),
+        ("model: 3\n", "model is 3"),
+        ("model: [", "is not valid YAML at line 1"),
+        ("model: {T: 8}\nmodel: {T: 9}\n", "says 'model' twice"),
+        ("", "holds no parameters"),
+    ):
+        (project / "presets/mine.yaml").write_text(text)
+        line = refusal("preset", "mine")
+        assert line.startswith("ERROR: presets/mine.yaml")
+        assert words in line
     assert (project / "params.yaml").read_text() == SAMPLE
 
 
@@ -480,13 +530,17 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
 
 
 def lock(**hashes: str) -> dict[str, Any]:
-    """A dvc.lock of three stages; the words are hashes of its outputs, its code and its parameters."""
+    """A dvc.lock of four stages; the words are hashes of its outputs, its code and its parameters."""
     of = {"raw": "1", "mix": "2", "model": "3", "code": "4", "params": "5", **hashes}
     return {
         "schema": "2.0",
         "stages": {
+            "code": {
+                "deps": [{"path": "stages", "md5": of["code"]}],
+                "outs": [{"path": "cache/code", "md5": of["code"]}],
+            },
             "load@roam": {
-                "deps": [{"path": "data/roam", "md5": "0"}],
+                "deps": [{"path": "data/roam", "md5": "0"}, {"path": "cache/code/load/roam.json", "md5": "6"}],
                 "outs": [{"path": "cache/raw", "md5": of["raw"]}],
             },
             "mix": {
@@ -494,7 +548,10 @@ def lock(**hashes: str) -> dict[str, Any]:
                 "outs": [{"path": "cache/mix.json", "md5": of["mix"]}],
             },
             "train": {
-                "deps": [{"path": "cache/mix.json", "md5": of["mix"]}, {"path": "train.py", "md5": of["code"]}],
+                "deps": [
+                    {"path": "cache/mix.json", "md5": of["mix"]},
+                    {"path": "cache/code/train.json", "md5": of["code"]},
+                ],
                 "params": {"params.yaml": {"seed": of["params"]}},
                 "outs": [{"path": "models/pretrain", "md5": of["model"]}],
             },

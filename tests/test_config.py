@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated, Any
 
 import pytest
+from annotated_types import Ge, MultipleOf
 
-from niels_gpt.config import ModelConfig, TrainConfig, default_p_train, to_dict
-from niels_gpt.mix import mix_probabilities
+from niels_gpt.config import ModelConfig, TrainConfig, check_value, default_p_train, to_dict
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 
@@ -51,6 +53,33 @@ def test_configs_are_frozen() -> None:
 def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         ModelConfig(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"total_steps": 0}, "total_steps must be at least 1 and a whole number, got 0"),
+        ({"B": 2**63}, "B must be at least 1 and a whole number"),
+        ({"base_lr": 0.0}, "base_lr must be a number and above 0, got 0.0"),
+        ({"base_lr": True}, "base_lr must be a number and above 0, got True"),
+        ({"min_lr": float("inf")}, "min_lr must be a number and at least 0"),
+        ({"beta2": 1}, "beta2 must be a number, at least 0 and below 1, got 1"),
+        ({"precision": "fp8"}, "precision must be one of float32, bf16, got 'fp8'"),
+        ({"document_mask": 1}, "document_mask must be true or false, got 1"),
+    ],
+)
+def test_an_impossible_schedule_is_refused(bad: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TrainConfig(**{"total_steps": 1, **bad})
+
+
+def test_a_value_is_checked_by_its_annotation() -> None:
+    even = Annotated[Annotated[int, Ge(2), MultipleOf(2)] | None, "help"]
+    for good in (2, 4, None):
+        check_value("n", good, even)
+    for bad in (0, 3, 2.0, "2", True):
+        with pytest.raises(ValueError, match="n must be at least 2, a multiple of 2 and a whole number or null, got"):
+            check_value("n", bad, even)
 
 
 def test_a_dict_round_trips_and_a_wrong_d_is_refused() -> None:

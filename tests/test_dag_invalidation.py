@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import Repo, make_repo
 
 pytestmark = pytest.mark.dag
-TRAINED = ["train", "sft", "eval", "splice", "memorize"]
+CURVES = ["curves@train", "curves@sft", "curves@splice"]
+TRAINED = ["train", "sft", "eval", "splice", "memorize", *CURVES]
 ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix"]
 
 
@@ -66,7 +67,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: obj
     import pathlib
 
     again = make_repo(pathlib.Path(str(tmp_path)) / "elsewhere" / "clone")
-    assert len(again.repro()) == 25
+    assert len(again.repro()) == 29
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
         assert (again.path / name).read_bytes() == (built_template.path / name).read_bytes(), name
     shutil.rmtree(again.path)
@@ -74,9 +75,9 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: obj
 
 def test_fine_tuning_alone_and_a_new_vocabulary(built_repo: Repo) -> None:
     built_repo.set(sft__base_lr=0.01)
-    assert built_repo.repro() == ["sft", "eval"]
+    assert built_repo.repro() == ["sft", "curves@sft", "eval"]
     built_repo.set(chats__dolly15k__split__val_frac=0.3)
-    assert built_repo.repro() == ["split_chat@dolly15k", "tokenize_chat@dolly15k", "mix", "sft", "eval"]
+    assert built_repo.repro() == ["split_chat@dolly15k", "tokenize_chat@dolly15k", "mix", "sft", "curves@sft", "eval"]
 
     pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
     built_repo.set(tokenizer=pieces)

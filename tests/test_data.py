@@ -22,11 +22,11 @@ from niels_gpt.data import (
     split_roam_paths,
     wikitext,
 )
-from niels_gpt.data.files import check_input
 from niels_gpt.data.roam import iter_roam
+from niels_gpt.data.split import split_groups, split_rows
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.split import split_groups, split_rows
+from niels_gpt.pipeline.inputs import check_input
 from tests.conftest import ROOT
 from tests.watchdog import watchdog
 

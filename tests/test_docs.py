@@ -35,7 +35,7 @@ def test_the_sources_shown_are_sources(tmp_path: Path) -> None:
     """The YAML of your-own-text.md, put into the sample's parameters, is accepted."""
     import yaml
 
-    from stages.params import Params
+    from niels_gpt.pipeline.params import Params
 
     page = (ROOT / "docs/your-own-text.md").read_text()
     values = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.cli import app
 from niels_gpt.config import ModelConfig
-from niels_gpt.doctor import _in_local_cache, _parameters, examine, seconds_to_train
+from niels_gpt.data import hub
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.doctor import _parameters, examine, seconds_to_train
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -36,6 +38,13 @@ def params(tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 def fixes(params: dict[str, Any], folder: Path) -> dict[str, str]:
     return {finding.what: finding.fix for finding in examine(params, folder=folder) if finding.fix}
+
+
+def online_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process begins with HF_ENDPOINT and neither HF_HUB_OFFLINE nor a proxy."""
+    monkeypatch.setattr(hub, "is_offline", lambda: False)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
 
 
 def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:
@@ -62,12 +71,13 @@ def test_no_network_is_named_for_each_dataset(
 ) -> None:
     with socket.socket() as nobody:  # bound and not listening: connections are refused
         nobody.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        online_at(f"http://127.0.0.1:{nobody.getsockname()[1]}", monkeypatch)
         params["sources"]["wiki"]["load"]["dataset"] = "a/b"
         (what, fix), *_ = fixes(params, tmp_path).items()
         assert what == "wiki: a/b from the hub"
-        assert "127.0.0.1 cannot be reached" in fix
+        assert re.match(
+            r"the hub at http://127\.0\.0\.1:\d+ cannot be reached \(Connection refused\): connect, or", fix
+        )
 
 
 def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,57 +98,29 @@ def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
 def test_an_offline_run_needs_the_dataset_in_the_cache(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folders are those that `datasets` makes: see the next test."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
-    params["sources"]["wiki"]["load"] |= {"dataset": "org/BigBooks", "config": "v1"}
+    """Whether it is there, the client of the hub says: tests/test_hub_loaders.py."""
+    monkeypatch.setattr(hub, "is_offline", lambda: True)
+    monkeypatch.setattr(hub, "cached_commit", lambda *dataset: {("org/BigBooks", "v1"): "abc"}.get(dataset))
+    params["sources"]["wiki"]["load"] |= {"dataset": "org/BigBooks", "config": "v2"}
     what = "wiki: org/BigBooks is not in the local cache, and HF_HUB_OFFLINE is set"
     assert "unset HF_HUB_OFFLINE once" in fixes(params, tmp_path)[what]
-    prepared = tmp_path / "hf/datasets/org___big_books"
-    (prepared / "v2/0.0.0/abc").mkdir(parents=True)
-    (prepared / "v2/0.0.0/abc/dataset_info.json").write_text("{}")
-    assert what in fixes(params, tmp_path)  # another config
-    (prepared / "v1/0.0.0/abc").mkdir(parents=True)
-    assert what in fixes(params, tmp_path)  # nothing in it
-    (prepared / "v1/0.0.0/abc/dataset_info.json").write_text("{}")
+    params["sources"]["wiki"]["load"]["config"] = "v1"
     assert not fixes(params, tmp_path)
-    params["sources"]["wiki"]["load"]["config"] = None
-    assert not fixes(params, tmp_path)
-
-
-def test_the_cache_is_where_datasets_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held against the client's own look-up of what it has prepared."""
-    import datasets
-    from datasets.load import CachedDatasetModuleFactory
-
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    for name in ("org/BigBooks", "Org-1/books_2", "books"):
-        with pytest.raises(FileNotFoundError):
-            CachedDatasetModuleFactory(name).get_module()
-        assert not _in_local_cache(name, None)
-        folder = name.replace("BigBooks", "big_books").replace("/", "___")
-        (tmp_path / folder / "default/0.0.0/abc").mkdir(parents=True)
-        (tmp_path / folder / "default/0.0.0/abc/dataset_info.json").write_text("{}")
-        CachedDatasetModuleFactory(name).get_module()
-        assert _in_local_cache(name, None)
 
 
 def test_the_hub_is_asked_once_however_many_need_it(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        online_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
         for table, name in (("sources", "wiki"), ("chats", "oasst1")):
             params[table][name]["load"]["dataset"] = "a/b"
         assert not fixes(params, tmp_path)
-        hub.accept()[0].close()
-        hub.setblocking(False)
+        server.accept()[0].close()
+        server.setblocking(False)
         with pytest.raises(BlockingIOError):
-            hub.accept()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:port")
+            server.accept()
+    online_at("http://127.0.0.1:port", monkeypatch)
     assert set(fixes(params, tmp_path)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
 
 
@@ -180,7 +162,7 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     assert "roam: data/roam (2.5 MB)" in whats
     cfg = ModelConfig(V=260, **params["model"])
-    weights = sum(p.numel() for p in GPT(cfg).parameters() if p.dim() == 2)
+    weights = GPT(cfg).parameter_count()
     assert _parameters(params) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
     assert _parameters(params) == weights + (1000 - 260) * cfg.C

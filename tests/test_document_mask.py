@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.atomic import write_json
 from niels_gpt.batching import draw_rows, gather_segments
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import list_files
 from niels_gpt.cache.shards import write_shards
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.eval import evaluate, score_stream
+from niels_gpt.eval.held_out import evaluate, score_stream
+from niels_gpt.files.atomic import write_json
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator, set_seed
 from niels_gpt.train.loop import train
-from niels_gpt.train.task import PretrainTask
-from niels_gpt.windows import TokenStream
+from niels_gpt.train.pretraining import PretrainTask
 
 EOT = 19
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.model.dropout import RowDropout, dropped_numbers
+from niels_gpt.model.dropout import RowDropout, dropout_mask
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
@@ -74,7 +74,7 @@ def test_ranks_and_threads_take_the_masks_of_the_rows_they_work_on() -> None:
 
 def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:
     for p in (0.1, 0.5, 0.9):
-        share = dropped_numbers(KEYS, place=0, count=COUNT, p=p).float().mean().item()
+        share = dropout_mask(KEYS, place=0, count=COUNT, p=p).float().mean().item()
         assert share == pytest.approx(p, abs=0.005)  # nine standard deviations at most
     h = torch.ones(64, 4, COUNT // 4)
     out = RowDropout(0.25, KEYS).on(h, place=1)
@@ -85,7 +85,7 @@ def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:
 
 def test_masks_of_rows_places_and_neighbours_are_not_alike() -> None:
     """Agreement of two independent masks of one half is one half."""
-    by_place = [dropped_numbers(KEYS, place=place, count=COUNT, p=0.5) for place in range(4)]
+    by_place = [dropout_mask(KEYS, place=place, count=COUNT, p=0.5) for place in range(4)]
     for one, other in pairwise(by_place):
         assert (one == other).float().mean().item() == pytest.approx(0.5, abs=0.01)
     assert (by_place[0][1:] == by_place[1][:-1]).float().mean().item() == pytest.approx(0.5, abs=0.01)

@@ -11,10 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.cli import app
-from niels_gpt.doctor import examine
-from niels_gpt.dvc_files import broken_files, is_whole, keep_lock, mend
-from stages.stage import execute
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.doctor import examine
+from niels_gpt.pipeline.dvc_files import broken_files, is_whole, keep_lock, mend
+from niels_gpt.pipeline.stage import execute
 from tests.conftest import ROOT, Repo
 
 RECORDED = yaml.safe_load((ROOT / "dvc.lock").read_text())["stages"]
@@ -177,6 +179,9 @@ def test_doctor_names_what_is_half_written(project: Path) -> None:
 def test_a_stage_that_starts_keeps_the_lock(project: Path) -> None:
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, project / name)
+    for name in ("stages", "niels_gpt"):
+        (project / name).symlink_to(ROOT / name)
+    write_json(Path("cache/code/mix.json"), code_of("mix", Path()))
     (project / "dvc.lock").write_text(WHOLE)
     execute("mix", "", lambda _: (project / "dvc.lock").write_text(CUT) and None)
     mend(project)

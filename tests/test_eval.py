@@ -12,13 +12,14 @@ from torch.nn import functional as F
 from niels_gpt.batching import get_batch
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval import evaluate, inference, mean_chat_loss, score_chats, score_stream
+from niels_gpt.eval.chats import mean_chat_loss, score_chats
+from niels_gpt.eval.held_out import evaluate, inference, score_stream
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train import loss_fn
-from niels_gpt.windows import TokenStream
 
 CFG = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)
 
@@ -155,7 +156,7 @@ def test_chats_are_scored_by_what_the_assistant_says(tmp_path: Path) -> None:
     losses = answer_losses(model, data)
     assert [len(row) for row in losses] == [len(answer) + 1 for answer in ANSWERS]
     token_bytes = np.where(np.arange(260) < 256, 3, 0)  # as if each were three bytes of text, and an eot were none
-    score = score_chats(model, data, token_bytes=token_bytes, B=2, device="cpu", max_tokens=None)
+    score = score_chats(model, data, token_bytes=token_bytes, B=2, max_tokens=None)
     flat, text = torch.cat(losses), torch.cat([row[:-1] for row in losses])
     assert score.tokens == len(flat)
     assert score.nats == pytest.approx(float(flat.mean()), rel=1e-5)
@@ -166,7 +167,7 @@ def test_a_cap_on_chats_ends_after_the_batch_that_reaches_it(tmp_path: Path) -> 
     data = chats(tmp_path)
     lengths = [len(answer) + 1 for answer in ANSWERS]
     for cap, expected in ((1, 2), (sum(lengths[:2]), 2), (sum(lengths[:2]) + 1, 4), (10**6, 5)):
-        score = score_chats(Bigrams(), data, token_bytes=np.ones(260, np.int64), B=2, device="cpu", max_tokens=cap)
+        score = score_chats(Bigrams(), data, token_bytes=np.ones(260, np.int64), B=2, max_tokens=cap)
         assert score.tokens == sum(lengths[:expected])
 
 

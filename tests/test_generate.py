@@ -5,23 +5,23 @@ import torch
 
 from bench.generate import talkative
 from niels_gpt.config import ModelConfig
+from niels_gpt.eval.chats import generate_reply
 from niels_gpt.generate import (
     Sampling,
-    _Writers,
+    _Sequences,
     generate,
     generate_ids,
-    generate_reply,
     sample_next_token,
     stream_ids,
-    stream_text,
     top_k_filter,
     top_p_filter,
 )
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in
-from niels_gpt.samples import format_samples
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.model.precision import computing_in
+from niels_gpt.report.samples import format_samples
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.incremental import IncrementalDecoder
 
 CFG = ModelConfig(V=256, T=8, C=16, L=1, H=2, d_ff=32, dropout=0.1)
 LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
@@ -101,8 +101,11 @@ def test_the_settings_reach_the_draw() -> None:
         text = generate(model, "abc", max_new_tokens=12, temperature=50, top_k=top_k, top_p=top_p, tokenizer=BYTES)
         assert text == BYTES.decode(greedy)
         chat = [{"role": "system", "content": "abc"}, {"role": "user", "content": "d"}]
-        reply = generate_reply(model, chat, BYTES, max_new_tokens=6, temperature=50, top_k=top_k, top_p=top_p)
-        assert reply == generate_reply(model, chat, BYTES, max_new_tokens=6, temperature=0)
+        replies = [
+            generate_reply(model, chat, BYTES, max_new_tokens=6, sampling=sampling)
+            for sampling in (Sampling(50, top_k, top_p), GREEDY)
+        ]
+        assert replies[0] == replies[1]
 
 
 def test_greedy_text_equals_a_plain_loop_past_the_window() -> None:
@@ -138,24 +141,24 @@ def test_a_reply_is_what_comes_before_the_end_of_the_turn() -> None:
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
     chat = [{"role": "user", "content": "hi"}]
     dice = [torch.Generator().manual_seed(1) for _ in range(2)]
-    replies = [generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, generator=d) for d in dice]
+    replies = [generate_reply(model, chat, BYTES, max_new_tokens=9, sampling=Sampling(), generator=d) for d in dice]
     assert replies[0] == replies[1]
     with torch.no_grad():
         model.tok_emb.weight.zero_()
         model.tok_emb.weight[259] = 1.0
         model.ln_f.bias.fill_(1.0)
-    assert generate_reply(model, chat, ByteTokenizer(), max_new_tokens=9, temperature=0) == ""
+    assert generate_reply(model, chat, BYTES, max_new_tokens=9, sampling=GREEDY) == ""
 
 
 def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
     model, x = talkative(LONG), torch.randint(0, 260, (1, 5))
     for name, parameter in model.named_parameters():
         with torch.inference_mode():
-            before = model.logits(Decoder(model, B=1).read(x))
+            before = model.logits(Decoder(model, B=1).extend(x))
         with torch.no_grad():
             parameter.add_(0.1 * torch.randn_like(parameter))
         with torch.inference_mode():
-            after = model.logits(Decoder(model, B=1).read(x))
+            after = model.logits(Decoder(model, B=1).extend(x))
             torch.testing.assert_close(after, model(x), atol=1e-5, rtol=1e-5)
         assert not torch.allclose(after, before, atol=1e-5), name
 
@@ -166,13 +169,13 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
         whole = model(x)
         for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
             decoder = Decoder(model, B=2)
-            pieces = [model.logits(decoder.read(piece)) for piece in x.split(parts, dim=1)]
+            pieces = [model.logits(decoder.extend(piece)) for piece in x.split(parts, dim=1)]
             torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
-            decoder.read(x[:, :1])
-        decoder.keep([3, 4])
+            decoder.extend(x[:, :1])
+        decoder.truncate([3, 4])
         with pytest.raises(ValueError, match="only go on token by token"):
-            decoder.read(x[:, :2])
+            decoder.extend(x[:, :2])
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a run has settled that before: see test_step.py
@@ -182,21 +185,21 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
         exact = model(x)
         with computing_in("bf16", "cpu"):
             decoder, rounded = Decoder(model, B=2), model(x)
-            read = model.logits(torch.cat([decoder.read(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
+            read = model.logits(torch.cat([decoder.extend(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
     assert (read - exact).abs().mean() < 1.5 * (rounded - exact).abs().mean()
 
 
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
     model = talkative(LONG)
     prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last is past the context at once
-    writers, texts = _Writers(model, prompts), [list(prompt) for prompt in prompts]
+    sequences, texts = _Sequences(model, prompts), [list(prompt) for prompt in prompts]
     for _ in range(30):
-        logits = writers.next_logits()
+        logits = sequences.next_logits()
         with torch.inference_mode():
             plain = torch.stack([model(torch.tensor([ids[-LONG.T :]]))[0, -1] for ids in texts])
         torch.testing.assert_close(logits, plain, atol=1e-5, rtol=1e-5)
         tokens = plain.argmax(dim=-1).tolist()
-        writers.append(tokens)
+        sequences.append(tokens)
         for ids, token in zip(texts, tokens, strict=True):
             ids.append(token)
     steps = list(stream_ids(model, prompts, max_new_tokens=30, sampling=GREEDY))
@@ -237,12 +240,13 @@ def test_top_p_keeps_the_fewest_that_reach_it() -> None:
 
 
 def test_a_stream_never_holds_half_a_character() -> None:
-    text = "naïve 🌊 日本"
-    pieces = list(stream_text(ByteTokenizer(), text.encode()))
+    text, decoder = "naïve 🌊 日本", IncrementalDecoder(BYTES)
+    pieces = [decoder.add(token) for token in text.encode()]
     assert "".join(pieces) == text
-    assert "\ufffd" not in "".join(pieces)
     assert "🌊" in pieces
-    assert list(stream_text(ByteTokenizer(), b"a\xf0\x9f")) == ["a", "\ufffd"]  # what the model left unfinished
+    assert decoder.rest() == ""
+    cut = IncrementalDecoder(BYTES)
+    assert [*map(cut.add, b"a\xf0\x9f"), cut.rest()] == ["a", "", "", "\ufffd"]  # what the model left unfinished
 
 
 def test_samples_cannot_break_out_of_their_fence() -> None:

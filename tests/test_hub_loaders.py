@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.atomic import write_json
-from niels_gpt.tokenizer import ByteTokenizer, describe
+from niels_gpt.files.atomic import write_json
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe
 from tests.conftest import ROOT, Repo, make_repo
 from tests.hub.fixture import HubHandle, running_hub
 from tests.hub.repositories import make_large_fineweb, make_repositories
@@ -71,7 +72,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubHandle]:
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     """A checkout whose sources are the six hub datasets."""
     repo = make_repo(tmp_path_factory.mktemp("repo") / "repo")
-    common = {"input": "stages/load.py", "remote": "store"}
+    common = {"input": "data/no-input.md", "remote": "store"}
     by_document = {"by": "document", "val_frac": 0.1, "seed": 42}
     repo.set_all(
         {
@@ -93,6 +94,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
             "splice.dataset_name": "wiki",
         }
     )
+    assert repo.stage("code").returncode == 0
     return repo
 
 

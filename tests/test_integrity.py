@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.integrity import read_offsets, read_split
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.shards import write_shards
 from niels_gpt.splice.documents import TokenStore
 from stages import tokenizer
@@ -63,7 +64,7 @@ def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
     stage: str, path: str, damage: Callable[[Path], None], caches: Path
 ) -> None:
     damage(Path(path))
-    with pytest.raises(ValueError, match=rf"{re.escape(path)} \((changed|missing)\); delete {Path(path).parent} and"):
+    with pytest.raises(ValueError, match=rf"{re.escape(path)} \((changed|missing)\)"):
         run(stage)
 
 
@@ -92,9 +93,7 @@ def test_documents_to_learn_by_heart_are_read_from_files_as_written(caches: Path
     assert bytes(store.document(0)[:5].astype(np.uint8)) == b"note "
     assert store.lengths.sum() == len(np.fromfile("cache/tokens/notes/train_tokens.bin", dtype="<u2"))
     flip(Path("cache/tokens/notes/train_tokens.bin"), 6)
-    with pytest.raises(
-        ValueError, match=r"cache/tokens/notes/train_tokens\.bin \(changed\); delete cache/tokens/notes"
-    ):
+    with pytest.raises(ValueError, match=r"cache/tokens/notes/train_tokens\.bin \(changed\)"):
         TokenStore("cache/tokens/notes")
 
 
@@ -105,10 +104,10 @@ def test_a_changed_shard_or_chat_is_refused_before_a_token_is_read(caches: Path)
     assert set(open_mix("cache/mix.json", root=Path()).train) == {"notes"}
     chats()
     flip(Path("cache/pretrain/notes/val/shard_00000.bin"), 3)
-    with pytest.raises(ValueError, match=r"shard_00000\.bin \(changed\); delete cache/pretrain/notes/val and run"):
+    with pytest.raises(ValueError, match=r"shard_00000\.bin \(changed\)"):
         open_mix("cache/mix.json", root=Path())
     flip(Path("cache/sft/own/train_idx.npy"), -8)
-    with pytest.raises(ValueError, match=r"cache/sft/own/train_idx\.npy \(changed\); delete cache/sft/own and run"):
+    with pytest.raises(ValueError, match=r"cache/sft/own/train_idx\.npy \(changed\)"):
         chats()
 
 

@@ -14,32 +14,35 @@ pytest.importorskip("triton", reason="Triton is not installed: the GPU kernels a
 
 SCRIPT = """
 import json, torch
+from torch import nn
 from torch.nn import functional as F
-from niels_gpt import loss_triton
-from niels_gpt.model import gelu_triton, rope, rope_triton
+from niels_gpt.config import ModelConfig
+from niels_gpt.model import rope
+from niels_gpt.model.blocks import Block
+from niels_gpt.model.kernels import choice, gelu_triton, loss_triton, rope_triton
+from tests.test_model import Doubled
 
 torch.manual_seed(0)
 gelu_triton._PROGRAMS = rope_triton._PROGRAMS = 5  # so that even here one sums over several rounds
 errors = {}
 
 def largest(ours, plain):
-    return max(float((a - b).abs().max()) for a, b in zip(ours, plain))
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1.0)) for a, b in zip(ours, plain))
 
 for B, T, H, D in ((2, 7, 3, 8), (1, 50, 2, 16)):
     sin, cos = rope.rope_cache(T + 3, D)
-    qkv = torch.randn(B, T, 3 * H * D, requires_grad=True)
+    x, qkv = torch.randn(B, T, H * D, requires_grad=True), nn.Linear(H * D, 3 * H * D)
     grads = [torch.randn(B, H, T, D) for _ in range(3)]
-    bias = torch.randn(3 * H * D, requires_grad=True)
-    ours = rope_triton.split_and_rotate(qkv, bias, sin, cos, H=H)
-    q, k, v = (part.view(B, T, H, D).transpose(1, 2) for part in (qkv + bias).split(H * D, -1))
+    ours = rope_triton.project_and_rotate(qkv, x, sin, cos, H=H)
+    q, k, v = (part.view(B, T, H, D).transpose(1, 2) for part in qkv(x).split(H * D, -1))
     plain = (*rope.apply_rope(q, k, sin, cos), v)
-    ours_back, plain_back = (torch.autograd.grad(out, (qkv, bias), grads) for out in (ours, plain))
+    ours_back, plain_back = (torch.autograd.grad(out, (x, *qkv.parameters()), grads) for out in (ours, plain))
     errors[f"rope {T}"] = largest((*ours, *ours_back), (*plain, *plain_back))
 for rows, columns in ((3, 20), (130, 600)):
-    x, bias = (3 * torch.randn(rows, columns)).requires_grad_(), torch.randn(columns, requires_grad=True)
+    x, linear = (3 * torch.randn(rows, 9)).requires_grad_(), nn.Linear(9, columns)
     grad, outs = torch.randn(rows, columns), []
-    for y in (gelu_triton.biased_gelu(x, bias), F.gelu(x + bias)):
-        outs.append((y, *torch.autograd.grad(y, (x, bias), grad)))
+    for y in (gelu_triton.project_and_gelu(linear, x), F.gelu(linear(x))):
+        outs.append((y, *torch.autograd.grad(y, (x, *linear.parameters()), grad)))
     errors[f"gelu {rows}"] = largest(*outs)
 for V in (37, 20000):
     logits, y = torch.randn(6, V), torch.randint(0, V, (6,))
@@ -48,6 +51,23 @@ for V in (37, 20000):
     (grad,) = torch.autograd.grad(F.cross_entropy(leaf, y, reduction="sum"), leaf)
     plain, losses = F.cross_entropy(logits, y, reduction="none"), loss_triton.losses_and_grad_(logits, y)
     errors[f"loss {V}"] = max(float((losses - plain).abs().max()), float((logits - grad).abs().max()))
+
+cfg = ModelConfig(V=10, T=9, C=16, L=1, H=2, d_ff=24, dropout=0.0)
+block, x = Block(cfg), torch.randn(2, 9, 16)
+for swapped in (False, True):  # where a layer is not exactly a Linear no kernel takes its weights: it is called
+    if swapped:
+        block.attn.qkv, block.mlp.fc1 = Doubled(16, 48), Doubled(16, 24)
+    outs = []
+    for on_gpu in (True, False):
+        choice._compiled_for_gpu = lambda x: on_gpu
+        y = block(x)
+        outs.append((y, *torch.autograd.grad(y.square().sum(), block.parameters())))
+    errors[f"block {swapped}"] = largest(*outs)
+    choice._compiled_for_gpu = lambda x: True
+    assert (choice.project_and_rotate(block.attn.qkv, x) is None) == swapped
+    assert (choice.project_and_gelu(block.mlp.fc1, x) is None) == swapped
+    assert choice.project_and_gelu(nn.Linear(3, 3, bias=False), x) is None
+assert loss_triton.supports(torch.zeros(3, 5)) and not loss_triton.supports(torch.zeros(5, 3).T)
 print(json.dumps(errors))
 """
 
@@ -64,5 +84,5 @@ def test_kernels_compute_what_plain_torch_does() -> None:
     )
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
-    assert len(errors) == 6
+    assert len(errors) == 8
     assert max(errors.values()) < 1e-5, errors

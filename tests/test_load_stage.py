@@ -13,19 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.documents import (
-    Chat,
-    Document,
-    count_rows,
-    read_chats,
-    read_column,
-    read_texts,
-    write_chats,
-    write_documents,
-)
+from niels_gpt.data.documents import count_rows, read_chats, read_column, read_texts, write_chats, write_documents
+from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.damage import Damaged
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage, _digest
 from stages import load, shard, split, tokenize
-from stages.params import parse_params
-from stages.stage import Inputs, Stage, _digest
 from tests.conftest import ROOT, TINY, with_values
 from tests.watchdog import watchdog
 
@@ -131,9 +124,20 @@ def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, stre
     assert json.loads((cache / "meta.json").read_text())["streaming"] is streamed
 
 
+def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None:
+    pq.write_table(pa.table({"text": [f"page {i:03}" for i in range(99)]}), checkout.notes / "0.parquet")
+    hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}
+    load_pages = {**hub, "kind": "fineweb_edu", "max_documents": None, "bytes_per_token": 4.0}
+    budgets = {"max_train_tokens": 6, "max_val_tokens": 4}
+    assert len(texts(checkout.run(load, "load", load=load_pages, shard=budgets))) == 5  # 40 bytes of 8 each
+    Path("cache/raw/roam").rename("old")
+    assert len(texts(checkout.run(load, "load", load=load_pages, shard=budgets | {"max_val_tokens": None}))) == 99
+
+
 def write_tokenizer(folder: Path) -> None:
-    from niels_gpt.atomic import write_json
-    from niels_gpt.tokenizer import ByteTokenizer, describe
+    from niels_gpt.files.atomic import write_json
+    from niels_gpt.tokenizer.bytes import ByteTokenizer
+    from niels_gpt.tokenizer.folder import describe
 
     write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
 
@@ -173,8 +177,12 @@ def test_a_table_of_contents_that_lies_is_noticed(tmp_path: Path) -> None:
 def test_documents_that_are_none_are_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "documents.parquet").write_bytes(data)
     for read in (count_rows, lambda folder: read_column(folder, "split"), texts):
-        with pytest.raises(ValueError, match=r"documents\.parquet is damaged .*dvc checkout"):
+        with pytest.raises(Damaged, match=r"documents\.parquet is damaged .*: make it again$") as error:
             read(tmp_path)
+        assert error.value.paths == (str(tmp_path / "documents.parquet"),)
+    (tmp_path / "documents.parquet").unlink()
+    with pytest.raises(Damaged, match=r"documents\.parquet is missing"):
+        count_rows(tmp_path)
 
 
 def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> None:

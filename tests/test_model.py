@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.model import attention_cpu, rope
+from niels_gpt.model import rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kernels import attention_cpu, attention_unfused, embedding_gpu
+from niels_gpt.model.size import flops_per_token, parameter_count
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
 
@@ -113,7 +116,7 @@ def test_attention_that_keeps_its_probabilities_equals_the_fused_kernel(
     inputs, results = (x, *attention.parameters()), []
     for least_work in (1, 1 << 60):
         monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)
-        assert attention_cpu.pays(attention.qkv(x)) == (least_work == 1)
+        assert attention_cpu.supports(attention.qkv(x)) == (least_work == 1)
         out = attention(x)
         results.append((out, *torch.autograd.grad(out, inputs, grad)))
     for ours, fused in zip(*results, strict=True):
@@ -122,11 +125,75 @@ def test_attention_that_keeps_its_probabilities_equals_the_fused_kernel(
 
 def test_probabilities_are_kept_only_where_that_saves_time() -> None:
     qkv = torch.zeros(1, 256, 3 * 256, requires_grad=True)
-    assert attention_cpu.pays(qkv)
-    assert not attention_cpu.pays(qkv.detach())
-    assert not attention_cpu.pays(qkv.bfloat16())
-    assert not attention_cpu.pays(qkv[:, :255])
-    assert not attention_cpu.pays(torch.zeros(1, 513, 3 * 256, requires_grad=True))
+    assert attention_cpu.supports(qkv)
+    assert not attention_cpu.supports(qkv.detach())
+    assert not attention_cpu.supports(qkv.bfloat16())
+    assert not attention_cpu.supports(qkv[:, :255])
+    assert not attention_cpu.supports(torch.zeros(1, 513, 3 * 256, requires_grad=True))
+
+
+def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
+    q = torch.zeros(1, 1, 512, 2, dtype=torch.bfloat16)
+    assert attention_unfused.supports(q)
+    assert not attention_unfused.supports(q.float())
+    assert not attention_unfused.supports(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("V", [20, 2049])
+def test_the_embedding_of_a_gpu_has_the_values_and_gradients_of_torchs(V: int) -> None:
+    table, ids, grad = torch.randn(V, 8, requires_grad=True), torch.randint(0, V, (3, 50)), torch.randn(3, 50, 8)
+    results = []
+    for rows in (embedding_gpu.embed(ids, table, torch.float32), torch.nn.functional.embedding(ids, table)):
+        results.append((rows, *torch.autograd.grad(rows, table, grad)))
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
+    assert not embedding_gpu.supports(ids)
+
+
+class Doubled(torch.nn.Linear):
+    """Computes something else than a Linear of the same weights, as one with low-rank adapters does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("name", ["attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"])
+def test_a_linear_layer_put_in_place_of_another_is_called_by_block_and_decoder(name: str) -> None:
+    torch.manual_seed(0)
+    models, x = [GPT(CFG).eval() for _ in range(3)], torch.randint(0, CFG.V, (2, 6))
+    plain, swapped, doubled = models
+    for model in models:
+        model.load_state_dict(plain.state_dict())
+        torch.nn.init.normal_(model.blocks[0].get_parameter(f"{name}.bias"), generator=torch.Generator().manual_seed(1))
+    linear = plain.blocks[0].get_submodule(name)
+    assert isinstance(linear, torch.nn.Linear)
+    other = Doubled(linear.in_features, linear.out_features)
+    other.load_state_dict(linear.state_dict())
+    swapped.blocks[0].set_submodule(name, other)
+    with torch.inference_mode():
+        for parameter in doubled.blocks[0].get_submodule(name).parameters():
+            parameter.mul_(2)
+        expected = doubled(x)
+        assert not torch.allclose(plain(x), expected, atol=1e-3)
+        torch.testing.assert_close(swapped(x), expected)
+        torch.testing.assert_close(swapped.logits(Decoder(swapped, B=2).extend(x)), expected)
+
+
+def test_hooks_of_a_layer_run_in_the_decoder() -> None:
+    model, seen = GPT(CFG).eval(), []
+    for name in ("attn.qkv", "mlp", "mlp.fc1"):
+        model.blocks[1].get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    Decoder(model, B=1).extend(torch.zeros(1, 3, dtype=torch.int64))
+    assert seen == ["attn.qkv", "mlp.fc1", "mlp"]
+
+
+def test_the_size_of_a_configuration_is_that_of_its_model() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert parameter_count(CFG) == sum(p.numel() for p in GPT(CFG).parameters())
+    torch.set_rng_state(before)
+    assert flops_per_token(ModelConfig()) == 6 * (4 * (4 * 256**2 + 2 * 256 * 1024) + 256 * 256) + 6 * 4 * 256 * 256
+    assert torch.equal(torch.get_rng_state(), before), "counting draws no random numbers"
 
 
 def test_segments_and_dropout_are_not_for_attention_that_keeps_its_probabilities(

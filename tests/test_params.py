@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import re
+import subprocess
+import sys
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.mistakes import ParamsError
-from stages.params import Params, parse_params, read_params
+from niels_gpt.pipeline.mistakes import ParamsError
+from niels_gpt.pipeline.params import Params, parse_params, read_params
+from niels_gpt.pipeline.presets import complete_preset
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "params.yaml").read_text()
@@ -37,7 +40,7 @@ def leaves(tree: Any, prefix: str = "") -> set[str]:
 
 
 def test_the_key_set_is_frozen() -> None:
-    """A new key is a change of the public surface: write it here as well, and into the README's table."""
+    """A new key is a change of the public surface: write it here as well."""
     params, raw = parse_params(TEXT)
     assert isinstance(params, Params)
     source = ["input", "remote", "val_name", "load.kind", "shard.max_train_tokens", "shard.max_val_tokens", "split.by"]
@@ -85,9 +88,46 @@ def test_the_key_set_is_frozen() -> None:
     assert leaves(raw) == expected
 
 
+PAGE = (ROOT / "docs/parameters.md").read_text()
+
+
+def test_the_list_of_parameters_is_what_the_command_prints() -> None:
+    command = [sys.executable, "-m", "niels_gpt.pipeline.params"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == PAGE
+
+
+def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
+    rows = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
+    told = {name.strip("`"): sample for name, _, sample, _ in rows if ".NAME" not in name}
+    for leaf, value in values_of(RAW).items():
+        tables = ("sources", "chats", "p_train", "p_val", "p_sft")
+        if leaf == "tokenizer.kind":
+            assert f"### tokenizer of kind {value}\n" in PAGE
+        elif leaf.startswith(tables):
+            named = re.sub(r"^(\w+)\.\w+", r"\1.NAME", leaf)
+            assert f"| `{named}` |" in PAGE or leaf.endswith((".kind", ".by"))
+        else:
+            assert json.loads(told.pop(leaf).strip("`")) == value, leaf
+    assert not told
+    assert [name for name, *_, what in rows if not what] == []
+
+
+def test_the_list_says_what_is_allowed() -> None:
+    for row in (
+        "| `model.T` | at least 1 and a whole number | `128` | context length in tokens |",
+        "| `train.beta1` | a number, at least 0 and below 1 | `0.9` |",
+        "| `splice.spans.content_length` | at least 2 and a whole number or null | `null` |",
+        '| `runtime.compile` | one of auto, true, false | `"auto"` |',
+        "| `shard.shard_bytes` | at least 2, a multiple of 2 and a whole number |",
+        "| `eval.questions` | a list and not shorter than 1 |",
+        "### sources.NAME.load of kind roam\n\nNothing else.\n",
+    ):
+        assert row in PAGE
+
+
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
-    _, raw = parse_params(preset.read_text())
+    _, raw = parse_params(complete_preset(preset.read_text(), sample=TEXT))
     own = ("sources", "chats", "p_train", "p_val", "p_sft", "tokenizer")
     _, sample = parse_params(TEXT)
     assert {leaf for leaf in leaves(raw) if not leaf.startswith(own)} == {
@@ -99,8 +139,21 @@ def test_the_committed_parameters_are_the_sample() -> None:
     assert (ROOT / "presets/sample.yaml").read_text() == TEXT
 
 
+def test_a_preset_says_only_what_differs_from_the_sample() -> None:
+    others = [path.read_text() for path in sorted((ROOT / "presets").glob("*.yaml")) if path.stem != "sample"]
+    assert sum(len(text.splitlines()) for text in others) <= 200
+    for text in others:
+        for leaf, value in values_of(yaml.safe_load(text)).items():
+            if not leaf.startswith(("sources", "chats", "p_", "tokenizer")):
+                assert reduce(lambda node, part: node[part], leaf.split("."), RAW) != value, leaf
+
+
+def values_of(tree: dict[str, Any]) -> dict[str, Any]:
+    return {leaf: reduce(lambda node, part: node[part], leaf.split("."), tree) for leaf in leaves(tree)}
+
+
 def test_v0_is_the_seeds() -> None:
-    params, _ = parse_params((ROOT / "presets/v0.yaml").read_text())
+    params, _ = parse_params(complete_preset((ROOT / "presets/v0.yaml").read_text(), sample=TEXT))
     model = params.model.model_dump()
     assert model == {"T": 256, "C": 256, "L": 4, "H": 4, "d_ff": 1024, "dropout": 0.1, "rope_theta": 10000.0}
     assert (params.train.B, params.train.base_lr, params.train.min_lr, params.train.warmup_steps) == (
@@ -156,13 +209,40 @@ def test_v0_is_the_seeds() -> None:
         ({"train.B": 2**63}, [f"train.B is {2**63}", "less than"]),
         ({"model.rope_theta": float("inf")}, ["model.rope_theta is inf", "finite"]),
         ({"splice.dataset_name": "oasst1"}, ["splice.dataset_name is 'oasst1', which is no source", "'roam'"]),
-        ({"memorize.chunk_size": 129}, ["memorize.chunk_size is 129: it must fit into model.T=128"]),
+        ({"memorize.chunk_size": 129}, ["memorize.chunk_size: 129 must fit into model.T=128"]),
         ({"memorize.prompt_tokens": 100}, ["memorize.prompt_tokens: 100 must be less than chunk_size=100"]),
-        ({"sources.roam.split": {"by": "given"}}, ["sources.roam.split: roam brings no split of its own"]),
+        ({"runtime.device": "tpu"}, ["runtime.device: 'tpu' is no device: use auto, cpu, mps, cuda"]),
+        ({"runtime.device": "cuda:x"}, ["runtime.device: 'cuda:x' is no device"]),
+        ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows a step"]),
+        ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
+        (
+            {"splice.spans.content_start_mode": "cyclic_roll", "splice.spans.content_stride": 0},
+            ["splice.spans: suffix_starts goes with content_start_mode coverage_balanced only", "content_stride is 0"],
+        ),
+        ({"splice.doc_index": 1}, ["splice.doc_index: doc_index names one document, num_docs is 3"]),
+        (
+            {"splice.restrict_to_training_subset": True, "p_train.primer": 0},
+            ["splice.restrict_to_training_subset: it is true, but p_train.primer is 0"],
+        ),
+        ({"train.beta1": float("nan")}, ["train.beta1 is nan", "finite"]),
+        (
+            {"sources.roam.split": {"by": "given"}},
+            ["sources.roam.split: by: given does not go with this load of kind roam: use by: document"],
+        ),
         (
             {"sources.roam.load": {"kind": "text", "held_out_tail": 0.1}},
-            ["sources.roam.split: held_out_tail already splits every document"],
+            ["sources.roam.split: by: document does not go with this load of kind text: use by: given"],
         ),
+        (
+            {"chats.dolly15k.split.by": "tree"},
+            ["chats.dolly15k.split: by: tree does not go with this load of kind dolly: use by: document"],
+        ),
+        (
+            {"chats.oasst1.split": {"by": "given"}},
+            ["chats.oasst1.split: by: given does not go with this load of kind oasst1: use by: tree or by: document"],
+        ),
+        ({"sources.roam.load.kind": "dolly"}, ["sources.roam.load: kind must be one of", "'roam'"]),
+        ({"chats.oasst1.load.max_messages": 1}, ["chats.oasst1.load.max_messages is 1", "greater than or equal to 2"]),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values: dict[str, object], sentences: list[str]) -> None:
@@ -302,7 +382,7 @@ def test_an_input_may_lie_anywhere_else(tmp_path: Path, monkeypatch: pytest.Monk
     for written in (
         "../notes",
         str(tmp_path / "notes"),
-        "stages/load.py",
+        "data/no-input.md",
         "data",
         "my cache",
         "Smørrebrød",

@@ -51,5 +51,5 @@ def test_a_folder_without_shards_or_too_short_ones(tmp_path: Path) -> None:
 def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
     np.arange(40, dtype="<u2").tofile(tmp_path / "shard_00000.bin")
     (tmp_path / "shard_00001.bin").write_bytes(data)
-    with pytest.raises(ValueError, match=r"shard_00001\.bin is no token file .*: build the cache again"):
+    with pytest.raises(ValueError, match=r"shard_00001\.bin is no token file .*: build it again"):
         PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")

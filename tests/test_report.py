@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.report import Training, render_report
-from niels_gpt.samples import format_samples
-from niels_gpt.tsv import read_tsv, write_tsv
+from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.samples import format_samples
+from niels_gpt.report.tsv import read_tsv, write_tsv
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
 
@@ -106,5 +106,5 @@ def test_a_curve_reads_back_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_a_damaged_curve_is_named(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "train.tsv").write_bytes(damage)
-    with pytest.raises(ValueError, match=r"train\.tsv .*`dvc repro` writes it again"):
+    with pytest.raises(ValueError, match=r"train\.tsv (is no curve|holds no point)"):
         read_tsv(tmp_path / "train.tsv")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.atomic import atomic_path
-from niels_gpt.sentences import EXPECTED, name_file, read_text, sentence
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from niels_gpt.sentences import EXPECTED, name_file, read_text, sentence
     [
         (ValueError("two\n  lines"), "two lines"),
         (ValueError(), "ValueError"),
-        (MemoryError(), "there is not enough memory: take a smaller B, T or model in params.yaml"),
+        (MemoryError(), "there is not enough memory: take a smaller B, T or model"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (OSError(errno.ENOSPC, "No space left on device", "a.bin"), "a.bin: No space left on device"),
         (OSError(errno.ENOENT, "No such file", b"\xff.md"), "\udcff.md: No such file"),

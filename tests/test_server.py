@@ -25,10 +25,10 @@ from bench.serve import serving
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.server.app import Limits, build_app
-from niels_gpt.server.turns import Busy, Turns
-from niels_gpt.talk import Said, Talker
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.scheduler import Busy, Scheduler
+from niels_gpt.talk.talker import ReplyPart, Talker
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from tests.conftest import real_browser
 
 LIMITS = Limits(body_bytes=200_000, new_tokens=400, at_once=12)
@@ -109,15 +109,15 @@ def test_nobody_gets_more_than_the_limit() -> None:
 
 def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
     class Scripted(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[Said]:
+        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
             yield from scripts[-1]
 
-    scripts: list[list[Said]] = []
+    scripts: list[list[ReplyPart]] = []
     app = build_app(Scripted(**vars(tiny_talker())), card={})
     for script, reason in (
-        ([Said("a", 1), Said("", 0, True)], "stop"),
-        ([Said("a", 1), Said("b", 1, True)], "stop"),
-        ([Said("a", 1), Said("", 0)], "length"),
+        ([ReplyPart("a", 1), ReplyPart("", 0, True)], "stop"),
+        ([ReplyPart("a", 1), ReplyPart("b", 1, True)], "stop"),
+        ([ReplyPart("a", 1), ReplyPart("", 0)], "length"),
     ):
         scripts.append(script)
         assert post(app, ask("x")).json()["choices"][0]["finish_reason"] == reason
@@ -229,8 +229,8 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
 
 def test_an_error_of_the_server_has_the_same_form() -> None:
     class Broken(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[Said]:
-            yield Said("a", 1)
+        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
+            yield ReplyPart("a", 1)
             raise ValueError("broken")
 
     app = build_app(Broken(**vars(tiny_talker())), card={})
@@ -331,10 +331,10 @@ class Endless(Talker):
     left: threading.Event
     over: threading.Event
 
-    def reply(self, messages: Any, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[Said]:
+    def reply(self, messages: Any, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[ReplyPart]:
         try:
             for _ in super().reply(messages, sampling=sampling, max_new_tokens=1_000_000_000, seed=seed):
-                yield Said(self.text, 1)
+                yield ReplyPart(self.text, 1)
                 self.begun.set()
                 if self.over.is_set():
                     return
@@ -345,11 +345,11 @@ class Endless(Talker):
 class EndlessWhenAsked(Endless):
     text = ""  # a page that has to show ever more would be busy with nothing else
 
-    def reply(self, messages: Any, **settings: Any) -> Iterator[Said]:
+    def reply(self, messages: Any, **settings: Any) -> Iterator[ReplyPart]:
         if not messages[-1]["content"].startswith("for ever"):
             yield from Talker.reply(self, messages, **settings)
             return
-        yield Said("a beginning", 1)
+        yield ReplyPart("a beginning", 1)
         yield from super().reply(messages, **settings)
 
 
@@ -417,19 +417,19 @@ def under_way(address: str) -> int:
 def test_answers_take_turns_so_that_short_ones_overtake_long_ones() -> None:
     all_asked, order = threading.Event(), []
 
-    def saying(name: str, n: int) -> Iterator[Said]:
+    def saying(name: str, n: int) -> Iterator[ReplyPart]:
         for _ in range(n):
             all_asked.wait(60)
             order.append(name)
-            yield Said("x", 1)
+            yield ReplyPart("x", 1)
 
     async def work() -> list[int]:
-        turns = Turns(at_once=3)
-        answers = [turns.answer(saying("a", 5)), turns.answer(saying("b", 2)), turns.answer(saying("c", 3))]
-        assert turns.under_way == 3
+        scheduler = Scheduler(at_once=3)
+        answers = [scheduler.answer(saying("a", 5)), scheduler.answer(saying("b", 2)), scheduler.answer(saying("c", 3))]
+        assert scheduler.under_way == 3
         all_asked.set()
         said = [len([piece async for piece in answer]) for answer in answers]
-        turns.close()
+        scheduler.close()
         return said
 
     assert asyncio.run(asyncio.wait_for(work(), 60)) == [5, 2, 3]
@@ -439,33 +439,33 @@ def test_answers_take_turns_so_that_short_ones_overtake_long_ones() -> None:
 def test_too_many_at_once_are_refused() -> None:
     open_gate = threading.Event()
 
-    def waiting() -> Iterator[Said]:
+    def waiting() -> Iterator[ReplyPart]:
         open_gate.wait(60)
-        yield Said("x", 1)
+        yield ReplyPart("x", 1)
 
     async def work() -> None:
-        turns = Turns(at_once=2)
-        first, second = turns.answer(waiting()), turns.answer(waiting())
+        scheduler = Scheduler(at_once=2)
+        first, second = scheduler.answer(waiting()), scheduler.answer(waiting())
         with pytest.raises(Busy, match="2 answers are being written"):
-            turns.answer(waiting())
+            scheduler.answer(waiting())
         open_gate.set()
         assert [piece.text for answer in (first, second) async for piece in answer] == ["x", "x"]
-        turns.close()
+        scheduler.close()
 
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
-    def broken() -> Iterator[Said]:
-        yield Said("a", 1)
+    def broken() -> Iterator[ReplyPart]:
+        yield ReplyPart("a", 1)
         raise ValueError("no")
 
     async def work() -> list[str]:
-        turns = Turns(at_once=2)
+        scheduler = Scheduler(at_once=2)
         with pytest.raises(ValueError, match="no"):
-            [piece async for piece in turns.answer(broken())]
-        said = [piece.text async for piece in turns.answer(iter([Said("b", 1)]))]
-        turns.close()
+            [piece async for piece in scheduler.answer(broken())]
+        said = [piece.text async for piece in scheduler.answer(iter([ReplyPart("b", 1)]))]
+        scheduler.close()
         return said
 
     assert asyncio.run(asyncio.wait_for(work(), 60)) == ["b"]

@@ -13,7 +13,7 @@ from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.chat_template import format_chat
-from niels_gpt.split import split_groups, split_rows
+from niels_gpt.data.split import split_groups, split_rows
 from tests.token_caches import ASST, CHATS, EOT, EXCHANGES, TEXTS, TOK, chats, documents, files, pretrain
 
 SILENT = [{"role": "user", "content": "anybody there?"}]
@@ -96,16 +96,16 @@ def test_a_cache_that_would_be_empty_is_refused(
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
-        ("t.bin", b"", "no token file .*: build the cache again"),
-        ("t.bin", b"abc", "no token file .*: build the cache again"),
+        ("t.bin", b"", "no token file .*: build it again"),
+        ("t.bin", b"abc", "no token file .*: build it again"),
         ("i.npy", b"junk", "no file of offsets"),
         ("i.npy", None, "does not hold the ascending offsets"),
-        ("meta.json", b'{"special_token_ids": {"as', "not valid JSON .*: build the cache again"),
-        ("meta.json", b"[" * 100_000, "not valid JSON .*: build the cache again"),
-        ("meta.json", b"\xff\xfe", "not valid JSON .*: build the cache again"),
-        ("meta.json", b"[]", "no JSON object: build the cache again"),
-        ("meta.json", b'{"special_token_ids": {}}', "lacks special_token_ids.asst: build the cache again"),
-        ("meta.json", b'{"special_token_ids": 3}', "lacks special_token_ids.asst: build the cache again"),
+        ("meta.json", b'{"special_token_ids": {"as', "not valid JSON .*: build it again"),
+        ("meta.json", b"[" * 100_000, "not valid JSON .*: build it again"),
+        ("meta.json", b"\xff\xfe", "not valid JSON .*: build it again"),
+        ("meta.json", b"[]", "no JSON object: build it again"),
+        ("meta.json", b'{"special_token_ids": {}}', "lacks special_token_ids.asst: build it again"),
+        ("meta.json", b'{"special_token_ids": 3}', "lacks special_token_ids.asst: build it again"),
     ],
 )
 def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, data: bytes | None, sentence: str) -> None:

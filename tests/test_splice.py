@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.loss import loss_fn
-from niels_gpt.memorization import (
+from niels_gpt.eval.memorization import (
     document_log_pz,
     log_pz,
     pz_stats,
@@ -30,6 +29,7 @@ from niels_gpt.memorization import (
     token_log_probs,
 )
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import loss_fn
 from niels_gpt.splice import (
     MultiSpliceDocumentDataset,
     SpliceDocumentDataset,
@@ -385,14 +385,14 @@ MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
 
 def test_golden_attention_mask() -> None:
     (case,) = [c for c in CASES if c["kind"] == "attention"]
-    from niels_gpt.model.places import places_of
+    from niels_gpt.model.positions import positions_of
 
     segments = torch.tensor([case["inputs"]["segment_ids"]])
     table = torch.zeros(1, 1, 5, 2)
-    places = places_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
-    assert places is not None
-    assert places.mask is not None
-    assert places.mask[0, 0].int().tolist() == case["expect"]["allowed"]
+    positions = positions_of(sin=table, cos=table, position_ids=None, segment_ids=segments)
+    assert positions is not None
+    assert positions.mask is not None
+    assert positions.mask[0, 0].int().tolist() == case["expect"]["allowed"]
 
 
 def test_golden_loss_is_over_tokens_not_rows() -> None:

@@ -10,22 +10,32 @@ from pathlib import Path
 
 import pytest
 
-from stages.stage import Stage, execute, identify, project_root, read_inputs
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.damage import Damaged
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.graph import sentence_with_remedy
+from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
 from tests.conftest import ROOT, Repo
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The graph and its parameters alone: what stages read is absent, which is a state like any other."""
+    """The graph, its parameters and the code: what stages read is absent, which is a state like any other."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("stages", "niels_gpt"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
+    for stage, kind in (("mix", ""), ("load", "oasst1")):
+        record = layout.CODE / stage / f"{kind}.json" if kind else layout.CODE / f"{stage}.json"
+        write_json(record, code_of(stage, Path(), kind=kind))
     return tmp_path
 
 
 def run_module(project: Path, body: str, *, module: str = "mix", address: str | None = None) -> tuple[int, str, str]:
     """A process that runs a stage whose work is `body`, as `python -m stages.MODULE` would."""
-    script = "import os, signal\nfrom stages.stage import run_stage\n"
+    script = "import os, signal\nfrom niels_gpt.pipeline.stage import run_stage\n"
     script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC_")}
     environment |= {"PYTHONPATH": str(ROOT)} | ({} if address is None else {"DVC_STAGE": address})
@@ -84,6 +94,24 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
     assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
 
 
+def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) -> None:
+    def said(path: str, *others: str) -> str:
+        return sentence_with_remedy(Damaged(path, "is damaged", others=others)).removeprefix(f"{path} is damaged")
+
+    assert said("cache/mix.json") == "; delete cache/mix.json and run `dvc repro`"
+    assert said("models/pretrain/best.pt") == "; delete models/pretrain and run `dvc repro`"
+    both = said("cache/split/a/train.npy", "cache/raw/a/documents.parquet", "cache/raw/a/source.json")
+    assert both == "; delete cache/raw/a, cache/split/a and run `dvc repro`"
+    assert said("elsewhere/best.pt") == said("cache/mix.json.bak") == ""
+    assert run_module(
+        project, "from niels_gpt.files.damage import Damaged; raise Damaged('cache/mix.json', 'is bad')"
+    ) == (
+        1,
+        "",
+        "ERROR: mix: cache/mix.json is bad; delete cache/mix.json and run `dvc repro`\n",
+    )
+
+
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_stage_that_is_stopped_leaves_nothing(project: Path, signal: str) -> None:
     before = files(project)
@@ -103,7 +131,6 @@ def test_outputs_appear_together_at_the_end(project: Path) -> None:
         assert stage.out("cache/mix.json").read_text() == "one"  # the same, and still there
         assert not Path("cache/mix.json").exists()
 
-    (project / "cache").mkdir()
     (project / "cache/.mix.json.tmp1").write_text("of a run that was killed")
     before = files(project) - {"cache/.mix.json.tmp1"}
     execute("mix", "", main)
@@ -127,7 +154,7 @@ def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
     ("file", "change", "named"),
     [
         ("params.yaml", "dolly15k:\n    input: data/dolly2", "chats"),
-        ("stages/mix.py", "print('other code')", "stages/mix.py"),
+        ("cache/code/mix.json", "{}", "cache/code/mix.json"),
         ("cache/manifests/wiki.json", "{}", "cache/manifests"),
     ],
 )
@@ -136,12 +163,23 @@ def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, chang
         stage.out("cache/mix.json").write_text("one")
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_text() if path.exists() else ""
-        path.write_text(text.replace("dolly15k:\n    input: data/dolly", change) if text else change)
+        in_place = file == "params.yaml"
+        path.write_text(path.read_text().replace("dolly15k:\n    input: data/dolly", change) if in_place else change)
 
     with pytest.raises(ValueError, match=f"^{named} changed while the stage ran"):
         execute("mix", "", main)
     assert not Path("cache/mix.json").exists()
+
+
+def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: Path) -> None:
+    def main(stage: Stage) -> None:
+        stage.out("cache/mix.json").write_text("one")
+        with Path("stages/mix.py").open("a") as f:
+            f.write("print('other code')\n")
+
+    execute("mix", "", main)
+    with pytest.raises(ValueError, match=r"^stages/mix.py changed since cache/code/mix.json was written: `dvc repro`"):
+        execute("mix", "", main)
 
 
 def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Path) -> None:
@@ -159,7 +197,6 @@ def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Pa
     assert fingerprint("train") == train
     assert fingerprint("sft") != sft
     (project / "params.yaml").write_text(text)
-    (project / "cache").mkdir()
     (project / "cache/chat_mix.json").write_text("{}")
     assert fingerprint("train") == train
     assert fingerprint("sft") != sft

@@ -18,15 +18,16 @@ from typer.testing import CliRunner
 
 from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.cli import app
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.export import export_model, export_transformers, model_card
 from niels_gpt.generate import Sampling, generate
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
-from niels_gpt.talk import Said, Talker, _Turn, open_talker
-from niels_gpt.terminal import HELP, Conversation, converse
-from niels_gpt.tokenizer import ByteTokenizer, describe
+from niels_gpt.talk.export import export_model, export_transformers, model_card
+from niels_gpt.talk.talker import _TAGS, ReplyPart, Talker, _StopAtTags, open_talker
+from niels_gpt.talk.terminal import HELP, Conversation, converse
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.folder import describe
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
 
@@ -42,13 +43,13 @@ def talker(renderer: str = "chat_tokens") -> Talker:
 
 
 def test_a_transcript_ends_where_the_next_turn_begins() -> None:
-    turn = _Turn(ends_at_a_tag=True)
+    text = _StopAtTags(_TAGS)
     pieces = ["hel", "lo\n", "use", "less\nus", "er", ": no"]
-    assert [turn.add(piece) for piece in pieces] == ["hel", "lo", "", "\nuseless", "", ""]
-    assert turn.over
-    held = _Turn(ends_at_a_tag=True)
+    assert [text.add(piece) for piece in pieces] == ["hel", "lo", "", "\nuseless", "", ""]
+    assert text.stopped
+    held = _StopAtTags(_TAGS)
     assert held.add("so\nsys") + held.rest("") == "so\nsys"
-    assert _Turn(ends_at_a_tag=False).add("a\nuser: b") == "a\nuser: b"
+    assert _StopAtTags(()).add("a\nuser: b") == "a\nuser: b"
 
 
 def test_each_model_is_asked_in_its_own_way() -> None:
@@ -61,7 +62,7 @@ def test_each_model_is_asked_in_its_own_way() -> None:
     assert "".join(piece.text for piece in said) == "".join(piece.text for piece in again)
 
 
-def text_of(said: Iterable[Said]) -> str:
+def text_of(said: Iterable[ReplyPart]) -> str:
     return "".join(piece.text for piece in said)
 
 
@@ -111,7 +112,7 @@ def test_answers_that_take_turns_are_those_given_alone() -> None:
     model = talkative(ModelConfig(V=260, T=8, C=24, L=2, H=3, d_ff=48, dropout=0.5)).train()
     several = Talker("several", model, ByteTokenizer(), "chat_tokens")
 
-    def reply(content: str, tokens: int) -> Iterator[Said]:
+    def reply(content: str, tokens: int) -> Iterator[ReplyPart]:
         messages = [{"role": "user", "content": content}]
         return several.reply(messages, sampling=Sampling(1.0), max_new_tokens=tokens, seed=1)
 
@@ -171,8 +172,8 @@ def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
 
     class Interrupted(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[Said]:
-            yield Said("half an ", 2)
+        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
+            yield ReplyPart("half an ", 2)
             raise KeyboardInterrupt
 
     whole = talker()
@@ -213,11 +214,15 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     mix = {"sources": {"wiki": {"train": {"shards": shards, "tokens": 10}}}}
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
     params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
-    scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0}}}
+    scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
     card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores)
     assert "ab" * 32 in card
     assert "cd" * 32 in card
     assert "| wiki | 0.5 | 10 |" in card
+    assert (
+        "| model | held out | nats a token | bits a byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
+        in card
+    )
     export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)
     again = open_talker(tmp_path / "out", device="cpu")
     assert again.renderer == "chat_tokens"
@@ -232,12 +237,13 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
     whole = write_project(tmp_path)
     save_checkpoint(tmp_path / "models/sft/elsewhere/last.pt", GPT(CFG), None, 2, to_dict(CFG))
     os.replace("models/sft/elsewhere/last.pt", "models/sft/last.pt")
-    tuned, plain = open_talker("models/sft", device="cpu"), open_talker("models/pretrain/", device="cpu")
+    tokenizer = Path("cache/tokenizer")
+    tuned, plain = (open_talker(f"models/{name}", device="cpu", tokenizer=tokenizer) for name in ("sft", "pretrain/"))
     assert (tuned.name, tuned.renderer, plain.name, plain.renderer) == ("sft", "chat_tokens", "pretrain", "transcript")
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, tuned.model.state_dict()[name]), name
     os.rename("models/sft", b"models/\xff")
-    assert open_talker(os.fsdecode(b"models/\xff"), device="cpu").name == "\ufffd"
+    assert open_talker(os.fsdecode(b"models/\xff"), device="cpu", tokenizer=tokenizer).name == "\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -275,8 +281,10 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
     write_project(tmp_path)
     small = ModelConfig(V=300, T=8, C=8, L=1, H=1, d_ff=8, dropout=0.0)
     save_checkpoint("models/sft/best.pt", GPT(small), None, 1, to_dict(small))
-    with pytest.raises(ValueError, match="models/sft knows 300 tokens and the tokenizer in cache/tokenizer 260"):
-        open_talker("models/sft", device="cpu")
+    with pytest.raises(
+        ValueError, match="models/sft holds a model of 300 tokens, and cache/tokenizer a tokenizer of 260"
+    ):
+        open_talker("models/sft", device="cpu", tokenizer=Path("cache/tokenizer"))
 
 
 def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:
@@ -293,11 +301,11 @@ def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (["chat"], "no model in models/sft yet: run `dvc repro` first"),
-        (["chat", "--model", "nowhere"], "no model in nowhere yet"),
-        (["sample", "x"], "no model in models/pretrain yet"),
-        (["serve"], "no model in models/sft yet"),
-        (["export", "away"], "no model in models/sft yet"),
+        (["chat"], "models/sft holds no model yet"),
+        (["chat", "--model", "nowhere"], "nowhere holds no model yet"),
+        (["sample", "x"], "models/pretrain holds no model yet"),
+        (["serve"], "models/sft holds no model yet"),
+        (["export", "away"], "models/sft holds no model yet"),
         (["doctor"], "no params.yaml here"),
         (["inspect", "mix"], "no params.yaml here"),
         (["inspect", "documents", "wiki"], "run `dvc repro` first"),
@@ -355,7 +363,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
     write_project(tmp_path)
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics/eval.json").write_text(json.dumps({"sft": {"val": {"bits_per_byte": 1.25}}}))
-    command = [sys.executable, "-c", "from niels_gpt.cli import app; app()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:

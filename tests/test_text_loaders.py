@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from niels_gpt.data import files
+from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dolly import iter_dolly_sft
-from niels_gpt.data.files import decode_text
 from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.oasst1 import iter_oasst1_sft
-from niels_gpt.data.own_chats import iter_own_chats
 from niels_gpt.data.primer import iter_primer
+from niels_gpt.data.readers import files
+from niels_gpt.data.readers.files import decode_text
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.wikitext import iter_wikitext

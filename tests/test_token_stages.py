@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.atomic import publish, write_json
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.chat_manifest import open_chats
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.chat_template import format_chat
-from niels_gpt.documents import Chat, Document, write_chats, write_documents
-from niels_gpt.tokenizer import write_tokenizer
+from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.tokenizer.folder import write_tokenizer
 from stages import mix, shard, tokenize
 from stages import split as split_stage
-from stages.params import Params, parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, with_values
 from tests.token_caches import TOK, chats, documents
 

@@ -17,24 +17,27 @@ import torch
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.eval import mean_chat_loss
+from niels_gpt.eval.chats import mean_chat_loss
+from niels_gpt.files.pages import release_pages
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pages import release_pages
+from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
+from niels_gpt.report.tsv import read_tsv, write_tsv
 from niels_gpt.rng import set_seed
-from niels_gpt.tokenizer import ByteTokenizer
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.execution import Execution
+from niels_gpt.train.history import History
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.metrics import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state
-from niels_gpt.train.run import RunSettings, run_training, stop_on_signal
+from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.run import run_training, stop_on_signal
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.task import Batch, ChatTask, PretrainTask
-from niels_gpt.tsv import read_tsv, write_tsv
-from niels_gpt.windows import TokenStream
+from niels_gpt.train.task import Batch
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 MODEL = ModelConfig(V=260, T=32, C=32, L=2, H=2, d_ff=64, dropout=0.1)
@@ -138,6 +141,15 @@ def test_text_batches_are_a_function_of_seed_and_step() -> None:
     assert always_roam.batch(3).rows == {"roam": CONFIG.B, "wiki": 0}
 
 
+def test_rows_say_where_a_batch_comes_from() -> None:
+    rows, batch = TASK.rows(3), TASK.batch(3)
+    assert [row.ids[:-1] for row in rows] == batch.x.tolist()
+    assert [row.ids[1:] for row in rows] == batch.y.tolist()
+    for row in rows:
+        assert row.ids == STREAMS[row.source].gather(np.array([row.window]), MODEL.T)[0].tolist()
+    assert TASK.describe(3) == "windows " + ", ".join(f"{row.source}[{row.window}]" for row in rows)
+
+
 def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad() -> None:
     saved: list[int] = []
     set_seed(1)
@@ -160,21 +172,22 @@ def test_decay_is_on_matrices_only() -> None:
 
 def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     _, state = run()
-    summary = summarise(state, CONFIG, parameters=5, T=32)
+    history = History.of(state, CONFIG, parameters=5, T=32)
+    summary = summarise(history)
     assert summary["mix"]["roam"]["p"] == 0.3
     assert summary["mix"]["roam"]["rows"] + summary["mix"]["wiki"]["rows"] == 240
     assert summary["tokens"] == 30 * 8 * 32
-    curve = loss_curve(state, CONFIG)
+    curve = loss_curve(history)
     assert [row["step"] for row in curve] == list(range(1, 31))
     write_tsv(tmp_path / "x.tsv", curve)
     lines = (tmp_path / "x.tsv").read_text().splitlines()
     assert lines[0] == "step\tloss\tlr"
     assert len(lines) == 31
     assert [row["step"] for row in read_tsv(tmp_path / "x.tsv")] == list(range(1, 31))
-    shares = {(row["mix"], row["source"]): row["share"] for row in mix_shares(state, CONFIG)}
+    shares = {(row["mix"], row["source"]): row["share"] for row in mix_shares(history)}
     assert shares["asked", "roam"] == 0.3
     assert shares["drawn", "roam"] + shares["drawn", "wiki"] == pytest.approx(1)
-    by_source = validations_by_source(state)
+    by_source = validations_by_source(history)
     assert {row["source"] for row in by_source} == set(CONFIG.p_val)
     assert len(by_source) == len(state.validations) * len(CONFIG.p_val)
 
@@ -293,15 +306,10 @@ def handlers() -> Iterator[list[int]]:
         signal.signal(kind, handler)
 
 
-def settings(folder: Path) -> RunSettings:
-    return RunSettings(
-        title="train",
-        folder=folder / "checkpoints/x",
-        log=folder / "logs/train.jsonl",
-        log_every=10,
-        checkpoint_every=12,
-        decode=lambda ids: bytes(i for i in ids if i < 256).decode(errors="replace"),
-    )
+def run_in(folder: Path, model: GPT, task: Any) -> RunState:
+    log = RunLog(folder / "logs/train.jsonl", total_steps=CONFIG.total_steps, decode=ByteTokenizer().decode)
+    hooks, checkpoints = Hooks(report=log, log_every=10, checkpoint_every=12), folder / "checkpoints/x"
+    return run_training(model, task, CONFIG, execution=Execution(), hooks=hooks, folder=checkpoints, title="train")
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
@@ -310,10 +318,7 @@ def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
 ) -> None:
     whole, whole_state = run()
     set_seed(1)
-    execution = Execution()
-    stopped = run_training(
-        GPT(MODEL), Interrupted({17: kind}), CONFIG, execution=execution, settings=settings(tmp_path)
-    )
+    stopped = run_in(tmp_path, GPT(MODEL), Interrupted({17: kind}))
     assert handlers == []
     assert stopped.step == 18
     saved = RunFolder(tmp_path / "checkpoints/x").load("cpu")
@@ -321,7 +326,7 @@ def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
     assert saved.step == 18
     assert "going on" not in capsys.readouterr().out
     model = GPT(MODEL)
-    resumed = run_training(model, TASK, CONFIG, execution=execution, settings=settings(tmp_path))
+    resumed = run_in(tmp_path, model, TASK)
     assert "going on after step 18" in capsys.readouterr().out
     assert resumed.losses == whole_state.losses
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), model.parameters(), strict=True))
@@ -341,29 +346,29 @@ def test_a_second_ctrl_c_is_a_plain_one(handlers: list[int]) -> None:
 
 
 def test_metrics_of_a_long_run_are_means_of_what_lies_between_the_points() -> None:
-    cfg = replace(CONFIG, total_steps=1000, warmup_steps=100)
-    run = RunState(
-        step=1000,
-        model={},
-        optimizer={},
+    run = History(
+        cfg=replace(CONFIG, total_steps=1000, warmup_steps=100),
+        T=32,
+        parameters=5,
         losses=[float(n) for n in range(1000)],
         validations=[{"step": 500, "val_loss": 3.0, "wiki": 4.0}, {"step": 1000, "val_loss": 5.0, "wiki": 6.0}],
         best_val_loss=3.0,
         best_step=500,
         drawn_rows={"wiki": 6000, "roam": 2000},
+        samples=[],
     )
-    curve = loss_curve(run, cfg)
+    curve = loss_curve(run)
     assert len(curve) == 200
     assert [row["step"] for row in curve[:3]] == [5, 10, 15]
     assert [row["loss"] for row in curve[:3]] == [2.0, 7.0, 12.0]
-    assert curve[0]["lr"] == pytest.approx(cfg.base_lr * 4 / 100)
-    assert curve[-1]["lr"] == pytest.approx(cfg.min_lr)
-    summary = summarise(run, cfg, parameters=5, T=32)
+    assert curve[0]["lr"] == pytest.approx(CONFIG.base_lr * 4 / 100)
+    assert curve[-1]["lr"] == pytest.approx(CONFIG.min_lr)
+    summary = summarise(run)
     assert summary["loss"] == 997.0
     assert (summary["val_loss"], summary["best_val_loss"], summary["best_step"]) == (5.0, 3.0, 500)
     assert (summary["steps"], summary["tokens"]) == (1000, 1000 * 8 * 32)
     assert summary["mix"]["roam"] == {"p": 0.3, "rows": 2000, "drawn": 0.25}
-    assert {(row["mix"], row["source"]): row["share"] for row in mix_shares(run, cfg)} == {
+    assert {(row["mix"], row["source"]): row["share"] for row in mix_shares(run)} == {
         ("asked", "wiki"): 0.7,
         ("asked", "roam"): 0.3,
         ("drawn", "wiki"): 0.75,

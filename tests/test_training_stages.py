@@ -1,4 +1,4 @@
-"""train, sft and eval from hand-made caches, in this process: which files they start from, write, and measure with."""
+"""train, sft, curves and eval from hand-made caches, in this process: what they start from, write, and measure with."""
 
 from __future__ import annotations
 
@@ -14,24 +14,30 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.atomic import publish, write_json
+from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.manifest import open_chats, open_mix
+from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.meta import list_files, write_meta
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
-from niels_gpt.eval import evaluate, score_chats, score_stream
-from niels_gpt.generate import generate, generate_reply
+from niels_gpt.eval.chats import generate_reply, score_chats
+from niels_gpt.eval.held_out import evaluate, score_stream
+from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.damage import Damaged
+from niels_gpt.generate import Sampling, generate
+from niels_gpt.pipeline import training
+from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.report.tsv import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer import ByteTokenizer
-from niels_gpt.train.task import PretrainTask
-from niels_gpt.tsv import read_tsv
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.train.history import History
+from niels_gpt.train.pretraining import PretrainTask
+from stages import curves, mix, sft, shard, tokenizer, train
 from stages import eval as eval_stage
-from stages import mix, sft, shard, tokenizer, train, training
-from stages.params import Params, parse_params
-from stages.stage import Inputs, Stage
 from tests.conftest import ROOT, TINY, with_values
 
 # Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
@@ -123,9 +129,14 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_chats(name, answer)
         run_here(mix.main, "mix", params)
         with own_signals():
-            run_here(train.main, "train", params)
-            run_here(sft.main, "sft", params)
+            run_training_stages(params)
     return path
+
+
+def run_training_stages(params: Params) -> None:
+    for name, main in (("train", train.main), ("sft", sft.main)):
+        run_here(main, name, params)
+        run_here(curves.main, "curves", params, key=name)
 
 
 @contextmanager
@@ -188,6 +199,43 @@ def test_best_and_last_are_the_models_of_those_steps(here: Path) -> None:
     assert abs(rows[2]["roam"] - rows[2]["primer"]) > 1e-3
 
 
+def test_pretraining_runs_no_code_of_chats_or_of_pages() -> None:
+    """An edit of a chat template or of a report must not train a model again."""
+    code = {stage: set(code_of(stage, ROOT)) for stage in ("train", "sft", "splice")}
+    foreign = {f"niels_gpt/{name}.py" for name in FOREIGN}
+    assert all((ROOT / file).is_file() for file in foreign)
+    assert not (code["train"] | code["splice"]) & foreign
+    assert not {file for files in code.values() for file in files if file.startswith(SHOWN)}
+
+
+SHOWN = ("niels_gpt/report/", "niels_gpt/talk/")
+FOREIGN = (
+    "chat_format",
+    "chat_template",
+    "cache/chat_manifest",
+    "cache/sft_dataset",
+    "cache/sft_mask",
+    "eval/chats",
+    "train/chats",
+)
+
+
+def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here: Path) -> None:
+    path = Path("models/pretrain/history.json")
+    history = History.read(path)
+    assert (len(history.losses), history.T, history.best_step) == (12, 32, 4)
+    assert [list(row) for row in history.validations] == [["step", "val_loss", "primer", "roam"]] * 3
+    history.write(Path("again.json"))
+    assert Path("again.json").read_bytes() == path.read_bytes()
+    for damage in (b"", b"[]", b"{}", b"\xff", path.read_bytes()[:-9], path.read_bytes().replace(b'"B"', b'"b"')):
+        path.write_bytes(damage)
+        with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not the history of a run"):
+            run_here(curves.main, "curves", parameters(), key="train")
+    path.write_bytes(Path("again.json").read_bytes().replace(b'"val_loss"', b'"other"'))
+    with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not what was written"):
+        run_here(curves.main, "curves", parameters(), key="train")
+
+
 def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
     """Its one step has a learning rate of 0: what it ends with is what it began with."""
     start = weights("models/sft/last.pt")
@@ -215,8 +263,7 @@ def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
 @pytest.mark.parametrize("mask", [False, True])
 def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: Path, mask: bool) -> None:
     params = parameters(train__document_mask=mask, train__total_steps=1, train__eval_every=1)
-    run_here(train.main, "train", params)
-    run_here(sft.main, "sft", params)
+    run_training_stages(params)
     run_here(eval_stage.main, "eval", params)
     measured = {documents: validation("models/pretrain/last.pt", params, documents=documents) for documents in (0, 1)}
     assert abs(measured[0]["roam"] - measured[1]["roam"]) > 1e-5
@@ -270,30 +317,32 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     text_names, chat_names = set(held_out.val_names.values()), set(chats.val_names.values())
     assert set(scores["pretrain"]) == text_names
     assert set(scores["sft"]) == text_names | chat_names
-    how = {"token_bytes": VOCABULARY.token_bytes(), "B": params.eval.B, "device": "cpu"}
+    how = {"token_bytes": VOCABULARY.token_bytes(), "B": params.eval.B}
     for model, stage in ((load_model("models/pretrain/best.pt", "cpu"), "pretrain"), (tuned, "sft")):
         for name, stream in held_out.val.items():
-            score = score_stream(model, stream, T=32, max_tokens=params.eval.max_tokens, **how)
+            score = score_stream(model, stream, T=32, device="cpu", max_tokens=params.eval.max_tokens, **how)
             assert scores[stage][held_out.val_names[name]] == pytest.approx(asdict(score), rel=1e-6)
     for name, examples in chats.val.items():
         expected = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, **how)
         assert scores["sft"][chats.val_names[name]] == pytest.approx(asdict(expected), rel=1e-6)
     page = Path("metrics/samples.md").read_text()
     prompt, question, settings = params.eval.prompts[0], params.eval.questions[0], params.eval
-    drawn = {"max_new_tokens": 2, "temperature": settings.temperature, "top_k": settings.top_k}
     written = generate(
         load_model("models/pretrain/best.pt", "cpu"),
         prompt,
+        max_new_tokens=2,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
         tokenizer=VOCABULARY,
         generator=make_generator(derive_seed(settings.seed, "sample", 0)),
-        **drawn,
     )
     said = generate_reply(
         tuned,
         [{"role": "user", "content": question}],
         VOCABULARY,
+        max_new_tokens=2,
+        sampling=Sampling(settings.temperature, settings.top_k),
         generator=make_generator(derive_seed(settings.seed, "reply", 0)),
-        **drawn,
     )
     for text in (prompt, question, written.strip(), said.strip()):
         assert all(line.strip() in page for line in text.splitlines())
@@ -302,6 +351,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
 def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    whole = {path.name: path.read_bytes() for path in Path("models/pretrain").iterdir()}
     shutil.rmtree("checkpoints")
     shutil.rmtree("models")
     real, signals = PretrainTask.batch, {7: signal.SIGTERM}
@@ -312,7 +362,6 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
         return real(self, n)
 
     monkeypatch.setattr(PretrainTask, "batch", batch)
-    curve = Path("metrics/train.tsv").read_text()
     with pytest.raises(SystemExit) as leaving:
         run_here(train.main, "train", parameters())
     assert leaving.value.code == 130
@@ -320,7 +369,7 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     assert not Path("models/pretrain").exists()
     run_here(train.main, "train", parameters())
     assert "going on after step 8" in capsys.readouterr().out
-    assert Path("metrics/train.tsv").read_text() == curve
+    assert {path.name: path.read_bytes() for path in Path("models/pretrain").iterdir()} == whole
 
 
 def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from bench.mutants.fault import Fault
 _BUILD = "niels_gpt/cache/build_cache.py"
 _CLI = "niels_gpt/cache/cli.py"
 _STREAMS = "niels_gpt/streams.py"
-_TOKENIZER = "niels_gpt/tokenizer.py"
+_BYTES, _PIECES = "niels_gpt/tokenizer/bytes.py", "niels_gpt/tokenizer/sentencepiece.py"
+_TOKENIZER_FOLDER = "niels_gpt/tokenizer/folder.py"
 
 _SEED = "tests/test_cache_determinism.py::test_the_seed_decides_the_order_of_texts_and_which_chats_are_held_out"
 _BUFFER = (
@@ -296,30 +297,34 @@ FAULTS = (
     ),
     Fault(
         "the user's turn is learned",
-        "niels_gpt/sft_mask.py",
+        "niels_gpt/cache/sft_mask.py",
         "np.where(ids == asst_id, places + 1,",
         "np.where(ids != eot_id, places + 1,",
         _MASKS,
     ),
     Fault(
         "the end of the turn is not learned",
-        "niels_gpt/sft_mask.py",
+        "niels_gpt/cache/sft_mask.py",
         "inside[:, 1:] = np.maximum.accumulate(marks, axis=1)[:, :-1] & 1",
         "inside[:] = np.maximum.accumulate(marks, axis=1) & 1",
         _MASKS,
     ),
     # Stages
     Fault(
-        "tokenizer trained on val rows", "stages/tokenizer.py", 'FILE_NAME))["train"]', 'FILE_NAME))["val"]', _SAMPLE
+        "tokenizer trained on val rows",
+        "niels_gpt/cache/corpus.py",
+        'FILE_NAME)["train"]',
+        'FILE_NAME)["val"]',
+        _SAMPLE,
     ),
     Fault(
         "sample_bytes ignored",
-        "stages/tokenizer.py",
-        "share = min(1.0, settings.sample_bytes / sum(sizes.values()))",
+        "niels_gpt/cache/corpus.py",
+        "share = min(1.0, sample_bytes / sum(sizes))",
         "share = 1.0",
         _SAMPLE,
     ),
-    Fault("the sample's seed ignored", "stages/tokenizer.py", "manual_seed(settings.seed)", "manual_seed(0)", _SAMPLE),
+    Fault("the sample's seed ignored", "niels_gpt/cache/corpus.py", "manual_seed(seed)", "manual_seed(0)", _SAMPLE),
     Fault("vocab_size ignored", "stages/tokenizer.py", "vocab_size=settings.vocab_size", "vocab_size=320", _SAMPLE),
     Fault("context ignored for chats", "stages/tokenize.py", "T=stage.params.model.T)", "T=None)", _STAGE_CHATS),
     Fault(
@@ -337,7 +342,7 @@ FAULTS = (
         _STAGES,
     ),
     Fault("val named as train", "stages/shard.py", 'f"{split}/shard_*.bin"', '"train/shard_*.bin"', _STAGES),
-    Fault("different tokenizers mixed", "stages/mix.py", "    if differing:", "    if False:", _TOKENIZERS),
+    Fault("different tokenizers mixed", "niels_gpt/cache/join.py", "    if differing:", "    if False:", _TOKENIZERS),
     Fault("chats of another tokenizer", "stages/mix.py", '("chats", chats))})', '("chats", texts))})', _TOKENIZERS),
     # Streams and batches
     Fault(
@@ -437,54 +442,58 @@ FAULTS = (
     # Tokenizers
     Fault(
         "a special string becomes its id",
-        _TOKENIZER,
+        _BYTES,
         '        return list(text.encode("utf-8"))',
         '        return [256 + SPECIAL_TOKENS.index(text)] if text in SPECIAL_TOKENS else list(text.encode("utf-8"))',
         _SPECIAL,
     ),
     Fault(
         "the same for a tensor",
-        _TOKENIZER,
+        _BYTES,
         '    data = bytearray(text.encode("utf-8"))',
         '    data = bytearray(b"" if text in SPECIAL_TOKENS else text.encode("utf-8"))',
         _SPECIAL,
     ),
     Fault(
-        "a damaged model loads", _TOKENIZER, "if known is not None and known != _sha256(file):", "if False:", _REFUSED
+        "a damaged model loads",
+        _TOKENIZER_FOLDER,
+        "if known is not None and known != _sha256(file):",
+        "if False:",
+        _REFUSED,
     ),
-    Fault("a real space mark lost", _TOKENIZER, "self._space_mark if i else []", "[]", _LOSSLESS),
+    Fault("a real space mark lost", _PIECES, "self._space_mark if i else []", "[]", _LOSSLESS),
     Fault(
         "chat tokens have bytes",
-        _TOKENIZER,
+        _PIECES,
         "if self._spm.IsControl(id) or self._spm.IsUnknown(id):",
         "if self._spm.IsUnknown(id):",
         "tests/test_tokenizer.py::test_sentencepiece_keeps_the_same_interface",
     ),
     Fault(
         "ids above a byte decoded",
-        _TOKENIZER,
+        _BYTES,
         "max(values) < BYTE_VALUES",
         "max(values) <= BYTE_VALUES",
         "tests/test_tokenizer.py::test_decode_shows_what_is_not_utf8_and_refuses_what_is_no_byte",
     ),
     Fault(
         "text normalised",
-        "niels_gpt/tokenizer_training.py",
+        "niels_gpt/tokenizer/training.py",
         'normalization_rule_name="identity"',
         'normalization_rule_name="nmt_nfkc"',
         _LOSSLESS,
     ),
-    Fault("bytes not spelt", "niels_gpt/tokenizer_training.py", "byte_fallback=True", "byte_fallback=False", _LOSSLESS),
+    Fault("bytes not spelt", "niels_gpt/tokenizer/training.py", "byte_fallback=True", "byte_fallback=False", _LOSSLESS),
     Fault(
         "NUL given to the trainer",
-        "niels_gpt/tokenizer_training.py",
+        "niels_gpt/tokenizer/training.py",
         '.replace("\\0", "")',
         "",
         "tests/test_tokenizer.py::test_a_nul_ends_no_text_for_the_trainer",
     ),
     Fault(
         "chat tokens are text",
-        "niels_gpt/tokenizer_training.py",
+        "niels_gpt/tokenizer/training.py",
         "control_symbols=list(SPECIAL_TOKENS)",
         "user_defined_symbols=list(SPECIAL_TOKENS)",
         _LOSSLESS,
@@ -518,8 +527,8 @@ FAULTS = (
         "if False:",
         "tests/test_config.py::test_impossible_shapes_are_refused",
     ),
-    Fault("weights not normalised", "niels_gpt/mix.py", "key: weight / total", "key: weight", _WEIGHTS),
-    Fault("a weight of 0 drawn", "niels_gpt/mix.py", "if weight > 0}", "}", _WEIGHTS),
+    Fault("weights not normalised", "niels_gpt/data/mix.py", "key: weight / total", "key: weight", _WEIGHTS),
+    Fault("a weight of 0 drawn", "niels_gpt/data/mix.py", "if weight > 0}", "}", _WEIGHTS),
     Fault(
         "linear decay",
         "niels_gpt/lr_schedule.py",
@@ -578,7 +587,7 @@ FAULTS = (
     ),
     Fault(
         "turned back the wrong way",
-        "niels_gpt/model/rope.py",
+        "niels_gpt/model/kernels/attention_cpu.py",
         "torch.complex(cos, -sin)",
         "torch.complex(cos, sin)",
         "tests/test_model.py::test_attention_that_keeps_its_probabilities_equals_the_fused_kernel",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bench.mutants.fault import Fault
 
-_FILES = "niels_gpt/data/files.py"
+_FILES = "niels_gpt/data/readers/files.py"
 _HUB = "niels_gpt/data/hub.py"
 _OASST1 = "niels_gpt/data/oasst1.py"
+_INPUTS = "niels_gpt/pipeline/inputs.py"
 _LOAD = "stages/load.py"
 _NO_FILE = "tests/test_data.py::test_what_is_no_file_is_named_and_nobody_waits_for_it"
 _WELL = "tests/test_data.py::test_an_input_that_is_well"
@@ -17,6 +18,7 @@ _BROKEN = "tests/test_hub_loaders.py::test_a_stream_that_breaks_off_is_never_tak
 _OFFLINE = "tests/test_hub_loaders.py::test_offline_what_was_loaded_before_is_used_and_what_was_not_is_a_sentence"
 _TREES = "tests/test_oasst1_reconstruction.py"
 _STAGE = "tests/test_load_stage.py"
+_KINDS = "tests/test_kinds.py"
 
 FAULTS = (
     # Files
@@ -37,31 +39,31 @@ FAULTS = (
     Fault("what leads to /proc is a file", _FILES, "real.startswith(_NEVER_STILL)", "real.startswith(())", _NO_FILE),
     Fault(
         "only visible files are checked",
-        _FILES,
-        "                faults += _file_faults(entry.path)",
-        "                faults += [] if hidden else _file_faults(entry.path)",
+        _INPUTS,
+        "                faults += file_faults(entry.path)",
+        "                faults += [] if hidden else file_faults(entry.path)",
         _NO_FILE,
     ),
     Fault(
         "linked folders are gone into",
-        _FILES,
+        _INPUTS,
         "            elif not entry.is_symlink():\n",
         "            elif True:\n",
         "tests/test_data.py::test_a_linked_folder_is_named_since_nobody_watches_it",
     ),
     Fault(
         "linked folders are passed over",
-        _FILES,
+        _INPUTS,
         "            elif not hidden:  #",
         "            elif False:  #",
         "tests/test_data.py::test_a_linked_folder_is_named_since_nobody_watches_it",
     ),
     Fault(
-        "hidden linked folders are refused", _FILES, "            elif not hidden:  #", "            else:  #", _WELL
+        "hidden linked folders are refused", _INPUTS, "            elif not hidden:  #", "            else:  #", _WELL
     ),
     Fault(
         "what DVC ignores is refused",
-        _FILES,
+        _INPUTS,
         "            if entry.name in _UNWATCHED:\n",
         "            if not entry.name:\n",
         _WELL,
@@ -69,8 +71,8 @@ FAULTS = (
     Fault(
         "a name may be of any bytes",
         _FILES,
-        '        name.encode("utf-8")\n',
-        '        name.encode("utf-8", errors="surrogateescape")\n',
+        '        os.path.basename(path).encode("utf-8")\n',
+        '        os.path.basename(path).encode("utf-8", errors="surrogateescape")\n',
         "tests/test_data.py::test_a_name_that_is_not_utf_8_is_shown_by_its_bytes",
     ),
     Fault(
@@ -155,26 +157,30 @@ FAULTS = (
     ),
     # Tables
     Fault(
-        "deep JSON is not caught", "niels_gpt/data/json_lines.py", "(ValueError, RecursionError)", "ValueError", _BAD
+        "deep JSON is not caught",
+        "niels_gpt/data/readers/json_lines.py",
+        "(ValueError, RecursionError)",
+        "ValueError",
+        _BAD,
     ),
     Fault(
         "half a character passes",
-        "niels_gpt/data/json_lines.py",
+        "niels_gpt/data/readers/json_lines.py",
         '        if "\\\\u" in text:\n',
         "        if False:\n",
         _BAD,
     ),
-    Fault("lines counted from 0", "niels_gpt/data/json_lines.py", "start=1", "start=0", _BAD),
+    Fault("lines counted from 0", "niels_gpt/data/readers/json_lines.py", "start=1", "start=0", _BAD),
     Fault(
         "UTF-16 cut at its line ends' bytes",
-        "niels_gpt/data/json_lines.py",
+        "niels_gpt/data/readers/json_lines.py",
         "        if number == 0 and (",
         "        if number == -1 and (",
         _ENCODINGS,
     ),
     Fault(
         "damaged text in parquet is not caught",
-        "niels_gpt/data/parquet_rows.py",
+        "niels_gpt/data/readers/parquet_rows.py",
         "(pa.ArrowException, OSError, UnicodeDecodeError)",
         "(pa.ArrowException, OSError)",
         "tests/test_text_loaders.py::test_a_damaged_parquet_file_is_named",
@@ -195,14 +201,14 @@ FAULTS = (
     ),
     Fault(
         "glob ignored",
-        "niels_gpt/data/text.py",
+        _FILES,
         "(glob is None or PurePosixPath(name).match(glob))",
         "True",
         "tests/test_text_loaders.py::test_packed_files_tables_globs_and_front_matter",
     ),
     Fault(
         "the last field is the text",
-        "niels_gpt/data/fields.py",
+        "niels_gpt/data/readers/fields.py",
         "    for value in sample.values():\n",
         "    for value in reversed(sample.values()):\n",
         "tests/test_fineweb_field_selection.py",
@@ -218,7 +224,7 @@ FAULTS = (
     ),
     Fault(
         "an empty table of a copy passes",
-        "niels_gpt/data/local_copy.py",
+        "niels_gpt/data/readers/local_copy.py",
         "        if not number:\n",
         "        if False:\n",
         _COPY,
@@ -357,24 +363,59 @@ FAULTS = (
     # Documents and splits
     Fault(
         "held_out_tail trained on",
-        _LOAD,
+        "niels_gpt/data/text.py",
         'text=document.text[cut:], split="val")',
         'text=document.text[cut:], split="train")',
         f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
     ),
     Fault(
         "the tail is in both",
-        _LOAD,
+        "niels_gpt/data/text.py",
         'text=document.text[:cut], split="train")',
         'text=document.text, split="train")',
         f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
     ),
     Fault(
         "given splits are swapped",
-        "stages/split.py",
+        "niels_gpt/data/split.py",
         'for name in ("train", "val"))',
         'for name in ("val", "train"))',
         f"{_STAGE}::test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on",
+    ),
+    Fault(
+        "a kind is no part of its load's code",
+        "niels_gpt/pipeline/code.py",
+        "*([root / source_kinds(root)[kind]] if kind else [])]",
+        "]",
+        f"{_KINDS}::test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone",
+    ),
+    Fault(
+        "a kind is found by its file's name",
+        "niels_gpt/data/kinds.py",
+        "            found[name] = path\n",
+        "            found[path.stem[:4]] = path\n",
+        f"{_KINDS}::test_every_kind_is_found_by_what_it_calls_itself",
+    ),
+    Fault(
+        "any split goes with any kind",
+        "niels_gpt/pipeline/sources.py",
+        "        if split.by not in fitting:\n",
+        "        if not fitting:\n",
+        "tests/test_params.py::test_what_is_wrong_is_said_in_one_sentence",
+    ),
+    Fault(
+        "a token budget is no budget",
+        "niels_gpt/data/streamed.py",
+        "        if fetched >= wanted:\n",
+        "        if False:\n",
+        f"{_STAGE}::test_a_stream_ends_at_the_budgets_of_both_splits",
+    ),
+    Fault(
+        "one budget is enough for both splits",
+        "niels_gpt/pipeline/sources.py",
+        "sum(budget or 0 for budget in budgets)",
+        "max(budget or 0 for budget in budgets)",
+        f"{_STAGE}::test_a_stream_ends_at_the_budgets_of_both_splits",
     ),
     Fault(
         "blank documents are kept",
@@ -385,30 +426,30 @@ FAULTS = (
     ),
     Fault(
         "an input is not checked",
-        _LOAD,
-        "    elif faults := check_input(path):\n",
-        "    elif faults := check_input(__file__):\n",
+        _INPUTS,
+        "    if faults := check_input(path):\n",
+        "    if faults := check_input(__file__):\n",
         f"{_STAGE}::test_what_cannot_be_watched_is_refused",
     ),
     Fault(
         "an encoding is not said",
-        _LOAD,
+        _FILES,
         '        if encoding != "utf-8" and',
         '        if encoding == "" and',
         f"{_STAGE}::test_a_file_that_is_not_utf_8_is_said_once",
     ),
     Fault(
         "an encoding is said for every row",
-        _LOAD,
+        _FILES,
         "            named.add((file, encoding))\n",
         "",
         f"{_STAGE}::test_a_file_that_is_not_utf_8_is_said_once",
     ),
     Fault(
         "nothing was streamed",
-        _LOAD,
-        "isinstance(load, StreamedLoad)}",
-        "False}",
+        "niels_gpt/data/streamed.py",
+        "streamed: ClassVar[bool] = True",
+        "streamed: ClassVar[bool] = False",
         f"{_STAGE}::test_the_cache_says_whether_its_source_was_streamed",
     ),
     Fault(
@@ -420,56 +461,56 @@ FAULTS = (
     ),
     Fault(
         "no checksums are written",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/documents.py",
         '"write_page_checksum": True',
         '"write_page_checksum": False',
         f"{_STAGE}::test_a_flipped_bit_in_the_documents_is_noticed",
     ),
     Fault(
         "no checksums are checked",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/documents.py",
         "page_checksum_verification=True",
         "page_checksum_verification=False",
         f"{_STAGE}::test_a_flipped_bit_in_the_documents_is_noticed",
     ),
     Fault(
         "a wrong number of rows passes",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/documents.py",
         "if rows != contents.num_rows or",
         "if",
         f"{_STAGE}::test_a_table_of_contents_that_lies_is_noticed",
     ),
     Fault(
         "a wrong kind of column passes",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/documents.py",
         "if rows != contents.num_rows or file.schema_arrow not in (DOCUMENT_SCHEMA, CHAT_SCHEMA):",
         "if rows != contents.num_rows:",
         f"{_STAGE}::test_a_table_of_contents_that_lies_is_noticed",
     ),
     Fault(
         "rows of a later group are off by one",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/documents.py",
         "rows[lo:hi] - first)",
         "rows[lo:hi] - max(0, first - 1))",
         f"{_STAGE}::test_rows_come_back_as_they_were_chosen_across_groups",
     ),
     Fault(
         "bytes are characters",
-        "niels_gpt/documents.py",
+        "niels_gpt/data/types.py",
         'sum(len(message["content"].encode("utf-8"))',
         'sum(len(message["content"])',
         f"{_STAGE}::test_chats_keep_their_group",
     ),
     Fault(
         "one more is held out",
-        "niels_gpt/split.py",
+        "niels_gpt/data/split.py",
         "order[:n_val].sort()",
         "order[: n_val + 1].sort()",
         "tests/test_data.py::test_a_split_is_the_contracts",
     ),
     Fault(
         "a group is torn apart",
-        "niels_gpt/split.py",
+        "niels_gpt/data/split.py",
         "    train = [i for i, group in enumerate(groups) if group not in held_out]\n",
         "    train = list(range(1, len(groups)))\n",
         "tests/test_data.py::test_a_group_is_held_out_whole",
@@ -477,35 +518,35 @@ FAULTS = (
     # A stage's inputs
     Fault(
         "linked folders are followed for ever",
-        "stages/stage.py",
+        "niels_gpt/pipeline/stage.py",
         "in os.walk(path):",
         "in os.walk(path, followlinks=True):",
         f"{_STAGE}::test_links_to_the_folder_itself_are_not_followed",
     ),
     Fault(
         "large files told apart by size alone",
-        "stages/stage.py",
+        "niels_gpt/pipeline/stage.py",
         'f"{status.st_size} bytes, mtime {status.st_mtime_ns}"',
         'f"{status.st_size} bytes"',
         f"{_STAGE}::test_large_files_of_one_size_are_told_apart",
     ),
     Fault(
         "small files told apart by size and time",
-        "stages/stage.py",
+        "niels_gpt/pipeline/stage.py",
         "status.st_size > _SMALL_BYTES",
         "status.st_size >= 0",
         f"{_STAGE}::test_large_files_of_one_size_are_told_apart",
     ),
     Fault(
         "a FIFO is waited for",
-        "stages/stage.py",
+        "niels_gpt/pipeline/stage.py",
         "    if path.is_file():  #",
         "    if path.exists() and not path.is_dir():  #",
         f"{_STAGE}::test_a_fifo_is_not_waited_for",
     ),
     Fault(
         "a name is no part of a folder",
-        "stages/stage.py",
+        "niels_gpt/pipeline/stage.py",
         'f"{file.relative_to(path).as_posix()}\\0{digest}\\n"',
         'f"{digest}\\n"',
         f"{_STAGE}::test_a_name_and_its_place_are_part_of_a_folders_digest",

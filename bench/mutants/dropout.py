@@ -28,7 +28,7 @@ FAULTS = (
     Fault(
         "rows are counted anew wherever they go",
         "niels_gpt/train/task.py",
-        "return self.numbers[-self.B - 1 : -1]",
+        "return self.packed[-self.B - 1 : -1]",
         "return torch.arange(self.B)",
         _TESTS,
     ),

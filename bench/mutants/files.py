@@ -2,7 +2,7 @@
 
 from bench.mutants.fault import Fault
 
-_CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/atomic.py", "niels_gpt/train/state.py"
+_CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/files/atomic.py", "niels_gpt/train/state.py"
 _INTEGRITY, _MANIFEST = "niels_gpt/cache/integrity.py", "niels_gpt/cache/manifest.py"
 _FLIPPED = "tests/test_checkpoint.py::test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused_by_name"
 _PLAIN = "tests/test_checkpoint.py::test_a_plain_dict_of_torch_loads_and_its_values_are_never_others"
@@ -172,8 +172,8 @@ FAULTS = (
     Fault(
         "a changed folder passes",
         _INTEGRITY,
-        '    if bad:\n        raise ValueError(f"not what',
-        '    if False:\n        raise ValueError(f"not what',
+        "    if bad:\n        raise Damaged(folder",
+        "    if False:\n        raise Damaged(folder",
         _ROWS,
     ),
     Fault(

@@ -2,7 +2,7 @@
 
 from bench.mutants.fault import Fault
 
-STAGE, FILES, GRAPH = "stages/stage.py", "niels_gpt/dvc_files.py", "dvc.yaml"
+STAGE, FILES, GRAPH = "niels_gpt/pipeline/stage.py", "niels_gpt/pipeline/dvc_files.py", "dvc.yaml"
 _RAN = "tests/test_dvc_yaml.py::test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is"
 _CUT = "tests/test_dvc_files.py::test_a_lock_that_was_cut_anywhere_is_not_whole_or_lacks_whole_records_alone"
 _BACK = "tests/test_dvc_files.py::test_a_broken_lock_comes_back_as_the_last_stage_found_it"
@@ -47,14 +47,18 @@ FAULTS = (
     ),
     Fault("eval does not depend on a curve", GRAPH, "      - metrics/sft_val.tsv\n", "", _RAN),
     Fault(
-        "memorize does not depend on the spliced model", GRAPH, "      - models/splice\n      - n", "      - n", _RAN
+        "memorize does not depend on the spliced model",
+        GRAPH,
+        "      - models/splice\n      - cache/code",
+        "      - cache/code",
+        _RAN,
     ),
     Fault(
-        "the tokenizer does not depend on a module that it runs",
+        "the tokenizer does not depend on its code",
         GRAPH,
-        "      - ${tokenizer.corpus}\n      - niels_gpt/cache/integrity.py\n",
-        "      - ${tokenizer.corpus}\n",
-        "tests/test_dvc_yaml.py::test_code_a_stage_runs_is_in_its_deps_file_by_file",
+        "      - cache/code/tokenizer.json\n",
+        "",
+        "tests/test_dvc_yaml.py::test_a_stage_depends_on_the_record_of_its_own_code",
     ),
     Fault(
         "a name in a command",
@@ -99,7 +103,11 @@ FAULTS = (
         "tests/test_stage.py::test_a_stage_is_the_one_that_dvc_says",
     ),
     Fault(
-        "the wrong table of sources", STAGE, 'table = declared["foreach"].strip("${}")', 'table = "sources"', _TABLES
+        "the wrong table of sources",
+        "niels_gpt/pipeline/graph.py",
+        'table = declared["foreach"].strip("${}") if',
+        'table = "sources" if',
+        _TABLES,
     ),
     Fault("DVC_STAGE ignored", STAGE, 'os.environ.get("DVC_STAGE", module)', "module", _PROCESS),
     Fault("changed inputs are not noticed", STAGE, "        if changed:\n", "        if False:\n", _CHANGED),
@@ -196,7 +204,7 @@ FAULTS = (
     ),
     Fault(
         "doctor does not look at DVC's files",
-        "niels_gpt/doctor.py",
+        "niels_gpt/pipeline/doctor.py",
         "for name in broken_files(folder):",
         "for name in ():",
         "tests/test_dvc_files.py::test_doctor_names_what_is_half_written",

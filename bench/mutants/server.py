@@ -2,10 +2,18 @@
 
 from bench.mutants.fault import Fault
 
-APP, GATE, CONNECTION = "niels_gpt/server/app.py", "niels_gpt/server/gate.py", "niels_gpt/server/connection.py"
-TURNS, REQUEST, PAGE = "niels_gpt/server/turns.py", "niels_gpt/server/request.py", "niels_gpt/server/static/chat.js"
-TALK, TERMINAL, GENERATE = "niels_gpt/talk.py", "niels_gpt/terminal.py", "niels_gpt/generate.py"
-FORMAT, TEMPLATE, CLI = "niels_gpt/chat_format.py", "niels_gpt/chat_template.py", "niels_gpt/cli.py"
+APP, GATE, CONNECTION = (
+    "niels_gpt/talk/server/app.py",
+    "niels_gpt/talk/server/gate.py",
+    "niels_gpt/talk/server/connection.py",
+)
+SCHEDULER, REQUEST, PAGE = (
+    "niels_gpt/talk/server/scheduler.py",
+    "niels_gpt/talk/server/request.py",
+    "niels_gpt/talk/server/static/chat.js",
+)
+TALK, TERMINAL, GENERATE = "niels_gpt/talk/talker.py", "niels_gpt/talk/terminal.py", "niels_gpt/generate.py"
+FORMAT, TEMPLATE, CLI = "niels_gpt/chat_format.py", "niels_gpt/chat_template.py", "niels_gpt/pipeline/cli.py"
 SERVER, TALKS = "tests/test_server.py::test_", "tests/test_talk.py::test_"
 DRAWS, CHATS = "tests/test_generate.py::test_", "tests/test_chat.py::test_"
 
@@ -103,17 +111,17 @@ FAULTS = (
         f"{DRAWS}the_settings_reach_the_draw",
     ),
     Fault(
-        "replies ignore top_k",
-        GENERATE,
-        "        sampling=Sampling(temperature, top_k, top_p),\n        stop=tokenizer",
-        "        sampling=Sampling(temperature, None, top_p),\n        stop=tokenizer",
+        "replies ignore how they are to be drawn",
+        "niels_gpt/eval/chats.py",
+        "        sampling=sampling,\n",
+        "        sampling=Sampling(50, None),\n",
         f"{DRAWS}the_settings_reach_the_draw",
     ),
     Fault(
         "the last half character is lost",
-        GENERATE,
-        '    rest = decoder.decode(b"", final=True)\n',
-        '    rest = ""\n',
+        "niels_gpt/tokenizer/incremental.py",
+        'return self._utf8.decode(b"", final=True)',
+        'return ""',
         f"{DRAWS}a_stream_never_holds_half_a_character",
     ),
     Fault(
@@ -191,8 +199,8 @@ FAULTS = (
     Fault(
         "a transcript goes on with somebody else's turn",
         TALK,
-        'ends_at_a_tag=self.renderer == "transcript"',
-        "ends_at_a_tag=False",
+        '_TAGS if self.renderer == "transcript" else ()',
+        "()",
         f"{TALKS}a_reply_ends_with_its_turn",
     ),
     Fault(
@@ -205,14 +213,14 @@ FAULTS = (
     Fault(
         "every reply was ended",
         TALK,
-        "turn.over or count < max_new_tokens)",
-        "turn.over or count <= max_new_tokens)",
+        "text.stopped or count < max_new_tokens)",
+        "text.stopped or count <= max_new_tokens)",
         f"{TALKS}a_reply_ends_with_its_turn",
     ),
     Fault(
         "what was held back is lost at the end",
         TALK,
-        '        return self.add(text) + ("" if self.over else self._held)',
+        '        return self.add(text) + ("" if self.stopped else self._held)',
         "        return self.add(text)",
         f"{TALKS}a_transcript_ends_where_the_next_turn_begins",
     ),
@@ -247,8 +255,8 @@ FAULTS = (
     Fault(
         "a model with another's tokenizer",
         TALK,
-        "    if tokenizer.vocab_size != model.cfg.V:",
-        "    if tokenizer.vocab_size > model.cfg.V:",
+        "    if vocabulary.vocab_size != model.cfg.V:",
+        "    if vocabulary.vocab_size > model.cfg.V:",
         f"{TALKS}a_model_and_a_tokenizer_that_do_not_belong_together_are_refused",
     ),
     # The terminal and the commands.
@@ -565,28 +573,28 @@ FAULTS = (
     ),
     Fault(
         "nobody is ever told to wait",
-        TURNS,
+        SCHEDULER,
         "            if len(self._waiting) >= self._at_once:",
         "            if len(self._waiting) > self._at_once:",
         f"{SERVER}too_many_at_once_are_refused",
     ),
     Fault(
         "an answer is finished before the next one begins",
-        TURNS,
+        SCHEDULER,
         "                    self._waiting.append(answer)\n\n",
         "                    self._waiting.appendleft(answer)\n\n",
         f"{SERVER}answers_take_turns_so_that_short_ones_overtake_long_ones",
     ),
     Fault(
         "what nobody wants is worked on",
-        TURNS,
+        SCHEDULER,
         "            done = not answer.wanted or self._advance(answer)",
         "            done = self._advance(answer)",
         f"{SERVER}a_client_that_leaves_ends_its_answer",
     ),
     Fault(
         "one error ends the thread for everybody",
-        TURNS,
+        SCHEDULER,
         "        except Exception as error:  # whatever",
         "        except KeyError as error:  # whatever",
         f"{SERVER}an_error_belongs_to_who_asked_and_the_next_is_answered",
@@ -615,7 +623,7 @@ FAULTS = (
     ),
     Fault(
         "markup in an answer becomes markup of the page",
-        "niels_gpt/server/static/markdown.js",
+        "niels_gpt/talk/server/static/markdown.js",
         'inline(element(list, "li"), lines[i].replace(/^([-*]|\\d+[.)]) /, ""));',
         'element(list, "li").innerHTML = lines[i].replace(/^([-*]|\\d+[.)]) /, "");',
         f"{SERVER}in_a_browser",

@@ -5,7 +5,7 @@ from bench.mutants.fault import Fault
 _DATASET, _SPANS = "niels_gpt/splice/dataset.py", "niels_gpt/splice/spans.py"
 _QUOTAS, _SELECTION = "niels_gpt/splice/quotas.py", "niels_gpt/splice/selection.py"
 _EXAMPLE, _TASK, _SHARDING = "niels_gpt/splice/example.py", "niels_gpt/splice/task.py", "niels_gpt/splice/sharding.py"
-_PZ, _PAGE = "niels_gpt/memorization.py", "niels_gpt/memorization_page.py"
+_PZ, _PAGE = "niels_gpt/eval/memorization.py", "niels_gpt/report/memorization.py"
 _STAGE, _MEASURE = "stages/splice.py", "stages/memorize.py"
 _T, _D = "tests/test_splice.py", "tests/test_dag_splice.py"
 _ENUMERATION, _LOOPS = f"{_T}::test_golden_enumeration", f"{_T}::test_pairs_by_number_are_those_of_plain_loops"
@@ -343,7 +343,13 @@ FAULTS = (
         "suffix[:] = pz",
         _STRIP,
     ),
-    Fault("splice goes on from the last step", _STAGE, '"models/pretrain/best.pt"', '"models/pretrain/last.pt"', _SAID),
+    Fault(
+        "splice goes on from the last step",
+        _STAGE,
+        "layout.PRETRAINED / layout.BEST",
+        "layout.PRETRAINED / layout.LAST",
+        _SAID,
+    ),
     Fault("quotas unsaid", _STAGE, "{quota:,} examples an epoch", "{starts:,} examples an epoch", _SAID),
     Fault("a quota of 0 unsaid", _STAGE, "        if not quota:\n", "        if False:\n", _PLAN),
     Fault("inert jitter unsaid by the stage", _STAGE, '    if summary["jitter_is_inert"]:\n', "    if False:\n", _PLAN),
@@ -353,15 +359,15 @@ FAULTS = (
     Fault(
         "memorize measures the best, not the last",
         _MEASURE,
-        '"models/splice/last.pt"',
-        '"models/splice/best.pt"',
+        "layout.SPLICED / layout.LAST",
+        "layout.SPLICED / layout.BEST",
         _MEASURED,
     ),
     Fault(
         "before is after",
         _MEASURE,
-        '"before": load_model("models/pretrain/best.pt", device)',
-        '"before": load_model("models/splice/last.pt", device)',
+        '"before": load_model(layout.PRETRAINED / layout.BEST, device)',
+        '"before": load_model(layout.SPLICED / layout.BEST, device)',
         _MEASURED,
     ),
     Fault("only one document together", _MEASURE, "pz_stats(np.concatenate(logs))", "pz_stats(logs[0])", _MEASURED),

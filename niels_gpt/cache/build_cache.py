@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.atomic import discard, publish, temporary_beside
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.meta import write_meta
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.shards import ShardWriter
 from niels_gpt.chat_template import Message, format_chat
+from niels_gpt.data.split import split_groups, split_rows
+from niels_gpt.files.atomic import discard, publish, temporary_beside
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.split import split_groups, split_rows
-from niels_gpt.tokenizer import Tokenizer, load_tokenizer, tokenizer_file, write_tokenizer, write_tokenizer_meta
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.folder import tokenizer_file, write_tokenizer, write_tokenizer_meta
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 __all__ = [
     "Message",

@@ -18,8 +18,8 @@ from niels_gpt.cache.build_cache import (
     write_unbuilt_cache,
 )
 from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
-from niels_gpt.data.files import decode_text, read_bytes
 from niels_gpt.data.hub import HubError
+from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.data.roam import list_roam_paths, split_roam_paths
 from niels_gpt.data.types import ChatSample
 

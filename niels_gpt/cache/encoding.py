@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
-from niels_gpt.sft_mask import supervised
-from niels_gpt.tokenizer import Tokenizer, tokenizer_sha256
+from niels_gpt.cache.sft_mask import supervised
+from niels_gpt.tokenizer.folder import tokenizer_sha256
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 _BATCH = 64
 

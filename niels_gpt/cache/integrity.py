@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.meta import read_meta, sha256_file
+from niels_gpt.files.damage import Damaged
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def described_by(path: str | Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, AttributeError) as error:
         problem = f"{error} is not in it" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{path} is not what was written ({problem}): delete it and run `dvc repro`") from error
+        raise Damaged(path, f"is not what was written ({problem})") from error
 
 
 def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str, str]:
@@ -49,7 +50,7 @@ def read_checked(path: Path) -> dict[str, Any]:
         here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
         bad = changed_files(here, root=Path())
     if bad:
-        raise ValueError(f"not what was written: {name_all(bad)}; delete {folder} and run `dvc repro`")
+        raise Damaged(folder, f"is not what was written: {name_all(bad)}")
     return facts
 
 
@@ -57,7 +58,7 @@ def read_split(folder: Path, documents: Path) -> dict[str, np.ndarray]:
     """{"train": rows, "val": rows}, as the split stage wrote them, of a file that is still the one it split."""
     facts = read_checked(folder / "split.json")
     if sha256_file(documents) != facts.get("documents_sha256"):
-        raise ValueError(f"{documents} is not what {folder} was made of: delete both and run `dvc repro`")
+        raise Damaged(documents, f"is not what {folder} was made of", others=[folder])
     return {split: np.load(folder / f"{split}.npy") for split in ("train", "val")}
 
 
@@ -68,9 +69,9 @@ def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarr
     except FileNotFoundError:
         raise
     except Exception as error:  # on foreign bytes numpy's reader fails in many ways: EOFError, SyntaxError, ...
-        raise ValueError(f"{path} is no file of offsets ({error}): build the cache again") from error
+        raise Damaged(path, f"is no file of offsets ({error}): build it again") from error
     fits = isinstance(starts, np.ndarray) and starts.dtype == np.int64 and starts.ndim == 1 and len(starts) > 0
     # Compared, not subtracted: a difference of two wild numbers can wrap around to a plausible one.
     if not fits or starts[0] != 0 or (starts[1:] <= starts[:-1]).any() or starts[-1] >= tokens:
-        raise ValueError(f"{path} does not hold the ascending offsets of {tokens:,} tokens: build the cache again")
+        raise Damaged(path, f"does not hold the ascending offsets of {tokens:,} tokens: build it again")
     return starts, np.diff(np.append(starts, tokens))

@@ -10,8 +10,8 @@ from typing import Any
 from niels_gpt.cache.integrity import changed_files, described_by, name_all
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_offsets, open_tokens
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.windows import TokenStream
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.damage import Damaged
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,6 @@ class Mix:
     vocab_size: int
     train: dict[str, TokenStream]
     val: dict[str, TokenStream]
-    val_names: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Chats:
-    """Every chat source's examples, by the source's name."""
-
-    train: dict[str, SFTExampleDataset]
-    val: dict[str, SFTExampleDataset]
     val_names: dict[str, str]
 
 
@@ -46,9 +37,7 @@ def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool) -> Mix:
     sources = mix["sources"]
     splits = [source[split] for source in sources.values() for split in ("train", "val")]
     files = [shard for split in splits for shard in split["shards"]]
-    _check_files(
-        [*files, *(split["offsets"] for split in splits if documents)], vocab_size=mix["vocab_size"], root=root
-    )
+    check_files([*files, *(split["offsets"] for split in splits if documents)], vocab_size=mix["vocab_size"], root=root)
 
     def streams(split: str) -> dict[str, TokenStream]:
         return {
@@ -67,40 +56,12 @@ def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool) -> Mix:
     )
 
 
-def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
-    """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
-    with described_by(path):
-        return _open_chats(read_meta(path), names=names, T=T, device=device, root=root)
-
-
-def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
-    sources = {name: mix["sources"][name] for name in names}
-    _check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
-
-    def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
-        return {
-            name: SFTExampleDataset(
-                root / source["folder"] / f"{split}_tokens.bin",
-                root / source["folder"] / f"{split}_idx.npy",
-                T=T,
-                device=device,
-                eot_id=mix["special_token_ids"]["eot"],
-                asst_id=mix["special_token_ids"]["asst"],
-            )
-            for name, source in sources.items()
-        }
-
-    val_names = {name: source["val_name"] for name, source in sources.items()}
-    # The trainer brings batches to the device by itself.
-    return Chats(train=datasets("train", "cpu"), val=datasets("val", device), val_names=val_names)
-
-
-def _check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
+def check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
     """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not."""
     bad = changed_files(files, root=root)
     for path in (file["path"] for file in files if file["path"].endswith(".bin") and file["path"] not in bad):
         if int(open_tokens(root / path).max()) >= vocab_size:
             bad[path] = f"ids at or above V={vocab_size}"
     if bad:
-        folders = ", ".join(sorted({str(Path(path).parent) for path in bad}))
-        raise ValueError(f"tokens differ from the mix: {name_all(bad)}; delete {folders} and run `dvc repro`")
+        first, *others = bad
+        raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.atomic import write_json
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.damage import Damaged
 
 
 def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
@@ -21,12 +22,12 @@ def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, An
     try:
         meta = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested without end
-        raise ValueError(f"{path} is not valid JSON ({error}): build the cache again") from error
+        raise Damaged(path, f"is not valid JSON ({error}): build it again") from error
     if not isinstance(meta, dict):
-        raise ValueError(f"{path} holds no JSON object: build the cache again")
+        raise Damaged(path, "holds no JSON object: build it again")
     missing = [name for name in required if not _has(meta, name.split("."))]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}: build the cache again")
+        raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
     return meta
 
 

@@ -8,7 +8,7 @@ import torch
 
 from niels_gpt.batching import split_targets
 from niels_gpt.cache.mmap import open_tokens
-from niels_gpt.windows import TokenStream, check_lengths
+from niels_gpt.cache.windows import TokenStream, check_lengths
 
 
 class PretrainTokenStreamDataset:

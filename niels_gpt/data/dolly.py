@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from niels_gpt.data.fields import check_texts
-from niels_gpt.data.hub import load_dataset, load_rows
-from niels_gpt.data.types import ChatMessage, ChatSample
+from annotated_types import Ge, Lt
+
+from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
+from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
+
+KIND = "dolly"
 
 DATASET = "databricks/databricks-dolly-15k"
 SYSTEM = "you are a helpful assistant."
+
+
+@dataclass(frozen=True)
+class Settings(HubSettings):
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+    include_system: Annotated[bool, "whether every chat begins with a system message"]
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the rows' order"]
+    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "chats read at most; null reads all"]
+
+
+def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    samples = iter_dolly_sft(
+        path=request.path,
+        seed=settings.seed,
+        take=settings.max_documents,
+        include_system=settings.include_system,
+        revision=request.revision,
+    )
+    for sample in samples:
+        yield Chat.of(sample, id=str(sample.meta["index"]))
 
 
 def iter_dolly_sft(

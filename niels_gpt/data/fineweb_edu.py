@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
-from niels_gpt.data.fields import select_text_field, small_fields
-from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset, parquet_options, shuffled, stream_rows
-from niels_gpt.data.types import PretrainSample
+from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset
+from niels_gpt.data.readers.fields import select_text_field
+from niels_gpt.data.streamed import StreamSettings, stream_documents, stream_samples
+from niels_gpt.data.types import Document, PretrainSample, Request
 
-__all__ = ["iter_fineweb_edu", "select_text_field"]
+KIND = "fineweb_edu"
+
+__all__ = ["KIND", "Settings", "documents", "iter_fineweb_edu", "select_text_field"]
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 _COLUMNS = ("text", "id", "url", "score")
+
+
+@dataclass(frozen=True)
+class Settings(StreamSettings):
+    config: Annotated[str, "config of the dataset, a crawl"]
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    return stream_documents(iter_fineweb_edu, settings, request, path=request.path, name=settings.config)
 
 
 def iter_fineweb_edu(
@@ -28,16 +42,17 @@ def iter_fineweb_edu(
     patience_s: float = PATIENCE_S,
 ) -> Iterator[PretrainSample]:
     """Pages in a seeded order, at most `take`. `path` may name a folder or file in the place of the hub id."""
-
-    def open_rows():  # type: ignore[no-untyped-def]
-        options = {"revision": revision} if revision else {}
-        columns = _COLUMNS if path == DATASET or is_local(path) else ()
-        parquet = parquet_options(path, columns=columns)
-        rows = load_dataset(path, name=name, split=split, streaming=streaming, **options, **parquet)
-        if shuffle:
-            rows = shuffled(rows, seed=seed, buffer_size=shuffle_buffer_size) if streaming else rows.shuffle(seed=seed)
-        return rows
-
-    for row in stream_rows(open_rows, path=path, name=name, take=take, patience_s=patience_s):
-        text = select_text_field(row)
-        yield PretrainSample(text=text, source="fineweb_edu", meta=small_fields(row, text=text))
+    yield from stream_samples(
+        load_dataset,
+        path,
+        source=KIND,
+        name=name,
+        columns=_COLUMNS if path == DATASET or is_local(path) else (),
+        split=split,
+        streaming=streaming,
+        shuffle_buffer=shuffle_buffer_size if shuffle else None,
+        seed=seed,
+        take=take,
+        revision=revision,
+        patience_s=patience_s,
+    )

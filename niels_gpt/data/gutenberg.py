@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from niels_gpt.data.fields import select_text_field, small_fields
-from niels_gpt.data.hub import PATIENCE_S, load_dataset, parquet_options, shuffled, stream_rows
-from niels_gpt.data.types import PretrainSample
-from niels_gpt.progress import say_above_bar
+from niels_gpt.data.hub import PATIENCE_S, load_dataset
+from niels_gpt.data.streamed import StreamSettings as Settings
+from niels_gpt.data.streamed import stream_documents, stream_samples
+from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.files.progress import say_above_bar
+
+KIND = "gutenberg"
 
 DATASET = "nikolina-p/gutenberg_clean_en_splits"
 RAW_DATASET = "manu/project_gutenberg"
 # Books are 400 KB each: a buffer of 10,000 overflows Arrow's 2 GiB string arrays, one of 1,000 takes 4.8 GB.
 MAX_BUFFERED_BOOKS = 100
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    return stream_documents(iter_gutenberg, settings, request, dataset_id=request.path)
 
 
 def iter_gutenberg(
@@ -31,21 +38,20 @@ def iter_gutenberg(
 
     A stream is shuffled by at most `MAX_BUFFERED_BOOKS` at a time; who asks for more is told.
     """
-    hub_split = "en" if dataset_id == RAW_DATASET and split == "train" else split
     if shuffle and streaming and shuffle_buffer_size > MAX_BUFFERED_BOOKS:
         say_above_bar(
             f"  {dataset_id}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {shuffle_buffer_size:,}: so many "
             "do not fit into memory"
         )
-
-    def open_rows():  # type: ignore[no-untyped-def]
-        options = {"revision": revision} if revision else {}
-        rows = load_dataset(dataset_id, split=hub_split, streaming=streaming, **options, **parquet_options(dataset_id))
-        if shuffle:
-            buffer = min(shuffle_buffer_size, MAX_BUFFERED_BOOKS)
-            rows = shuffled(rows, seed=seed, buffer_size=buffer) if streaming else rows.shuffle(seed=seed)
-        return rows
-
-    for row in stream_rows(open_rows, path=dataset_id, take=take, patience_s=patience_s):
-        text = select_text_field(row)
-        yield PretrainSample(text=text, source="gutenberg", meta=small_fields(row, text=text))
+    yield from stream_samples(
+        load_dataset,
+        dataset_id,
+        source=KIND,
+        split="en" if dataset_id == RAW_DATASET and split == "train" else split,
+        streaming=streaming,
+        shuffle_buffer=min(shuffle_buffer_size, MAX_BUFFERED_BOOKS) if shuffle else None,
+        seed=seed,
+        take=take,
+        revision=revision,
+        patience_s=patience_s,
+    )

@@ -1,12 +1,11 @@
-"""The hub and its bad days: one way to open a dataset, with failures retried, bounded in time, and explained.
+"""Datasets of the Hugging Face hub: opened and streamed with prefetch, failures retried, bounded in time and explained.
 
-`datasets` retries some requests for half an hour and others not at all, and a stream that is left early can take the
-interpreter down with it at exit. What is measured about that stands beside the line that deals with it.
+The library `datasets` retries some requests for half an hour and others not at all, and a stream that is left before
+its end can crash the interpreter at exit. What was measured stands beside the line that deals with it.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import queue
 import re
@@ -14,15 +13,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from niels_gpt.data.local_copy import check_json, find_damage
+from niels_gpt.data.readers.local_copy import check_json, find_damage
 
 PATIENCE_S = 120.0
 ATTEMPTS = 4
@@ -36,13 +36,21 @@ class HubError(RuntimeError):
     """A dataset could not be had; the message says which, what happened and what to do."""
 
 
+@dataclass(frozen=True)
+class HubSettings:
+    """Parameters that every kind of source on the hub has."""
+
+    dataset: Annotated[str | None, "id of a hub dataset; null reads the source's file or folder"]
+    revision: Annotated[str | None, "commit of the dataset, the full sha; null takes the newest"]
+
+
 def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     """`datasets.load_dataset` for a hub id, or for a local folder or file in its place.
 
     A local file has one split, whatever is asked for; a folder without a card has no named configs, so `name` is
     dropped there. Transient failures are tried again; any other becomes a HubError.
     """
-    # Imported here: training needs none of it. Its own parquet-export look-up goes to another host, and helps nobody.
+    # Imported here: training needs none of it. Its look-up of exported parquet files asks another host, for nothing.
     import datasets
 
     datasets.config.USE_PARQUET_EXPORT = False
@@ -64,7 +72,7 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
         elif not (Path(path) / "README.md").is_file():
             name = None
         options.pop("revision", None)
-    elif _is_offline():
+    elif is_offline():
         _check_cached(path, name, options.get("revision"))
         # They would name another build of the dataset than the one that the cache has.
         options = {key: value for key, value in options.items() if key not in ("columns", "fragment_scan_options")}
@@ -90,41 +98,6 @@ def explained(rows: Iterable[Any], *, path: str, name: str | None = None) -> Ite
         raise
     except Exception as error:
         raise HubError(explain(error, path=path, name=name)) from error
-
-
-def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """Options that keep a parquet stream's memory flat; none where the files are of another kind.
-
-    With pre-buffering Arrow holds every range it fetched until the file is closed: +2.2 GB on a 1 GB shard; +0.16 GB
-    without, and with only the columns that are wanted. `columns` must exist in a hub dataset; in local files they are
-    looked for, and all are read where the first is missing.
-    """
-    import pyarrow.dataset
-    import pyarrow.parquet
-
-    found = list(columns)
-    if is_local(path):
-        files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*.parquet"))
-        if not files or files[0].suffix != ".parquet":
-            return {}
-        try:
-            names = pyarrow.parquet.read_schema(files[0]).names
-        except (pyarrow.ArrowException, OSError) as error:
-            raise HubError(explain(error, path=path)) from error
-        found = [name for name in columns if name in names] if columns and columns[0] in names else []
-    options = {"fragment_scan_options": pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)}
-    return {**options, "columns": found} if found else options
-
-
-def shuffled(dataset: Any, *, seed: int, buffer_size: int) -> Any:
-    """A seeded buffer shuffle that fills from one shard at a time.
-
-    From ten at once (the default since datasets 5.1) `take(5)` fetched 899 MB of ten 100 MB shards; from one, 58 MB.
-    """
-    options: dict[str, Any] = {"seed": seed, "buffer_size": buffer_size}
-    if "max_buffer_input_shards" in inspect.signature(dataset.shuffle).parameters:
-        options["max_buffer_input_shards"] = 1
-    return dataset.shuffle(**options)
 
 
 def stream_rows(
@@ -179,7 +152,7 @@ def resolve_revision(path: str, revision: str | None, *, name: str | None = None
     that the client's cache has of the config `name`."""
     if is_local(path):
         return None
-    if _is_offline():
+    if is_offline():
         return _check_cached(path, name, revision)
     check_reachable(path)
     from huggingface_hub import HfApi
@@ -193,12 +166,13 @@ def cached_commit(path: str, name: str | None = None) -> str | None:
 
     try:
         # Offline the builder takes whatever the cache has, whichever revision it is asked for.
-        return str(datasets.load_dataset_builder(path, name).hash) if _is_offline() else None
+        return str(datasets.load_dataset_builder(path, name).hash) if is_offline() else None
     except Exception:  # its ways to say that there is nothing are many
         return None
 
 
-def _is_offline() -> bool:
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE was set when this process began."""
     import datasets
 
     return bool(datasets.config.HF_HUB_OFFLINE)
@@ -224,24 +198,30 @@ def is_local(path: str) -> bool:
 
 
 def check_reachable(path: str) -> None:
-    """A HubError within seconds where the client itself would go on trying for 23 s and more."""
+    """A HubError where the hub does not answer."""
+    if reason := why_unreachable():
+        raise HubError(
+            f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy in a "
+            f"folder and read that instead of {path}"
+        )
+
+
+def why_unreachable() -> str | None:
+    """Why the hub does not answer, within seconds where the client itself would try for 23 s and more; None if it does."""
     from huggingface_hub import constants
 
     if getproxies().keys() & {"http", "https", "all"}:
-        return
+        return None
     url = urlsplit(constants.ENDPOINT)
-    port = url.port or (443 if url.scheme == "https" else 80)
     for pause in (1.0, 0.0):
         try:
+            port = url.port or (443 if url.scheme == "https" else 80)
             socket.create_connection((url.hostname or "", port), timeout=4).close()
-            return
-        except OSError as error:
-            reason = error.strerror or str(error)
+            return None
+        except (OSError, ValueError) as error:  # a port that is no number is a ValueError
+            reason = getattr(error, "strerror", None) or str(error)
             time.sleep(pause)
-    raise HubError(
-        f"{path}: the hub at {constants.ENDPOINT} cannot be reached ({reason}): check the network, set HF_HUB_OFFLINE=1 "
-        f"to use what was loaded before, or put a copy in a folder and read that instead of {path}"
-    )
+    return f"the hub at {constants.ENDPOINT} cannot be reached ({reason})"
 
 
 def is_transient(error: BaseException) -> bool:
@@ -295,7 +275,7 @@ class _ReadFailed(Exception):
 
 
 class _Reader:
-    """One opening of a stream, read ahead on a thread of its own."""
+    """Prefetch: one opening of a stream, read ahead on a thread of its own."""
 
     def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
         self._open_rows, self._skip, self._take = open_rows, skip, take

@@ -8,16 +8,44 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from niels_gpt.data.fields import check_texts
-from niels_gpt.data.hub import load_dataset, load_rows
-from niels_gpt.data.types import ChatMessage, ChatSample, Role
+from annotated_types import Ge, Lt
+
+from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
+from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request, Role
+
+KIND = "oasst1"
 
 DATASET = "OpenAssistant/oasst1"
 _FIELDS = ("message_id", "message_tree_id", "role", "text")
 _Way = tuple[Mapping[str, Any], ...]
 _ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
+
+
+@dataclass(frozen=True)
+class Settings(HubSettings):
+    splits: ClassVar[tuple[str, ...]] = ("tree", "document")
+
+    english_only: Annotated[bool, "whether messages in other languages are left out"]
+    max_messages: Annotated[int, Ge(2), "messages of a thread at most"]
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the trees' order"]
+    max_trees: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "trees read at most; null reads all"]
+
+
+def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    samples = iter_oasst1_sft(
+        path=request.path,
+        seed=settings.seed,
+        take_trees=settings.max_trees,
+        english_only=settings.english_only,
+        max_messages=settings.max_messages,
+        revision=request.revision,
+    )
+    for sample in samples:
+        yield Chat.of(sample, id=sample.meta["leaf_message_id"], group=sample.meta["message_tree_id"])
 
 
 def iter_oasst1_sft(

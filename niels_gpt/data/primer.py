@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from niels_gpt.data.files import decode_text, read_bytes
-from niels_gpt.data.types import PretrainSample
-from niels_gpt.split import split_rows
+from annotated_types import MinLen
+
+from niels_gpt.data.readers.files import decode_text, file_documents, read_bytes
+from niels_gpt.data.split import split_rows
+from niels_gpt.data.types import Document, PretrainSample, Request
+
+KIND = "primer"
 
 DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
+
+
+@dataclass(frozen=True)
+class Settings:
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"]
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    return file_documents(iter_primer(request.path, delimiter=settings.delimiter))
 
 
 def load_primer_text(path: str) -> str:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from niels_gpt.data.files import decode_text, list_files, read_bytes
-from niels_gpt.data.types import PretrainSample
-from niels_gpt.split import split_rows
+from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes
+from niels_gpt.data.split import split_rows
+from niels_gpt.data.types import Document, PretrainSample, Request
+
+KIND = "roam"
+
+
+@dataclass(frozen=True)
+class Settings:
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    return file_documents(iter_roam(request.path))
 
 
 def list_roam_paths(root_dir: str) -> list[str]:

@@ -1,24 +1,49 @@
-"""Anybody's own text: a file, or a folder of them. A document is a file of text (.txt, .md), or a row of a table
+"""Text of one's own: a file, or a folder of them. A document is a file of text (.txt, .md), or a row of a table
 (.jsonl, .csv, .parquet: its text field chosen as for any dataset); all but parquet also packed (.gz, .zst)."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from niels_gpt.data.fields import select_text_field
-from niels_gpt.data.files import decode_text, list_files, read_bytes, unpacked_suffix
-from niels_gpt.data.json_lines import iter_json_lines
-from niels_gpt.data.parquet_rows import iter_parquet_rows
-from niels_gpt.data.types import PretrainSample
+from annotated_types import Ge, Lt
+
+from niels_gpt.data.readers.fields import select_text_field
+from niels_gpt.data.readers.files import decode_text, file_documents, read_bytes, text_files, unpacked_suffix
+from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
+from niels_gpt.data.types import Document, PretrainSample, Request
+
+KIND = "text"
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet")
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---\r?\n", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.md"); null takes all'] = None
+    front_matter: Annotated[bool, "whether the YAML between two lines of --- at a file's head is part of the text"] = True
+    held_out_tail: Annotated[float, Ge(0), Lt(1), "share at the end of every document that is held out"] = 0.0
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("given",) if self.held_out_tail else ("document",)
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    samples = iter_text(request.path, glob=settings.glob, front_matter=settings.front_matter)
+    for document in file_documents(samples):
+        if not settings.held_out_tail:
+            yield document
+            continue
+        cut = round(len(document.text) * (1 - settings.held_out_tail))
+        yield Document(id=document.id, text=document.text[:cut], split="train")
+        yield Document(id=f"{document.id}, end", text=document.text[cut:], split="val")
 
 
 def iter_text(path: str, *, glob: str | None = None, front_matter: bool = True) -> Iterator[PretrainSample]:
@@ -42,25 +67,6 @@ def iter_text(path: str, *, glob: str | None = None, front_matter: bool = True) 
         else:
             for number, row in iter_parquet_rows(file):
                 yield _sample(_text_of(row, file, number), name, number, "utf-8")
-
-
-def text_files(path: str, suffixes: tuple[str, ...], *, glob: str | None) -> Iterator[tuple[str, str]]:
-    """(file, its place below the folder) of a file or of all in a folder that have such an ending."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist")
-    if os.path.isfile(path):
-        if unpacked_suffix(path) not in suffixes:
-            raise ValueError(f"{path} is no text file: {', '.join(suffixes)} can be read")
-        yield os.path.abspath(path), os.path.basename(path)
-        return
-    found = False
-    for file in list_files(path, {*suffixes, ".gz", ".zst"}):
-        name = Path(file).relative_to(os.path.abspath(path)).as_posix()
-        if unpacked_suffix(file) in suffixes and (glob is None or PurePosixPath(name).match(glob)):
-            found = True
-            yield file, name
-    if glob is not None and not found:
-        raise ValueError(f"no file in {path} is called like {glob!r}: mend the glob, or leave it out for all")
 
 
 def _sample(text: str, file: str, row: int | None, encoding: str) -> PretrainSample:

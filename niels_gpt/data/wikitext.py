@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from niels_gpt.data.fields import check_texts
-from niels_gpt.data.hub import HubError, explained, load_dataset
-from niels_gpt.data.types import PretrainSample
+from niels_gpt.data.hub import HubError, HubSettings, explained, load_dataset
+from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.types import Document, PretrainSample, Request
+
+KIND = "wikitext"
 
 CONFIG = "wikitext-103-raw-v1"
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}  # our name -> the hub's
 # " = Title = " opens an article; " = = Section = = " does not.
 _TITLE = re.compile(r"^ = ([^=].*?) = \s*$")
+
+
+@dataclass(frozen=True)
+class Settings(HubSettings):
+    splits: ClassVar[tuple[str, ...]] = ("given", "document")
+
+    config: Annotated[str, "config of the dataset: which WikiText"]
+
+
+def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    for split in ("train", "val"):
+        # A copy in a folder is read where it lies: not streamed, it would be copied into the client's cache first.
+        lines = iter_wikitext(
+            path=request.path,
+            config=settings.config,
+            split=split,
+            revision=request.revision,
+            streaming=settings.dataset is None,
+        )
+        for i, article in enumerate(iter_articles(lines)):
+            yield Document(id=f"{split}/{i} {article.meta['title']}", text=article.text, split=split)
 
 
 def load_wikitext(*, path: str | None = None, config: str = CONFIG) -> dict[str, list[str]]:

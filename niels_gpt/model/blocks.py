@@ -1,11 +1,11 @@
-"""The parts of a block. Pre-norm, so that gradients reach the first block through the bare residual stream.
+"""The blocks of the transformer: causal self-attention and an MLP, each behind a layer norm.
 
+Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts.
 Shapes: B batch, T positions, C width, H heads, D = C/H.
 """
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -13,20 +13,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model import attention_cpu, rope
+from niels_gpt.model import rope
 from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
-from niels_gpt.model.places import Places
-
-# Up to this context bf16 attention on a CPU is written out: matrix products, for which the chip has units, take a third
-# of the time of torch's fused CPU kernel, forward and backward. Further on the T*T scores cost too much memory.
-_WRITTEN_OUT_T = 512
+from niels_gpt.model.kernels import choice
+from niels_gpt.model.positions import Positions
 
 
 class CausalSelfAttention(nn.Module):
-    """H heads of causal attention with rotary positions. The normal path is torch's fused kernel.
+    """H heads of causal self-attention with rotary position embedding: project, rotate, attend, project.
 
-    Dropout falls on values: a head does not hear a position. Measured, that is as good as on the probabilities, which
-    are to be had in no fused kernel: 1.446 and 1.441 nats on held-out text at p=0.1, and without either 1.48.
+    Dropout falls on values: a head does not see a position at all. Measured, that is as good as dropout on the
+    probabilities, which fused kernels do not give out: 1.446 and 1.441 nats on held-out text at p=0.1, and 1.48 without
+    either.
     """
 
     rope_sin: torch.Tensor
@@ -48,54 +46,39 @@ class CausalSelfAttention(nn.Module):
         *,
         dropout: RowDropout = NO_DROPOUT,
         place: int = 0,
-        places: Places | None = None,
+        positions: Positions | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
-        B, T, C = x.shape
-        if places is None and _compiled_for_gpu(x):
-            from niels_gpt.model.rope_triton import split_and_rotate  # only where there is a GPU is there a Triton
-
-            qkv = F.linear(x, self.qkv.weight)
-            q, k, v = split_and_rotate(qkv, self.qkv.bias, self.rope_sin, self.rope_cos, H=self.cfg.H)
+        H = self.cfg.H
+        sin, cos, mask = self.rope_sin, self.rope_cos, None
+        if positions is not None:
+            sin, cos, mask = positions.sin, positions.cos, positions.mask
+        # Kernels that rotate know the positions 0..T-1 and the causal mask alone.
+        kernel = choice.project_and_rotate(self.qkv, x) if positions is None else None
+        if kernel is not None:
+            q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
             qkv = self.qkv(x)
-            if places is None and not return_attn and dropout is NO_DROPOUT and attention_cpu.pays(qkv):
-                out = attention_cpu.rotate_and_attend(qkv, self.rope_sin, self.rope_cos, H=self.cfg.H)
-                return cast(torch.Tensor, self.proj(out))
-            parts = qkv.split(C, dim=-1)
-            q, k, v = (part.view(B, T, self.cfg.H, self.cfg.D).transpose(1, 2) for part in parts)  # (B, H, T, D) each
-            sin, cos = (self.rope_sin, self.rope_cos) if places is None else (places.sin, places.cos)
+            plain = positions is None and dropout is NO_DROPOUT and not return_attn
+            attention = choice.rotate_and_attend(qkv) if plain else None
+            if attention is not None:
+                return cast(torch.Tensor, self.proj(attention(qkv, sin, cos, H=H)))
+            q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))  # (B, H, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
         v = dropout.on_vectors(v, place=place)
-        mask = None if places is None else places.mask
         attn = q.new_empty(0)
-        if return_attn or (q.device.type == "cpu" and q.dtype == torch.bfloat16 and T <= _WRITTEN_OUT_T):
-            attn = _probabilities(q, k, mask)
-            out = attn @ v
+        attend = choice.attend(q, return_attn=return_attn)
+        if attend is not None:
+            out, attn = attend(q, k, v, mask)
         else:
             out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
-        out = self.proj(out.transpose(1, 2).reshape(B, T, C))
+        out = self.proj(out.transpose(1, 2).reshape(x.shape))
         return (out, attn) if return_attn else out
 
 
-def _compiled_for_gpu(x: torch.Tensor) -> bool:
-    """Where the kernels of this project take over what a compiler does not do well by itself."""
-    return x.is_cuda and torch.compiler.is_compiling()
-
-
-def _probabilities(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Attention weights (B, H, T, T): the sum inside the fused kernel, which keeps it to itself."""
-    T = q.shape[2]
-    if mask is None:
-        mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
-    hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, float("-inf"))
-    scores = q * (1 / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
-    return (scores + hidden).softmax(dim=-1)
-
-
 class MLP(nn.Module):
-    """C -> d_ff -> C with GELU."""
+    """Feed-forward network: C -> d_ff -> C with GELU."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -103,12 +86,9 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if _compiled_for_gpu(x):
-            from niels_gpt.model.gelu_triton import biased_gelu
-
-            h = biased_gelu(F.linear(x, self.fc1.weight), self.fc1.bias)
-        else:
-            h = F.gelu(self.fc1(x))
+        fc1 = self.fc1
+        kernel = choice.project_and_gelu(fc1, x)
+        h = F.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
         return cast(torch.Tensor, self.fc2(h))
 
 
@@ -128,15 +108,21 @@ class Block(nn.Module):
         *,
         dropout: RowDropout = NO_DROPOUT,
         place: int = 0,
-        places: Places | None = None,
+        positions: Positions | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
-        attended = self.attn(self.ln1(x), dropout=dropout, place=place, places=places, return_attn=return_attn)
-        out, attn = attended if return_attn else (attended, None)
+        out = self.attn(self.ln1(x), dropout=dropout, place=place, positions=positions, return_attn=return_attn)
+        if return_attn:
+            return self.after_attention(x, out[0], dropout=dropout, place=place), out[1]
+        return self.after_attention(x, out, dropout=dropout, place=place)
+
+    def after_attention(
+        self, x: torch.Tensor, out: torch.Tensor, *, dropout: RowDropout = NO_DROPOUT, place: int = 0
+    ) -> torch.Tensor:
+        """The rest of the block, given what attention says of x: both residual sums, and the MLP."""
         x = x + dropout.on(out, place=place + 1)
-        x = x + dropout.on(self.mlp(self.ln2(x)), place=place + 2)
-        return x if attn is None else (x, attn)
+        return x + dropout.on(self.mlp(self.ln2(x)), place=place + 2)
 
 
 def init_weights(module: nn.Module) -> None:

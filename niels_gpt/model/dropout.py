@@ -1,7 +1,7 @@
-"""Dropout whose masks are a function of a key a row, of the place in the model, and of nothing else.
+"""Dropout whose masks depend on a key of each row and on the place in the model, and on nothing else.
 
-A mask out of a generator's stream depends on how many rows ask for one together, so that micro-batches, threads and
-ranks would each train another model. Here a number is hashed out of (key, place, position): the same on every machine.
+A mask drawn from a generator depends on how many rows are drawn for together: micro-batches, threads and ranks would
+each train another model. Here every bit of a mask is a hash of (key, place, index), the same on every machine.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ _ODD_64 = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 @dataclass(frozen=True, eq=False)  # torch.compile would hash it
 class RowDropout:
-    """One forward's: `keys` (B,) int64, a number a row; no keys, no dropout."""
+    """Dropout of one forward pass. `keys` (B,) int64 has one for each row; None is no dropout."""
 
     p: float
     keys: torch.Tensor | None
 
     def on(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
-        """h (B, ...) with a fraction `p` of its numbers 0 and the others enlarged by as much."""
-        return self._masked(h, h.shape[1:], place)
+        """h (B, ...) with a fraction `p` of its elements 0 and the others enlarged by as much."""
+        return h if self.keys is None else self._masked(h, h.shape[1:], place)
 
     def on_vectors(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
         """The same for whole vectors, the last dimension of h."""
-        return self._masked(h, (*h.shape[1:-1], 1), place)
+        return h if self.keys is None else self._masked(h, (*h.shape[1:-1], 1), place)
 
     def _masked(self, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
-        if self.keys is None:
-            return h
-        dropped = dropped_numbers(self.keys, place=place, count=math.prod(shape), p=self.p)
+        assert self.keys is not None
+        dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
         return (h * (1 / (1 - self.p))).masked_fill(dropped.view(-1, *shape), 0.0)
 
 
 NO_DROPOUT = RowDropout(0.0, None)
 
 
-def dropped_numbers(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
-    """(B, count) booleans, each true with probability `p`."""
+def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
+    """Which elements are dropped: (B, count) booleans, each true with probability `p`."""
     row = _mixed(keys + (place << 40))[:, None]  # keys of rows are neighbours
     first, second = (row >> 32).int(), (row << 32 >> 32).int()
     x = torch.arange(count, dtype=torch.int32, device=keys.device) ^ first

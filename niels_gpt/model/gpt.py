@@ -1,4 +1,4 @@
-"""The model: embedding, L blocks, norm, and a head that shares the embedding's weight."""
+"""The model, a decoder-only transformer: embedding, L blocks, norm, and a head that shares the embedding's weight."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import nn
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, init_weights
 from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
-from niels_gpt.model.embedding import embed
-from niels_gpt.model.places import places_of
+from niels_gpt.model.kernels import choice
+from niels_gpt.model.positions import positions_of
 
 
 class GPT(nn.Module):
-    """Decoder-only transformer. `config` is a ModelConfig, or the dict of one as a checkpoint stores it."""
+    """`config` is a ModelConfig, or the dict of one as a checkpoint stores it."""
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__()
@@ -44,7 +44,9 @@ class GPT(nn.Module):
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """(B, T) ids -> (B, T, C). The dtype is that of the residual stream from here on."""
-        return embed(x, self.tok_emb.weight, dtype=dtype)
+        kernel = choice.embedding(x)
+        h: torch.Tensor = self.tok_emb(x).to(dtype) if kernel is None else kernel(x, self.tok_emb.weight, dtype)
+        return h
 
     def hidden(
         self,
@@ -54,18 +56,20 @@ class GPT(nn.Module):
         segment_ids: torch.Tensor | None = None,
         row_keys: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """From what `embed` gives to what `logits` takes, (B, T, C) both. `row_keys` (B,): what a row's dropout in
-        training depends on; without them it is drawn from torch's generator."""
+        """The blocks and the last norm: from what `embed` gives to what `logits` takes, (B, T, C) both.
+
+        `row_keys` (B,): what a row's dropout in training depends on; without them it is drawn from torch's generator.
+        """
         if h.shape[1] > self.cfg.T:
             raise ValueError(f"{h.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         attention = cast(Block, self.blocks[0]).attn
-        places = places_of(
+        positions = positions_of(
             sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
         )
         dropout = self._dropout(len(h), row_keys, device=h.device)
         h = dropout.on(h, place=0)
         for i, block in enumerate(self.blocks):
-            h = block(h, dropout=dropout, place=1 + 3 * i, places=places)
+            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions)
         normed: torch.Tensor = self.ln_f(h)
         return normed
 

@@ -1,4 +1,5 @@
-"""Rotary positions: each adjacent pair (2i, 2i+1) of q and k is turned by an angle that grows with position."""
+"""Rotary position embedding (RoPE): each adjacent pair (2i, 2i+1) of q and k is rotated by an angle that grows with
+position."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def rope_cache(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(sin, cos), each (1, 1, T, D//2), for positions 0..T-1.
 
-    Angles are computed in float32 (in float64 where that is asked for), never in less: position 1000 has no exact bf16
-    neighbour, its sine does.
+    Angles are computed in float32 (in float64 where that is asked for), never in less: bf16 cannot hold position 1001,
+    but it can hold a sine.
     """
     assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
     dtype = dtype or torch.float32
@@ -36,10 +37,9 @@ def apply_rope(
     return _rotate(q, sin, cos), _rotate(k, sin, cos)
 
 
-def turn_back_(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> None:
-    """Undo on a CPU, in place, what `apply_rope` did; here x is (B, T, H, D), as it lies in memory."""
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-    pairs *= torch.complex(cos, -sin)[:, :, : x.shape[1]].transpose(1, 2)
+def rotate_(pairs: torch.Tensor, rotations: torch.Tensor) -> None:
+    """Rotate pairs (..., D/2, 2) in place, without gradients. `rotations`, cos + i sin of the angles: (..., D/2)."""
+    torch.view_as_complex(pairs).mul_(rotations)
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -48,11 +48,11 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
-        # Pairs as complex numbers turn in one pass over memory, a fifth of the time of what follows. Heads go behind
-        # positions, where they lie in memory: torch would copy the gradient of pairs that lie otherwise.
+        # Pairs as complex numbers are rotated in one pass over memory, a fifth of the time of what follows. Heads go
+        # behind positions, as they lie in memory: torch would copy the gradient of pairs that lie otherwise.
         exact = _at_least_float32(x.dtype)
-        turns = torch.complex(cos.to(exact), sin.to(exact)).transpose(1, 2)
+        rotations = torch.complex(cos.to(exact), sin.to(exact)).transpose(1, 2)
         pairs = torch.view_as_complex(x.transpose(1, 2).to(exact).unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * turns).flatten(-2).transpose(1, 2).to(x.dtype)
+        return torch.view_as_real(pairs * rotations).flatten(-2).transpose(1, 2).to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]  # (B, H, T, D/2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)

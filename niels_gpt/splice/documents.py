@@ -11,7 +11,7 @@ from niels_gpt.cache.mmap import open_tokens
 
 
 class TokenStore:
-    """cache/tokens/S as the tokenize stage left it, the train rows of it; memory-mapped."""
+    """The training documents of a folder of token files, memory-mapped."""
 
     def __init__(self, folder: str | Path) -> None:
         read_checked(Path(folder, "meta.json"))

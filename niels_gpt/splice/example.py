@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 
 class Example(dict[str, Any]):
@@ -63,6 +62,8 @@ def collate(
     compact: only the spans, left-aligned, with the positions they have in the frame; plain causal attention gives the
     same numbers, since nothing before a span may be seen from it.
     """
+    import torch  # here: who only asks for the rules of spans does not wait for it
+
     if layout not in ("compact", "frame"):
         raise ValueError(f"layout must be compact or frame, got {layout!r}")
     B, (doc_idx, t, s) = len(triples), triples.T

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-BALANCE_MODES = ("by_temperature", "by_coverage", "by_document")
+from niels_gpt.config import check_value
+
+BalanceMode = Literal["by_temperature", "by_coverage", "by_document"]
 _TIE = 1e-9  # numbers closer than this are equal: floating-point noise must not decide
 
 
@@ -35,8 +38,7 @@ def quotas(
 
 
 def temperature(balance_mode: str, balance_tau: float) -> float:
-    if balance_mode not in BALANCE_MODES:
-        raise ValueError(f"balance_mode must be one of {', '.join(BALANCE_MODES)}, got {balance_mode!r}")
+    check_value("balance_mode", balance_mode, BalanceMode)
     if not np.isfinite(balance_tau):
         raise ValueError(f"balance_tau must be a finite number, got {balance_tau}")
     return {"by_temperature": balance_tau, "by_coverage": 1.0, "by_document": 0.0}[balance_mode]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Literal
 
-SELECT_MODES = ("first", "longest", "shortest", "random")
+from niels_gpt.config import Count, check_value
+
+SelectMode = Literal["first", "longest", "shortest", "random"]
 
 
 def select_documents(
@@ -23,10 +26,9 @@ def select_documents(
 
     A doc_index of allowed length is taken as it is. Where one document is wanted and none is allowed: the longest.
     """
-    if mode not in SELECT_MODES:
-        raise ValueError(f"doc_select_mode must be one of {', '.join(SELECT_MODES)}, got {mode!r}")
-    if n < 1:
-        raise ValueError(f"num_docs must be at least 1, got {n}")
+    check_value("doc_select_mode", mode, SelectMode)
+    check_value("num_docs", n, Count)
+    check_doc_index(n, doc_index)
     filled = [row for row, length in enumerate(lengths) if length > 0]
     allowed = [
         row
@@ -35,8 +37,6 @@ def select_documents(
     ]
     rejected = ""
     if doc_index is not None:
-        if n != 1:
-            raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
         if not 0 <= doc_index < len(lengths):
             raise ValueError(f"doc_index out of range: {doc_index} of {len(lengths)} documents")
         if doc_index in allowed:
@@ -57,6 +57,12 @@ def select_documents(
             "them, lower num_docs, or set strict_num_docs to false"
         )
     return [*sorted(allowed, key=order), *others[: n - len(allowed)]], "backfilled_longest"
+
+
+def check_doc_index(n: int, doc_index: int | None) -> None:
+    """A document by number is one document."""
+    if doc_index is not None and n != 1:
+        raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
 
 
 def _order(mode: str, lengths: Sequence[int], dataset_name: str) -> Callable[[int], tuple[int, int]]:

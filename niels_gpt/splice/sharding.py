@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-
-from niels_gpt.rng import derive_seed, make_generator
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> np.ndarray:
     """The order in which the n examples of an epoch are read: a permutation that all ranks agree on."""
+    import torch  # here: who only asks for the rules of spans does not wait for it
+
+    from niels_gpt.rng import derive_seed, make_generator
+
     return torch.randperm(n, generator=make_generator(derive_seed(seed, "splice epoch", epoch))).numpy()
 
 

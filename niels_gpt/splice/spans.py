@@ -8,60 +8,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 
+from niels_gpt.config import INT64, Count, check_fields
 from niels_gpt.splice.quotas import edge_weights
-
-MODES = ("splice", "slide")
-CONTENT_START_MODES = ("anchor_start", "slide_within", "cyclic_roll", "coverage_balanced")
-OFFSET_BOUNDS = ("tight", "loose")
-JITTER_MODES = ("uniform", "low_discrepancy")
 
 
 @dataclass(frozen=True)
 class SpanRules:
     """The seed's parameters, by its names. `mode: slide` is coverage_balanced with K = S and no adapting."""
 
-    S: int
-    mode: str = "splice"
-    content_start_mode: str = "coverage_balanced"
-    content_length: int | None = None
-    content_stride: int = 1
-    offset_stride: int = 1
-    offset_bound: str = "tight"
-    min_copy_len: int = 2
-    alpha: float = 0.0
-    adaptive_k: bool = True
-    include_tail: bool = False
-    suffix_starts: bool = False
-    offset_jitter: int = 0
-    jitter_mode: str = "uniform"
+    S: Annotated[int, Ge(2), "tokens of a frame"]
+    mode: Annotated[Literal["splice", "slide"], "slide: spans as long as the frame, at every start"] = "splice"
+    content_start_mode: Annotated[
+        Literal["anchor_start", "slide_within", "cyclic_roll", "coverage_balanced"],
+        "where spans start, and how often each token is seen",
+    ] = "coverage_balanced"
+    content_length: Annotated[Annotated[int, Ge(2), INT64] | None, "tokens of a span; null: as many as fit"] = None
+    content_stride: Annotated[Count, "tokens from one start to the next"] = 1
+    offset_stride: Annotated[Count, "places from one offset in the frame to the next"] = 1
+    offset_bound: Annotated[Literal["tight", "loose"], "loose: the frame's end may cut a span"] = "tight"
+    min_copy_len: Annotated[int, Ge(2), INT64, "the shortest span that is trained on"] = 2
+    alpha: Annotated[float, Ge(0), "how much more often spans near the ends are seen; 0: no more"] = 0.0
+    adaptive_k: Annotated[bool, "a document shorter than a span is taken whole, not left out"] = True
+    include_tail: Annotated[bool, "also the last span where the stride passes over it"] = False
+    suffix_starts: Annotated[bool, "also spans that begin in the last tokens and end with the document"] = False
+    offset_jitter: Annotated[int, Ge(0), INT64, "places a span may lie left of flush right, changing by epoch"] = 0
+    jitter_mode: Annotated[Literal["uniform", "low_discrepancy"], "how those places are taken in turn"] = "uniform"
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("mode", MODES),
-            ("content_start_mode", CONTENT_START_MODES),
-            ("offset_bound", OFFSET_BOUNDS),
-            ("jitter_mode", JITTER_MODES),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        for name, least in (
-            ("S", 2),
-            ("content_stride", 1),
-            ("offset_stride", 1),
-            ("min_copy_len", 2),
-            ("offset_jitter", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.content_length is not None and self.content_length < 2:
-            raise ValueError(
-                f"content_length must be at least 2 (or null for all that fits), got {self.content_length}"
-            )
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
-            raise ValueError(f"alpha must be a number >= 0, got {self.alpha}")
+        check_fields(self)
         for name in ("alpha", "include_tail", "suffix_starts", "offset_jitter"):
             if getattr(self, name) and not self.balanced:
                 raise ValueError(

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.eval import inference
-from niels_gpt.loss import IGNORE_INDEX
+from niels_gpt.eval.held_out import inference
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.example import Example, collate
 from niels_gpt.splice.sharding import epoch_order

@@ -1,5 +1,5 @@
 """Training: the optimizer, the loop, and the state a run can be resumed from."""
 
-from niels_gpt.loss import loss_fn
+from niels_gpt.model.loss import loss_fn
 
 __all__ = ["loss_fn"]

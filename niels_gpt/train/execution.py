@@ -1,4 +1,4 @@
-"""How the steps of a run are executed."""
+"""How the steps of a run are computed: device, compiler, gradient accumulation, data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from niels_gpt.train.ranks import Ranks
 
 @dataclass(frozen=True)
 class Execution:
-    """How steps are executed. Rounding may depend on it; what is computed does not."""
+    """How steps are computed. Rounding may depend on it; what is computed does not."""
 
     device: str = "cpu"
     compile: Literal["auto"] | bool = "auto"
-    micro_batch_tokens: int | None = None  # most tokens through the model at once; None: the whole batch
+    micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
     deterministic: bool = True
     ranks: Ranks = field(default_factory=Ranks)
     say: Callable[[str], None] = print
@@ -28,7 +28,8 @@ class Execution:
 
 
 def wants_compiler(execution: Execution) -> bool:
-    """auto compiles for CUDA, where it pays; on two CPU cores it made steps slower. Without a compiler it is a line."""
+    """Whether to use torch.compile: auto is for CUDA alone, since on two CPU cores it made steps slower. Where there is
+    no C compiler, one line says so."""
     if execution.compile is False or (execution.compile == "auto" and not execution.cuda):
         return False
     missing = None

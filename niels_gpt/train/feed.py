@@ -1,4 +1,4 @@
-"""The batches of a run, in order, ready before they are asked for."""
+"""Prefetch: the batches of a run, in order, drawn before they are asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AHEAD = 8
 
 
 def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
-    """Batch n for n in `steps`, on the CPU. For a GPU they are drawn ahead on a thread, into memory it can fetch from.
+    """Batch n for n in `steps`, on the CPU. For a GPU a thread prefetches them into pinned memory.
 
     On the CPU itself a second thread would only take time from the matrix products.
     """
@@ -23,7 +23,7 @@ def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
     done = threading.Event()
 
     def put(item: Batch | BaseException) -> None:
-        while not done.is_set():  # nobody takes anything any more once it is
+        while not done.is_set():  # afterwards nobody takes anything any more
             try:
                 return ready.put(item, timeout=0.1)
             except queue.Full:

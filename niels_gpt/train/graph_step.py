@@ -1,4 +1,4 @@
-"""A step that a GPU does by itself."""
+"""A training step as one CUDA graph, which a GPU replays by itself."""
 
 from __future__ import annotations
 

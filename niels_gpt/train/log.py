@@ -1,4 +1,4 @@
-"""The run log: a line for a person, and the same as JSON in a file that nobody tracks."""
+"""The run log: a line for a person, and the same as JSON in a file that is not versioned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from niels_gpt.progress import say_above_bar
+from niels_gpt.files.progress import say_above_bar
 from niels_gpt.train.meter import StepReport
 
 

@@ -1,4 +1,7 @@
-"""The training loop. Step n is a function of the state before it and of (seed, n), so a run can stop at any step."""
+"""The training loop: learning-rate schedule, validation, checkpoints, best model so far (as for early stopping).
+
+Step n is a function of the state before it and of (seed, n), so a run can stop at any step and resume.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import torch
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.generate import Sampling, generate_ids
-from niels_gpt.lr_schedule import lr_at_step
+from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in
+from niels_gpt.model.precision import computing_in
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.feed import batches
@@ -31,15 +34,15 @@ _SAMPLE_TOKENS = 64
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop asks of its surroundings; none of it changes a number."""
+    """What the surroundings of a run want: progress, log lines, checkpoints, a stop. None of it changes a number."""
 
-    step: Callable[[int], object] = lambda steps: None
+    progress: Callable[[int], object] = lambda steps: None
     report: Callable[[StepReport], None] = lambda report: None
     save: Callable[[RunState], None] = lambda state: None
     should_stop: Callable[[], bool] = lambda: False
     log_every: int = 50
     checkpoint_every: int = 200
-    matmul_flops: float | None = None  # a second, of the machine
+    matmul_flops: float | None = None  # a second, at the machine's best: what a report compares with
 
 
 def train(
@@ -93,10 +96,10 @@ def _run_steps(
     with closing(batches(task, range(run.step, cfg.total_steps), device=execution.device)) as feed:
         while run.step < cfg.total_steps and not stopping:
             batch = next(feed)
-            lr = _lr(cfg, run.step)
+            lr = scheduled_lr(cfg, run.step)
             unread.append(step(batch, lr=lr, n=run.step))
             run.step += 1
-            hooks.step(1)
+            hooks.progress(1)
             for name, rows in batch.rows.items():
                 run.drawn_rows[name] += rows
             last = run.step == cfg.total_steps
@@ -123,16 +126,12 @@ def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
-def _lr(cfg: TrainConfig, n: int) -> float:
-    return lr_at_step(n, cfg.total_steps, base_lr=cfg.base_lr, warmup_steps=cfg.warmup_steps, min_lr=cfg.min_lr)
-
-
 def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: TrainConfig) -> None:
     for n, loss in enumerate(losses, start=first_step):
         if not math.isfinite(loss):
             raise ValueError(
-                f"the loss became {loss} at step {n} with lr {_lr(cfg, n):.3g}: lower base_lr or lengthen the warm-up "
-                f"(the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
+                f"the loss became {loss} at step {n} with lr {scheduled_lr(cfg, n):.3g}: lower base_lr or lengthen the "
+                f"warm-up (the last checkpoint before it is kept); the rows of that batch were {task.describe(n)}"
             )
 
 

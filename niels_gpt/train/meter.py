@@ -1,4 +1,4 @@
-"""How fast a run goes, and what is said of it."""
+"""Throughput of a run (tokens a second, model FLOPs utilisation, time left), and what a log line tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.train.speed import flops_per_token
+from niels_gpt.model.size import flops_per_token
 from niels_gpt.train.state import RunState
 
 
@@ -41,7 +41,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens now is no training."""
+        """Time that does not count as training: a validation."""
         start = time.perf_counter()
         yield
         self._pause += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""AdamW, with decay on matrices only: pulling biases and norms towards zero helps nobody. Or Muon for the matrices."""
+"""Optimizers: AdamW, with weight decay on matrices and not on biases and norms; or Muon for the matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step call by call. The other steps are made of its parts."""
+"""A training step call by call, with gradient accumulation and mixed precision. The other steps are made of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.loss import summed_loss
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import computing_in, stream_dtype
+from niels_gpt.model.loss import summed_loss
+from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
@@ -34,7 +34,7 @@ class SummedLoss(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """`rows`: position_ids, segment_ids, row_keys."""
-        h = self.model.embed(x, dtype=stream_dtype(self._cfg.precision))
+        h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
         return summed_loss(self._hidden(h, **rows), self.model.lm_head.weight, y)
 
     def _computed_hidden(self, h: torch.Tensor, **rows: Any) -> torch.Tensor:
@@ -43,7 +43,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """Wherever the other two do not fit."""
+    """The step for every device and setting; the other two are faster where they fit."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class PlainStep:
         return total
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
-        """The batch in equal parts of as many rows as may go through the model at once."""
+        """Micro-batches for gradient accumulation: equal parts of as many rows as may go through the model at once."""
         limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
         parts = 1 if limit is None else -(-B // max(1, limit // T))
         inputs = self._inputs(batch)

@@ -1,4 +1,4 @@
-"""Several processes on one run: who they are, which rows are whose, and the sums they share."""
+"""Data-parallel ranks: several processes on one run, each with its own rows of a batch, and the sums they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much arithmetic a token is, and how much of it this machine does a second at its best."""
+"""The speed of this machine at its best: FLOPs (floating-point operations) a second."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import time
 
 import torch
 
-from niels_gpt.config import ModelConfig
-from niels_gpt.precision import Precision, stream_dtype
-
-
-def flops_per_token(cfg: ModelConfig) -> int:
-    """Floating-point operations of forward and backward: 6 a weight, and attention over half the context on average."""
-    weights = cfg.L * (4 * cfg.C * cfg.C + 2 * cfg.C * cfg.d_ff) + cfg.V * cfg.C
-    return 6 * weights + 6 * cfg.L * cfg.T * cfg.C
+from niels_gpt.model.precision import Precision, residual_dtype
 
 
 def matmul_flops(device: str, precision: Precision) -> float:
-    """Operations a second of a large matrix product here, measured in a fraction of a second."""
+    """FLOPs a second of a large matrix product here, measured in a fraction of a second."""
     n = 8192 if device.startswith("cuda") else 1024
-    a = torch.randn(n, n, device=device, dtype=stream_dtype(precision))
+    a = torch.randn(n, n, device=device, dtype=residual_dtype(precision))
 
     def seconds(times: int) -> float:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a run in flight can be resumed from, and the folder that keeps it.
+"""Training checkpoints: what an interrupted run resumes from, and the folder that keeps it.
 
 The folder is named by a fingerprint of everything that decides the run's numbers, so another learning rate looks in
 another folder and can never pick up these weights. One process at a time may hold a folder.
@@ -35,7 +35,7 @@ class RunState:
 
 
 class RunFolder:
-    """checkpoints/<fingerprint>/: `state.pt`, replaced whole each time, and a lock."""
+    """The folder of one run: `state.pt`, replaced whole each time, and a lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""One step: forward, backward, clip, update; and which of the ways to do it a run takes."""
+"""One training step: forward, backward, gradient clipping, update; and which of the ways to do it a run takes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.precision import settle_bf16
+from niels_gpt.model.precision import settle_bf16
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.task import Batch
-from niels_gpt.train.thread_step import ThreadStep, takes_threads
+from niels_gpt.train.thread_step import ThreadStep, supports_threads
 
 # Up to this context the fastest attention on a GPU sums its gradients in one order. Beyond, two runs are equal to the
 # bit only with a slower one: 6% of a step at T=1024.
@@ -40,6 +40,6 @@ def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Map
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if execution.cuda and execution.ranks.size == 1 and cfg.optimizer == "adamw":
         return GraphStep(model, cfg, execution, state=state)
-    if takes_threads(model, cfg, execution):
+    if supports_threads(model, cfg, execution):
         return ThreadStep(model, cfg, execution, state=state)
     return PlainStep(model, cfg, execution, state=state)

@@ -1,7 +1,7 @@
-"""A step on a CPU in which every core takes its own rows through the model.
+"""Data parallelism among the cores of a CPU: every core takes its own rows of the batch through the model.
 
-Where cores share each product instead, they wait for one another after every one of them, and read from memory what
-another core has in its cache.
+Where cores share each matrix product instead, they wait for one another after every one of them, and read from memory
+what another core has in its cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PART_NUMBERS = 1 << 17
 _GRADIENT_BYTES = 1 << 30  # of all threads together
 
 
-def takes_threads(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
+def supports_threads(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
     """Whether batches can be shared out so that every thread does the same work, and the results stay the same."""
     threads = torch.get_num_threads()
     return (
@@ -39,7 +39,7 @@ def takes_threads(model: GPT, cfg: TrainConfig, execution: Execution) -> bool:
 
 
 class ThreadStep(PlainStep):
-    """Equal rows for each thread; their gradients are added up in the order of the rows, whoever was ready first."""
+    """Equal rows for each thread; gradients are added up in the order of the rows, whichever thread ends first."""
 
     def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
         super().__init__(model, cfg, execution, state=state)

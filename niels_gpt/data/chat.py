@@ -1,0 +1,44 @@
+"""Chats of one's own: .jsonl (also .gz, .zst) with a line {"messages": [{"role": ..., "content": ...}, ...]} each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from niels_gpt.chat_format import ROLES
+from niels_gpt.data.readers.files import text_files
+from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
+
+KIND = "chat"
+
+
+@dataclass(frozen=True)
+class Settings:
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+
+def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    for sample in iter_own_chats(request.path):
+        yield Chat.of(sample, id=sample.meta["index"])
+
+
+def iter_own_chats(path: str) -> Iterator[ChatSample]:
+    """Every chat as a sample; meta holds its place."""
+    for file, name in text_files(path, (".jsonl",), glob=None):
+        for number, row, _ in iter_json_lines(file):
+            place = f"{file}, line {number}"
+            yield ChatSample(messages=_messages(row, place), source="chat", meta={"index": f"{name}:{number}"})
+
+
+def _messages(row: dict[str, Any], place: str) -> list[ChatMessage]:
+    messages = row.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ValueError(f'{place}, has no list "messages": each line must hold one')
+    for message in messages:
+        if message.get("role") not in ROLES or not isinstance(message.get("content"), str):
+            raise ValueError(f"{place}: a message needs a role of {', '.join(ROLES)} and a content that is text")
+    if not any(message["role"] == "assistant" and message["content"] for message in messages):
+        raise ValueError(f"{place}: the assistant says nothing there, so there is nothing to learn: take it out")
+    return [ChatMessage(message["role"], message["content"]) for message in messages]

@@ -1,0 +1,46 @@
+"""The train/validation split. Whole items are held out: a note, a dialogue, an article is never cut in two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is held out is drawn by chance: single documents, or whole trees."""
+
+    val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
+
+
+def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
+    """(train, val) row numbers of n items, each in ascending order; fewer than two items leave val empty."""
+    import torch  # here, because the rule for given splits needs none of it
+
+    if not 0.0 <= val_frac < 1.0:
+        raise ValueError(f"val_frac must be in [0, 1), got {val_frac}")
+    if n < 2:
+        return list(range(n)), []
+    n_val = max(1, int(n * val_frac))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    val = order[:n_val].sort().values.tolist()
+    train = order[n_val:].sort().values.tolist()
+    return train, val
+
+
+def split_groups(groups: Sequence[str], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
+    """The same for items that belong to groups (the threads of a tree): a group is held out whole."""
+    names = list(dict.fromkeys(groups))
+    held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}
+    train = [i for i, group in enumerate(groups) if group not in held_out]
+    return train, [i for i, group in enumerate(groups) if group in held_out]
+
+
+def split_as_given(splits: Sequence[str | None]) -> tuple[list[int], list[int]]:
+    """The same where every item says what it is for; one that says neither is in neither."""
+    train, val = ([i for i, split in enumerate(splits) if split == name] for name in ("train", "val"))
+    return train, val

@@ -1,0 +1,64 @@
+"""How well a model answers chats: the loss on what the assistant says, and what it says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.chat_template import extract_assistant_reply, format_prompt
+from niels_gpt.eval.held_out import Score, inference, mean_score
+from niels_gpt.generate import Sampling, generate_ids
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+
+def mean_chat_loss(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int) -> float:
+    """Mean cross-entropy over the supervised tokens of these chats."""
+    with inference(model):
+        losses = [_chat_losses(model, chats, rows[first : first + B])[0] for first in range(0, len(rows), B)]
+    return float(torch.cat(losses).mean())
+
+
+def score_chats(
+    model: nn.Module, chats: SFTExampleDataset, *, token_bytes: np.ndarray, B: int, max_tokens: int | None
+) -> Score:
+    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it."""
+    batches = (np.arange(first, min(first + B, len(chats))) for first in range(0, len(chats), B))
+    with inference(model):
+        parts = (_chat_losses(model, chats, rows) for rows in batches)
+        return mean_score(parts, token_bytes=token_bytes, max_tokens=max_tokens)
+
+
+def generate_reply(
+    model: GPT,
+    messages: Sequence[Mapping[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    generator: torch.Generator | None = None,
+) -> str:
+    """What a fine-tuned model answers to a chat."""
+    ids = generate_ids(
+        model,
+        format_prompt(tokenizer, messages),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop=tokenizer.special_token_ids()["eot"],
+        generator=generator,
+    )
+    return tokenizer.decode(extract_assistant_reply(tokenizer, ids))
+
+
+def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """(losses, targets) of the supervised tokens, flat."""
+    x, _, y = chats.examples(rows)
+    kept = y.flatten() != IGNORE_INDEX
+    targets = y.flatten()[kept]
+    return F.cross_entropy(model(x).flatten(0, 1)[kept], targets, reduction="none").double(), targets

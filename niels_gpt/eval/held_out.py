@@ -1,0 +1,132 @@
+"""Validation loss on held-out text: of sampled windows (fast, while training), or of every token once (at the end)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.model.loss import loss_fn
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean cross-entropy in nats a token over `tokens` targets, and bits per byte, which compares across tokenizers."""
+
+    nats: float
+    bits_per_byte: float
+    tokens: int
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """Without gradients and without dropout; the model's mode is put back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def evaluate(
+    model: nn.Module,
+    eval_streams: Mapping[str, bytes | TokenStream],
+    *,
+    eval_steps: int,
+    B: int,
+    T: int,
+    device: str,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Mean loss of `eval_steps` random batches of each stream. Documents that a stream knows do not see each other."""
+    if eval_steps < 1:
+        raise ValueError(f"eval_steps must be at least 1, got {eval_steps}")
+    losses: dict[str, float] = {}
+    with inference(model):
+        for name, stream in eval_streams.items():
+            total = 0.0
+            for _ in range(eval_steps):
+                draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator)
+                x, y = split_targets(gather_rows({name: stream}, draw, T=T), device=device)
+                total += float(loss_fn(_logits(model, x, gather_segments({name: stream}, draw, T=T)), y))
+            losses[name] = total / eval_steps
+    return losses
+
+
+def score_stream(
+    model: nn.Module,
+    stream: TokenStream,
+    *,
+    token_bytes: np.ndarray,
+    T: int,
+    B: int,
+    device: str,
+    max_tokens: int | None = None,
+) -> Score:
+    """Predict the tokens of a stream once each, in consecutive windows of T: no sampling, the same number every time.
+    Documents that the stream knows do not see each other.
+
+    `token_bytes` says how many bytes of text each id stands for. Ids that stand for none (the end of a document) count
+    in nats, not in bits per byte. With `max_tokens`, windows spread evenly over the stream are scored instead of all.
+    """
+    starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
+
+    def parts() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for first in range(0, len(starts), B):
+            windows = starts[first : first + B]
+            x, y = split_targets(torch.from_numpy(stream.gather(windows, T)), device=device)
+            segments = stream.segments(windows, T)
+            logits = _logits(model, x, None if segments is None else torch.from_numpy(segments))
+            yield F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").double(), y.flatten()
+
+    with inference(model):
+        return mean_score(parts(), token_bytes=token_bytes)
+
+
+def mean_score(
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], *, token_bytes: np.ndarray, max_tokens: int | None = None
+) -> Score:
+    """Of (losses, targets), both flat, part by part; up to the part that reaches `max_tokens`."""
+    nats = text_nats = 0.0
+    tokens = text_bytes = 0
+    for losses, targets in parts:
+        lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]
+        nats += float(losses.sum())
+        text_nats += float(losses[lengths > 0].sum())
+        tokens += len(targets)
+        text_bytes += int(lengths.sum())
+        if max_tokens is not None and tokens >= max_tokens:
+            break
+    return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+
+
+def _logits(model: nn.Module, x: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    """Of a model that need know nothing of segments where there are none."""
+    logits: torch.Tensor = model(x) if segments is None else model(x, segment_ids=segments.to(x.device))
+    return logits
+
+
+def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:
+    """Numbers of windows that lie end to end in each array. A rest shorter than T at an array's end is not scored."""
+    numbers, first = [], 0
+    for array in stream.arrays:
+        count = max(0, len(array) - T)
+        numbers.append(first + np.arange(0, count, T, dtype=np.int64))
+        first += count
+    starts = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
+    if not len(starts):
+        raise ValueError(f"too short for a window of T+1 = {T + 1} tokens: {len(stream)}")
+    wanted = len(starts) if max_tokens is None else max(1, max_tokens // T)
+    if wanted >= len(starts):
+        return starts
+    return starts[np.linspace(0, len(starts) - 1, wanted).astype(np.int64)]

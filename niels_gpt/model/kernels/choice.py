@@ -1,0 +1,61 @@
+"""Kernel selection: the one place that decides which operations of the model a kernel of this project computes.
+
+Each function gives the kernel for the tensors at hand, or None: then torch's own operations are taken, which stand
+where the kernel is asked for. What a kernel is for, its module says in `supports`. Triton's modules are imported only
+for tensors on a GPU: elsewhere Triton need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from niels_gpt.model.kernels import attention_cpu, attention_unfused, embedding_gpu
+
+_Kernel = Callable[..., torch.Tensor]
+
+
+def embedding(ids: torch.Tensor) -> _Kernel | None:
+    return embedding_gpu.embed if embedding_gpu.supports(ids) else None
+
+
+def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+    if _compiled_for_gpu(x):
+        from niels_gpt.model.kernels import rope_triton
+
+        if rope_triton.supports(qkv):
+            return rope_triton.project_and_rotate
+    return None
+
+
+def rotate_and_attend(qkv: torch.Tensor) -> _Kernel | None:
+    return attention_cpu.rotate_and_attend if attention_cpu.supports(qkv) else None
+
+
+def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
+    return attention_unfused.attend if return_attn or attention_unfused.supports(q) else None
+
+
+def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
+    if _compiled_for_gpu(x):
+        from niels_gpt.model.kernels import gelu_triton
+
+        if gelu_triton.supports(linear):
+            return gelu_triton.project_and_gelu
+    return None
+
+
+def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
+    if logits.is_cuda:
+        from niels_gpt.model.kernels import loss_triton
+
+        if loss_triton.supports(logits):
+            return loss_triton.losses_and_grad_
+    return None
+
+
+def _compiled_for_gpu(x: torch.Tensor) -> bool:
+    """Where torch.compile would make kernels of its own, which are slower."""
+    return x.is_cuda and torch.compiler.is_compiling()

@@ -1,0 +1,60 @@
+"""Cross-entropy and its gradient on a GPU: each logit is read once and overwritten once."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from niels_gpt.model.targets import IGNORE_INDEX
+
+_WHOLE_ROW = 16384  # up to here a row is held in registers, and read once
+_BLOCK = 4096  # of a longer one
+
+
+def supports(logits: torch.Tensor) -> bool:
+    return logits.dim() == 2 and logits.is_contiguous()
+
+
+def losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The loss of each row in float32; the logits (rows, V) become the gradient of their sum."""
+    rows, V = logits.shape
+    losses = torch.empty(rows, device=logits.device)
+    whole = V <= _WHOLE_ROW
+    block = triton.next_power_of_2(V) if whole else _BLOCK
+    warps = max(1, min(16, block // 512))
+    _kernel[(rows,)](logits, y, losses, V, IGNORE_INDEX, BLOCK=block, WHOLE=whole, num_warps=warps)
+    return losses
+
+
+@triton.jit
+def _kernel(logits, targets, losses, V, ignored, BLOCK: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(targets + row)
+    counted = (target != ignored).to(tl.float32)
+    target = tl.where(target == ignored, 0, target)
+    start = logits + row * V
+    chosen = tl.load(start + target).to(tl.float32)
+    columns = tl.arange(0, BLOCK)
+    if WHOLE:
+        x = tl.load(start + columns, mask=columns < V, other=-float("inf"))
+        largest = tl.max(x).to(tl.float32)
+        total = tl.sum(tl.exp(x.to(tl.float32) - largest))
+        grad = (tl.exp(x.to(tl.float32) - largest) * (1 / total) - (columns == target).to(tl.float32)) * counted
+        tl.store(start + columns, grad.to(logits.dtype.element_ty), mask=columns < V)
+    else:
+        largest = -float("inf")
+        total = 0.0
+        for first in range(0, V, BLOCK):
+            here = first + columns
+            x = tl.load(start + here, mask=here < V, other=-float("inf")).to(tl.float32)
+            larger = tl.maximum(largest, tl.max(x))
+            total = total * tl.exp(largest - larger) + tl.sum(tl.exp(x - larger))
+            largest = larger
+        # A second look at the row, which is still in the GPU's cache.
+        for first in range(0, V, BLOCK):
+            here = first + columns
+            x = tl.load(start + here, mask=here < V, other=-float("inf")).to(tl.float32)
+            grad = (tl.exp(x - largest) * (1 / total) - (here == target).to(tl.float32)) * counted
+            tl.store(start + here, grad.to(logits.dtype.element_ty), mask=here < V)
+    tl.store(losses + row, (tl.log(total) + largest - chosen) * counted)

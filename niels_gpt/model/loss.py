@@ -1,0 +1,69 @@
+"""Cross-entropy loss over the targets that count, by itself or together with the model's head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from niels_gpt.model.kernels import choice
+from niels_gpt.model.targets import IGNORE_INDEX, count_targets
+
+_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits that a thread holds at a time
+
+
+def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of logits (B, T, V) at the targets y (B, T) that are not -100."""
+    count_targets(y)
+    return F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=IGNORE_INDEX)
+
+
+def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sum of the losses of logits h @ weight.T (in h's dtype) for h (B, T, C), weight (V, C) and targets y (B, T)."""
+    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten())
+    return loss
+
+
+class _SummedLoss(torch.autograd.Function):
+    """Head and loss in one. Forward also computes the gradients, piece by piece, in the memory of the logits: no more
+    than a piece of those is ever held, in their own precision. Backward only scales."""
+
+    @staticmethod
+    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        head = weight.to(h.dtype)
+        piece_bytes = _PIECE_BYTES.get(h.device.type, _PIECE_BYTES["cpu"])
+        pieces = -(-len(h) * len(head) * h.element_size() // piece_bytes)
+        total = torch.zeros((), device=h.device)
+        grad_h, grad_weight = torch.empty_like(h), None
+        for part, targets, grad_part in zip(*(t.tensor_split(pieces) for t in (h, y, grad_h)), strict=True):
+            logits = part @ head.T
+            total += _losses_and_grad_(logits, targets).sum()
+            torch.mm(logits, head, out=grad_part)
+            grad_head = _product_in_float32(logits.T, part)
+            grad_weight = grad_head if grad_weight is None else grad_weight.add_(grad_head)
+        ctx.save_for_backward(grad_h, grad_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        grad_h, grad_weight = ctx.saved_tensors
+        return grad_h * grads[0], grad_weight * grads[0], None
+
+
+def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b, on a GPU without rounding to their dtype on the way."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else (a @ b).float()
+
+
+def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The loss of each row in float32; the logits become the gradient of their sum."""
+    if kernel := choice.losses_and_grad_(logits):
+        return kernel(logits, y)
+    log_p = F.log_softmax(logits.float(), dim=-1)
+    losses = F.nll_loss(log_p, y, ignore_index=IGNORE_INDEX, reduction="none")
+    counted = y != IGNORE_INDEX
+    grad = log_p.exp_()
+    grad.scatter_add_(1, y.where(counted, 0)[:, None], torch.full_like(losses, -1.0)[:, None])
+    logits.copy_(grad.mul_(counted[:, None]))
+    return losses

@@ -1,0 +1,48 @@
+"""Mixed precision: a model computes in float32 or bf16; weights, gradients and optimizer state are float32 in both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+from torch.nn import functional as F
+
+Precision = Literal["float32", "bf16"]
+
+
+def computing_in(precision: Precision, device: str) -> AbstractContextManager[object]:
+    """bf16: matrix products and attention in bfloat16, what is delicate (norms, softmax, loss) in float32."""
+    return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=precision == "bf16")
+
+
+def residual_dtype(precision: Precision) -> torch.dtype:
+    """Of the residual stream, which runs from block to block."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
+    """Before the first number of a bf16 run: where the CPU has no units for it, say so, once.
+
+    torch finds that out product by product, with a warning each, and at the first one that fails it gives up the
+    library it tried for the whole process: what is computed before is rounded differently from what comes after.
+    """
+    if device != "cpu" or not torch.backends.mkldnn.enabled or _multiplies_bf16():
+        return
+    # Not `set_flags`, which has a warning of its own to give.
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # torch: a property of a module
+    say("this CPU has no units for bf16: it is computed with others, correctly and slowly; precision float32 is faster")
+
+
+def _multiplies_bf16() -> bool:
+    """Whether the chip is one that torch multiplies bf16 on, and does so without a warning."""
+    if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return False
+    x, weight = torch.ones(32, 64, dtype=torch.bfloat16), torch.ones(64, 64, dtype=torch.bfloat16, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        F.linear(x, weight).sum().backward()
+        torch.bmm(x[None], weight.detach()[None])
+    return not caught

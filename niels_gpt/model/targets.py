@@ -1,0 +1,15 @@
+"""Targets of the cross-entropy loss: which of them count."""
+
+from __future__ import annotations
+
+import torch
+
+IGNORE_INDEX = -100  # a target that does not count
+
+
+def count_targets(y: torch.Tensor) -> torch.Tensor:
+    """How many targets count, a 0-d tensor; a batch without any is refused."""
+    count = (y != IGNORE_INDEX).sum()
+    if not count:
+        raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
+    return count

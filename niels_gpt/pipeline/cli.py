@@ -1,0 +1,349 @@
+"""niels-gpt: what a person does with the pipeline beside `dvc repro`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.sentences import read_text, sentence, visible
+from niels_gpt.pipeline import inspection, layout
+from niels_gpt.pipeline.console import one_sentence
+
+if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
+    from niels_gpt.pipeline.mistakes import Problem
+    from niels_gpt.talk.talker import Talker
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
+)
+
+ModelFolder = Annotated[
+    str, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token; 1 takes chances")]
+TopK = Annotated[int, typer.Option(min=1, help="draw from so many of the likeliest tokens")]
+TopP = Annotated[
+    float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
+
+
+def _talker(folder: str, device: str = "auto") -> Talker:
+    from niels_gpt.device import prepare_device
+    from niels_gpt.talk.talker import open_talker
+
+    return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER)
+
+
+def _params() -> dict[str, Any]:
+    """params.yaml as the stages read it, as plain values."""
+    from niels_gpt.pipeline.params import read_params
+
+    return read_params(layout.PARAMS)[1]
+
+
+def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """params.yaml as far as it can be read, and everything that is wrong in it."""
+    from niels_gpt.pipeline.mistakes import ParamsError
+
+    try:
+        return _params(), ()
+    except ParamsError as error:
+        return error.raw, error.problems
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `niels-gpt COMMAND` a group however many commands there are."""
+
+
+@app.command()
+def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml: sample, v0")]) -> None:
+    """Write a preset's values into params.yaml. Your comments stay where they are."""
+    from niels_gpt.pipeline.presets import apply_preset, complete_preset
+
+    chosen = layout.PRESETS / f"{name}.yaml"
+    if not chosen.is_file():
+        known = (
+            ", ".join(sorted(path.stem for path in layout.PRESETS.glob("*.yaml")))
+            or "none: run this in the project's folder"
+        )
+        raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
+    with one_sentence():
+        from niels_gpt.pipeline.params import parse_params
+        from niels_gpt.pipeline.yaml12 import parse_yaml
+
+        wanted = read_text(chosen)
+        parse_yaml(wanted, name=str(chosen))
+        wanted = complete_preset(wanted, sample=read_text(layout.PRESETS / "sample.yaml"))
+        parse_params(wanted, name=str(chosen))
+        current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
+        try:
+            parse_yaml(current, name=str(layout.PARAMS))
+        except ValueError as error:
+            raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+        with atomic_path(layout.PARAMS) as temporary:
+            temporary.write_text(apply_preset(current, wanted), encoding="utf-8")
+    typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
+
+
+@app.command()
+def chat(
+    model: ModelFolder = str(layout.TUNED),
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+) -> None:
+    """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
+    from niels_gpt.generate import Sampling
+    from niels_gpt.talk.terminal import Conversation, converse
+
+    with one_sentence():
+        talker = _talker(model)
+        sampling = Sampling(temperature, top_k, top_p)
+        conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+        converse(conversation, read=lambda: input("> "), show=lambda text: print(text, end="", flush=True))
+
+
+@app.command()
+def sample(
+    prompt: Annotated[str, typer.Argument(help="the text to go on from")],
+    model: ModelFolder = str(layout.PRETRAINED),
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+) -> None:
+    """Let the model go on from a text."""
+    with one_sentence():
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
+            ) from error
+        talker = _talker(model)
+        from niels_gpt.generate import Sampling, stream_ids
+        from niels_gpt.rng import make_generator
+        from niels_gpt.tokenizer.incremental import IncrementalDecoder
+
+        steps = stream_ids(
+            talker.model,
+            [talker.tokenizer.encode(prompt)],
+            max_new_tokens=max_tokens,
+            sampling=Sampling(temperature, top_k, top_p),
+            stop=talker.tokenizer.special_token_ids()["eot"],
+            generators=[make_generator(seed)],
+        )
+        print(prompt, end="", flush=True)
+        decoder = IncrementalDecoder(talker.tokenizer)
+        for (token,) in steps:
+            if token is not None:
+                print(decoder.add(token), end="", flush=True)
+        print(decoder.rest())
+
+
+@app.command()
+def serve(
+    model: ModelFolder = str(layout.TUNED),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+) -> None:
+    """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
+    with one_sentence():
+        talker = _talker(model)
+        from niels_gpt.talk.server.app import build_app
+        from niels_gpt.talk.server.connection import listen, make_server
+
+        listening = listen(port)
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
+        sys.stdout.flush()
+        make_server(build_app(talker, card=_card(talker))).run(sockets=[listening])
+
+
+def _card(talker: Talker) -> dict[str, str]:
+    cfg = talker.model.cfg
+    card = {
+        "model": talker.name,
+        "parameters": f"{talker.model.parameter_count():,}",
+        "context": f"{cfg.T} tokens",
+        "vocabulary": f"{cfg.V:,}",
+        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+    }
+    scores = layout.SCORES
+    if scores.is_file():
+        try:
+            table = json.loads(scores.read_text(encoding="utf-8")).get(talker.name, {})
+            card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{scores} is damaged ({error}): `dvc repro` writes it anew") from error
+    return card
+
+
+@app.command()
+def doctor(
+    speed: Annotated[bool, typer.Option(help="also measure how long a run will take here, in ten seconds")] = True,
+) -> None:
+    """What a run needs, whether it is there, and how long it will take on this machine."""
+    with one_sentence():
+        params, problems = _params_and_problems()
+        for problem in problems:
+            typer.echo(f"BAD  {visible(problem.sentence)}")
+        from niels_gpt.pipeline.doctor import examine, seconds_to_train
+
+        bad = len(problems)
+        for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+            bad += finding.fix is not None
+            typer.echo(f"{'ok  ' if finding.fix is None else 'BAD '} {finding.what}")
+            if finding.fix:
+                typer.echo(f"     -> {finding.fix}")
+        if speed and not bad:
+            for stage, seconds in seconds_to_train(params).items():
+                typer.echo(f"ok   {stage} will take about {_duration(seconds)} here (without compiling)")
+        if bad:
+            raise typer.Exit(1)
+
+
+@app.command()
+def check() -> None:
+    """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
+    with one_sentence():
+        from niels_gpt.pipeline.inputs import check_input
+
+        params, problems = _params_and_problems()
+        faults = [visible(problem.sentence) for problem in problems]
+        if not problems:
+            sources = [*params["sources"].values(), *params["chats"].values()]
+            inputs = {source["input"] for source in sources if source["load"].get("dataset") is None}
+            faults += [fault for path in sorted(inputs) if Path(path).exists() for fault in check_input(path)]
+        for fault in faults:
+            typer.echo(f"ERROR: {fault}", err=True)
+        if faults:
+            raise typer.Exit(1)
+
+
+@app.command()
+def mend() -> None:
+    """After an interruption: put back or take away what DVC left half-written. Otherwise nothing is touched."""
+    from niels_gpt.pipeline.dvc_files import mend as mend_files
+
+    with one_sentence():
+        if not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        for sentence in mend_files(Path()) or ["nothing to mend"]:
+            typer.echo(sentence)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@app.command()
+def export(
+    folder: Annotated[str, typer.Argument(help="a new folder to write to")],
+    model: ModelFolder = str(layout.TUNED),
+    transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
+) -> None:
+    """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
+    with one_sentence():
+        if not folder.isprintable():
+            raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
+        if Path(folder).exists():
+            raise ValueError(f"{folder} is there already: give the name of a new folder")
+        talker = _talker(model, "cpu")
+        from niels_gpt.pipeline.results import read_result
+        from niels_gpt.talk.export import export_model, export_transformers, model_card
+
+        card = model_card(
+            talker,
+            mix=read_result(layout.MIX),
+            chat_mix=read_result(layout.CHAT_MIX),
+            params=_params(),
+            metrics=read_result(layout.SCORES),
+        )
+        with atomic_path(Path(folder)) as temporary:
+            if transformers:
+                export_transformers(talker, temporary, card=card)
+            else:
+                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
+    typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
+
+
+@app.command()
+def gc(
+    all_runs: Annotated[bool, typer.Option("--all", help="also runs that were stopped and could go on")] = False,
+) -> None:
+    """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
+    from niels_gpt.train.state import delete_runs
+
+    with one_sentence():
+        try:
+            count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
+        except OSError as error:
+            raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
+    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
+
+
+app.add_typer(inspection.tokenizer_app, name="tokenizer")
+app.add_typer(inspection.app, name="inspect")
+
+
+@app.command()
+def summary() -> None:
+    """The last evaluation, a sample, and where everything lies."""
+    with one_sentence():
+        from niels_gpt.pipeline.results import read_result
+        from niels_gpt.report.scores import HEAD, score_rows
+
+        missing = [path for path in _SUMMARISED if not Path(path).is_file()]
+        if missing:
+            raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
+        scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
+        question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
+        typer.echo()
+        for row in (HEAD, *score_rows(scores)):
+            typer.echo(f"{row.model:<10}{row.held_out:<12}{row.nats:>14}{row.bits:>14}{row.tokens:>12}")
+        mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
+        typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
+        typer.echo(visible(f"\nAsked: {question}\n\n{answer.strip()}\n"))
+        for line in _reproduction():
+            typer.echo(line)
+        for what, where in _PLACES:
+            typer.echo(f"{what:<9}{where}")
+
+
+_SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
+_PLACES = (
+    ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
+    ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
+    ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
+    ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
+    ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
+)
+
+
+def _reproduction() -> list[str]:
+    """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
+    import subprocess
+
+    from niels_gpt.pipeline.reproduction import compare_runs
+    from niels_gpt.pipeline.yaml12 import parse_yaml
+
+    try:
+        done = subprocess.run(["git", "show", f"HEAD:./{layout.LOCK}"], capture_output=True, check=True, timeout=30)
+        locks = done.stdout.decode("utf-8"), read_text(layout.LOCK)
+        committed, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
+        return [*compare_runs(now, committed), ""]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
+        return []

@@ -1,0 +1,170 @@
+"""What the code of each stage says, as a fingerprint: the stages depend on it, and not on lists of files.
+
+A stage's code is its module and every module of the project that is imported from there, at any depth, followed as
+text. A module's hash is of what it does: comments, docstrings and layout are left out, so that explaining a line
+retrains nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.data.kinds import kind_files
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline import layout
+
+_PACKAGES = ("niels_gpt", "stages")
+_KINDS = "niels_gpt/data"  # where every kind of source has its file
+# Code that changes how a stage runs but not what it computes: an edit there runs nothing again.
+_NEUTRAL = (
+    "niels_gpt/device.py",
+    "niels_gpt/files/",
+    "niels_gpt/pipeline/",
+    "niels_gpt/train/log.py",
+    "niels_gpt/train/meter.py",
+    "niels_gpt/train/speed.py",
+)
+_NOT_NEUTRAL = ("niels_gpt/pipeline/pretraining.py", "niels_gpt/pipeline/training.py")  # what is trained, and written
+# Of a syntax tree: where a thing is used, and what later versions of Python have added.
+_NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
+
+
+def describe_code(root: Path) -> dict[str, dict[str, str]]:
+    """{name of a fingerprint: {file: hash}}: "train" for a stage, "load/roam" for a kind of source."""
+    stages = sorted(path.stem for path in (root / "stages").glob("*.py") if path.stem not in ("__init__", "code"))
+    kinds = {f"load/{kind}": code_of("load", root, kind=kind) for kind in source_kinds(root)}
+    return kinds | {name: code_of(name, root) for name in stages if name != "load"}
+
+
+def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
+    """{file: hash} of a stage's code; of a stage that loads, with that of one kind of source."""
+    start = [root / "stages" / f"{stage}.py", *([root / source_kinds(root)[kind]] if kind else [])]
+    files = closure(start, root)
+    return {file: fingerprint(read_text(root / file)) for file in sorted(files)}
+
+
+def source_kinds(root: Path) -> dict[str, str]:
+    """{kind of source: its file}: a module says `KIND = "roam"`."""
+    return {kind: path.relative_to(root).as_posix() for kind, path in kind_files(root / _KINDS).items()}
+
+
+def closure(start: Collection[Path], root: Path) -> set[str]:
+    """Paths below `root` of the files in `start` and of all that they import, not looking beyond neutral ones."""
+    seen: set[str] = set()
+    todo = list(start)
+    while todo:
+        path = todo.pop()
+        name = path.relative_to(root).as_posix()
+        if name in seen or _is_neutral(name) or not read_text(path).strip():
+            continue
+        seen.add(name)
+        todo += imported_files(path, root)
+    return seen
+
+
+def imported_files(path: Path, root: Path) -> list[Path]:
+    """The files of the project that a file imports, anywhere in it, with the packages on the way to them."""
+    modules = _imported(read_text(path), path.relative_to(root).as_posix())
+    return [file for module in modules for file in _files(module, root)]
+
+
+@lru_cache(maxsize=512)  # a module is part of many stages
+def fingerprint(source: str) -> str:
+    """Of what a module does. Equal under every version of Python, which `ast.dump` is not."""
+    said = json.dumps(_said(_parsed(source)), separators=(",", ":"))
+    return hashlib.sha256(said.encode("utf-8", errors="surrogatepass")).hexdigest()
+
+
+@contextmanager
+def holding_to(record: Path) -> Iterator[None]:
+    """What runs here is the code that is recorded: that on disk when it begins, and what is imported later, too.
+
+    In between, what has been imported may be edited: the run does not see it.
+    """
+    if not record.is_file():
+        raise ValueError(f"{record} is not there yet: `dvc repro` writes it before it runs the stage")
+    name = record.relative_to(layout.CODE).with_suffix("").as_posix()
+    stage, _, kind = name.partition("/")
+    recorded, now = json.loads(read_text(record)), code_of(stage, Path(), kind=kind)
+    changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
+    if changed:
+        raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
+    imported = _imported_files()
+    yield
+    late = {file for file in _imported_files() - imported if file in recorded}
+    changed = sorted(file for file in late if fingerprint(read_text(file)) != recorded[file])
+    if changed:
+        raise ValueError(f"{', '.join(changed)} changed before the stage came to import it: run again")
+
+
+def _imported_files() -> set[str]:
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {os.path.relpath(file) for file in files if file}
+
+
+def _is_neutral(name: str) -> bool:
+    return name.startswith(_NEUTRAL) and name not in _NOT_NEUTRAL
+
+
+@lru_cache(maxsize=512)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _said(node: Any) -> Any:
+    """A syntax tree as lists: the kind of every node, and those of its parts that are there."""
+    if isinstance(node, list):
+        return [_said(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return f"{type(node).__name__} {node!r}"
+    parts = {name: value for name, value in ast.iter_fields(node) if name not in _NOT_SAID}
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+        parts["body"] = parts["body"][1:]
+    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Annotated":  # a string there is help
+        noted = getattr(node.slice, "elts", [])
+        parts["slice"] = [note for note in noted if not isinstance(getattr(note, "value", None), str)]
+    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends a format in an empty string, others do not
+        parts["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
+    return [type(node).__name__, *([name, _said(part)] for name, part in parts.items() if part not in (None, []))]
+
+
+@lru_cache(maxsize=512)
+def _imported(source: str, name: str) -> tuple[str, ...]:
+    modules: list[str] = []
+    for node in _run(_parsed(source)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or node.module is None:
+                raise ValueError(f"{name}: write the import of line {node.lineno} out; relative ones are not followed")
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(modules)
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all in it, but for what only a type checker reads."""
+    yield node
+    if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        return
+    for part in ast.iter_child_nodes(node):
+        yield from _run(part)
+
+
+def _files(module: str, root: Path) -> list[Path]:
+    """The files that importing `module` runs: every package on the way, and itself."""
+    parts = module.split(".")
+    if parts[0] not in _PACKAGES:
+        return []
+    candidates = [root.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]
+    candidates.append(root.joinpath(*parts).with_suffix(".py"))
+    return [path for path in candidates if path.is_file()]

@@ -1,0 +1,133 @@
+"""What a run needs, whether it is there, and how long it will take on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.data import hub
+from niels_gpt.device import prepare_device
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import parameter_count
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.dvc_files import broken_files
+from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.step import build_step
+from niels_gpt.train.task import Batch
+
+_MEASURED_S = 8.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; `fix` says what to do where it is not well."""
+
+    what: str
+    fix: str | None = None
+
+
+def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
+    """Everything but the speed. `params` is params.yaml as a plain mapping; at the paths in `wrong` it holds mistakes,
+    and what rests on them is not looked at."""
+
+    def sound(*path: str) -> bool:
+        return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
+
+    yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
+    if sound("runtime"):
+        yield _device(params["runtime"]["device"])
+    if sound("sources") and sound("model") and sound("tokenizer"):
+        yield _disk(params, folder)
+    for name in broken_files(folder):
+        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
+    tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
+    sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
+    why_unreachable = cache(hub.why_unreachable)  # asked once, and only where a source needs it
+    for name, source in sources.items():
+        dataset = source["load"].get("dataset")
+        if dataset is None:
+            yield from _input(name, folder / source["input"], source["input"])
+        elif not hub.is_offline():
+            reason = why_unreachable()
+            yield Finding(f"{name}: {dataset} from the hub", reason and f"{reason}: connect, or use a local `input`")
+        elif hub.cached_commit(dataset, source["load"].get("config")):
+            yield Finding(f"{name}: {dataset} from the local cache, since HF_HUB_OFFLINE is set")
+        else:
+            fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
+            yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
+    for model in (layout.PRETRAINED, layout.TUNED):
+        there = (folder / model / layout.BEST).is_file()
+        yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+
+
+def _device(name: str) -> Finding:
+    try:
+        device = prepare_device(name, threads=0)
+    except ValueError as error:
+        return Finding(f"device {name}", str(error))
+    label = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    return Finding(f"computing on {label}")
+
+
+def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    inputs = sum(_size(folder / source["input"]) for source in params["sources"].values())
+    # Text, tokens and shards, each once in the work tree and once in DVC's cache; weights, moments and best weights.
+    needed = 6 * inputs + 16 * 4 * _parameters(params) + (100 << 20)
+    what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
+    return Finding(
+        what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
+    )
+
+
+def _input(name: str, path: Path, written: str) -> Iterator[Finding]:
+    if not path.exists():
+        yield Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
+        return
+    yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
+    for fault in check_input(str(path)):
+        what, _, fix = fault.rpartition(": ")
+        yield Finding(f"{name}: {what}", fix)
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _parameters(params: Mapping[str, Any]) -> int:
+    return parameter_count(ModelConfig(V=params["tokenizer"].get("vocab_size", 260), **params["model"]))
+
+
+def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
+    """How long train and sft will take here: real steps on random tokens for a few seconds each."""
+    runtime = params["runtime"]
+    device = prepare_device(runtime["device"], threads=runtime["threads"])
+    as_run = {key: runtime[key] for key in ("micro_batch_tokens", "deterministic")}
+    V = params["tokenizer"].get("vocab_size", 260)
+    cfg = ModelConfig(V=V, **params["model"])
+    out = {}
+    for stage in ("train", "sft"):
+        train_cfg = TrainConfig(**params[stage])
+        step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
+        x = torch.randint(0, V, (train_cfg.B, cfg.T))
+        batch = Batch.of(x, x, {})
+        step(batch, lr=0.0, n=0).item()
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
+            step(batch, lr=0.0, n=0).item()
+            steps += 1
+        out[stage] = (time.perf_counter() - start) / steps * train_cfg.total_steps
+    return out

@@ -1,0 +1,145 @@
+"""niels-gpt inspect and tokenizer: looking at what the model is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from niels_gpt.files.sentences import visible
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.console import one_sentence
+from niels_gpt.pipeline.params import read_params
+
+tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
+
+
+@tokenizer_app.callback()
+def _tokenizer_group() -> None:
+    """Keeps `niels-gpt tokenizer COMMAND` a group."""
+
+
+@tokenizer_app.command()
+def report(
+    line: Annotated[
+        str, typer.Option(help="a line to show cut into tokens")
+    ] = "niels bakes rye bread, 3.5 kg of it 🥖",
+) -> None:
+    """Bytes a token by source, how much of the vocabulary is used, the longest pieces, and how a line is cut."""
+    from niels_gpt.cache.mmap import open_tokens
+    from niels_gpt.tokenizer import load_tokenizer
+    from niels_gpt.tokenizer.report import format_report, report_source
+
+    with one_sentence():
+        files = sorted(layout.TOKENS.glob("*/train_tokens.bin"))
+        if not files:
+            raise ValueError("there are no tokens yet: run `dvc repro mix` first")
+        chosen = load_tokenizer(layout.TOKENIZER)
+        sources = {path.parent.name: report_source(chosen, open_tokens(path), name=str(path)) for path in files}
+        typer.echo(format_report(chosen, sources, line=line))
+
+
+app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
+
+
+@app.callback()
+def _inspect_group() -> None:
+    """Keeps `niels-gpt inspect COMMAND` a group."""
+
+
+@app.command("documents")
+def inspect_documents(
+    source: Annotated[str, typer.Argument(help="a source of params.yaml")],
+    n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
+) -> None:
+    """The first documents of a source as they were loaded: name, size, how they begin."""
+    from itertools import islice
+
+    import numpy as np
+
+    from niels_gpt.data.documents import FILE_NAME, count_rows, read_column, read_texts
+
+    with one_sentence():
+        folder = layout.RAW / source
+        if not (folder / FILE_NAME).is_file():
+            known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none; run `dvc repro` first"
+            raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
+        rows = np.arange(min(n, count_rows(folder)))
+        texts = (text for group in read_texts(folder, rows) for text in group)
+        typer.echo(f"{count_rows(folder):,} documents in {source}")
+        for name, text in zip(islice(read_column(folder, "id"), len(rows)), texts, strict=False):
+            begins = visible(" ".join(text.split())[:160])
+            typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+
+
+@app.command("mix")
+def inspect_mix() -> None:
+    """The weights of the mix, the tokens there are, and how often a run goes over each source."""
+    with one_sentence():
+        from niels_gpt.pipeline.results import read_result
+
+        params, mix = read_params()[1], read_result(layout.MIX)
+        total = sum(params["p_train"].values())
+        seen = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
+        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'times over':>12}")
+        for name, source in mix["sources"].items():
+            tokens = source["train"]["tokens"]
+            weight = params["p_train"].get(name, 0.0)
+            times = seen * weight / total / tokens if tokens else 0.0
+            typer.echo(f"{name:<12}{weight:>8g}{weight / total:>8.3f}{tokens:>14,}{times:>12.2f}")
+
+
+@app.command("batch")
+def inspect_batch(
+    step: Annotated[int, typer.Option(min=0, help="of the run: batch n is the same every time")] = 0,
+    rows: Annotated[int, typer.Option(min=1, help="how many rows to show")] = 4,
+    color: Annotated[bool, typer.Option(help="ends of documents in colour; without it, as <eot>")] = True,
+) -> None:
+    """A training batch as the model sees it: every row with its source, and where documents end."""
+    with one_sentence():
+        from niels_gpt.pipeline.results import read_result
+
+        params, _ = read_params()[0], read_result(layout.MIX)
+        from niels_gpt.pipeline.pretraining import open_pretraining
+        from niels_gpt.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(layout.TOKENIZER)
+        eot = tokenizer.special_token_ids()["eot"]
+        end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
+        for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
+            parts: list[list[int]] = [[]]
+            for token in row.ids:
+                if token == eot:
+                    parts.append([])
+                else:
+                    parts[-1].append(token)
+            text = end.join(visible(tokenizer.decode(part)) for part in parts)
+            typer.echo(f"--- row {number}: {row.source}, window {row.window}\n{text}")
+
+
+@app.command("sft")
+def inspect_sft(
+    n: Annotated[int, typer.Option(min=1, help="how many chats of each source")] = 3,
+    color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
+) -> None:
+    """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
+    with one_sentence():
+        from niels_gpt.pipeline.results import read_result
+
+        T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
+
+        import numpy as np
+
+        from niels_gpt.cache.chat_manifest import open_chats
+        from niels_gpt.model.targets import IGNORE_INDEX
+        from niels_gpt.report.chats import mark_chat
+        from niels_gpt.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(layout.TOKENIZER)
+        chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
+        for name, examples in chats.train.items():
+            for row in range(min(n, len(examples))):
+                x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
+                learned = [False, *(target != IGNORE_INDEX for target in masked)]
+                typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")

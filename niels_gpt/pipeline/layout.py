@@ -1,0 +1,33 @@
+"""Every path of the DAG, once. dvc.yaml names the same ones, and a test holds the two together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARAMS, DAG, LOCK, PRESETS = Path("params.yaml"), Path("dvc.yaml"), Path("dvc.lock"), Path("presets")
+
+CODE = Path("cache/code")  # what the code of each stage says: STAGE.json, load/KIND.json
+RAW = Path("cache/raw")  # documents and chats, a folder a source
+SPLIT, CHAT_SPLIT = Path("cache/split"), Path("cache/split_chat")  # which rows are held out
+TOKENIZER = Path("cache/tokenizer")
+TOKENS = Path("cache/tokens")  # every document encoded, a folder a source
+SHARDS, MANIFESTS = Path("cache/pretrain"), Path("cache/manifests")  # the token budget of a source, and its sha256
+CHATS, CHAT_MANIFESTS = Path("cache/sft"), Path("cache/chat_manifests")  # the same of a source of chats
+MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # all sources joined
+
+MODELS = Path("models")
+PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
+BEST, LAST, CONFIG, HISTORY = "best.pt", "last.pt", "config.json", "history.json"  # in each of them
+CHOSEN = "documents.json"  # in the spliced one: which documents it learned
+MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # by the stage that trains it
+
+METRICS = Path("metrics")
+TRAINED = METRICS / "train.json"
+SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"
+MEMORIZED, MEMORIZED_PAGE, MEMORIZED_STRIPS = (METRICS / f"memorize.{kind}" for kind in ("json", "html", "svg"))
+EXTRACTION = METRICS / "pz"  # P(z) along each document, a curve each
+
+# Outside the DAG: what an interrupted run goes on from, and what is told of a run while it goes.
+CHECKPOINTS, LOGS = Path("checkpoints"), Path("logs")
+# What the pipeline writes, and what git, DVC and Python keep: no place for text to train on.
+WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")

@@ -1,0 +1,192 @@
+"""The shape of params.yaml: every key, its type and its range. What is used is what is written: no key
+has a default but those of a source of one's own text, which is two lines.
+
+`runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, MinLen, MultipleOf
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+
+from niels_gpt.config import INT64, Count, ModelConfig, Seed, TrainConfig
+from niels_gpt.device import check_device_name
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.mistakes import ParamsError, Problem, explain
+from niels_gpt.pipeline.rules import disagreements
+from niels_gpt.pipeline.sections import Section, section
+from niels_gpt.pipeline.sources import ChatSource, Source
+from niels_gpt.pipeline.yaml12 import parse_with_repeats
+from niels_gpt.splice.quotas import BalanceMode
+from niels_gpt.splice.selection import SelectMode
+from niels_gpt.splice.spans import SpanRules
+from niels_gpt.tokenizer.training import VocabSize
+
+Budget = Count | None
+Texts = Annotated[list[Annotated[str, MinLen(1)]], MinLen(1)]
+
+
+class Byte(Section):
+    """256 byte values and four chat tokens."""
+
+    kind: Literal["byte"]
+    corpus: Annotated[Literal["data/no-input.md"], "what DVC watches: bytes need no text to train on"]
+
+
+class SentencePiece(Section):
+    """Pieces trained on train rows; every byte and the four chat tokens are in it too."""
+
+    kind: Literal["sentencepiece"]
+    corpus: Annotated[Literal["cache/split"], "what DVC watches: the splits, and through them the texts"]
+    vocab_size: Annotated[VocabSize, "pieces, bytes and chat tokens together"]
+    sample_bytes: Annotated[Count, "text to train on, at the most"]
+    seed: Annotated[Seed, "of the choice of that text"]
+
+
+class Shard(Section):
+    shard_bytes: Annotated[int, Ge(2), MultipleOf(2), INT64, "size of a shard file"]
+
+
+class ModelSection(Section):
+    def config(self, *, V: int) -> ModelConfig:
+        return ModelConfig(V=V, **self.model_dump())
+
+
+if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's way to hand them on
+
+    class _Section:
+        model_dump: Callable[..., dict[str, Any]]
+
+    class Model(_Section, ModelConfig):
+        config: Callable[..., ModelConfig]
+
+    class Schedule(_Section, TrainConfig): ...
+
+    class Spans(_Section, SpanRules): ...
+
+    Pretraining = Schedule
+    FineTuning = Schedule
+else:
+    Model = section(ModelConfig, without={"V"}, base=ModelSection)  # V is the tokenizer's
+    _MIX = {"p_train", "p_val"}  # tables of their own
+    Pretraining = section(TrainConfig, without=_MIX)
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"})
+    Schedule = section(TrainConfig, without=_MIX | {"document_mask", "eval_steps"})  # splice validates on a fixed grid
+    Spans = section(SpanRules, without={"S"})
+
+
+class Eval(Section):
+    B: Annotated[Count, "rows scored at once"]
+    max_tokens: Annotated[Budget, "held-out tokens scored of a source, spread evenly; null: all"]
+    prompts: Annotated[Texts, "first words of the samples in metrics/samples.md"]
+    questions: Annotated[Texts, "what the fine-tuned model is asked there"]
+    max_new_tokens: Annotated[Count, "the longest sample, in tokens"]
+    temperature: Annotated[float, Ge(0), "of sampling; 0 always takes the likeliest token"]
+    top_k: Annotated[Budget, "samples are drawn from so many of the likeliest tokens; null: from all"]
+    seed: Annotated[Seed, "of the samples"]
+
+
+class Splice(Section):
+    dataset_name: Annotated[str, "source of the documents to learn by heart"]
+    num_docs: Annotated[Count, "documents"]
+    min_doc_length: Annotated[Budget, "shortest document to choose, in tokens"]
+    max_doc_length: Annotated[Budget, "longest document to choose, in tokens"]
+    doc_select_mode: Annotated[SelectMode, "which of those of allowed length"]
+    doc_index: Annotated[Annotated[int, Ge(0), INT64] | None, "one document by number, for num_docs: 1"]
+    strict_num_docs: Annotated[bool, "false fills up with the longest where too few are of that length"]
+    restrict_to_training_subset: Annotated[
+        bool, "true: only documents that pretraining draws from, within the source's shard.max_train_tokens"
+    ]
+    spans: Spans
+    balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"]
+    balance_tau: Annotated[float, "the power in by_temperature"]
+    epoch_length: Annotated[Budget, "examples an epoch; null: every span once"]
+    shuffle: Annotated[bool, "another order in every epoch"]
+    train: Schedule
+
+
+class Memorize(Section):
+    """P(z): how likely the rest of a window is, word for word, given its first tokens."""
+
+    chunk_size: Annotated[int, Ge(2), INT64, "tokens of a window; at most model.T"]
+    prompt_tokens: Annotated[Count, "of these, the first are given; fewer than chunk_size"]
+    cursor_inc_tokens: Annotated[Count, "tokens from one window to the next"]
+    top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
+    B: Annotated[Count, "windows scored at once"]
+
+
+class Runtime(Section):
+    """How a run is executed: beyond rounding, never what comes out."""
+
+    device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
+    hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
+    threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
+    nproc: Annotated[Count, "processes that train together; several GPUs need as many"]
+    compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
+    micro_batch_tokens: Annotated[
+        Budget, "gradient accumulation: most tokens through the model at once; null: the whole batch"
+    ]
+    deterministic: Annotated[bool, "on a GPU, equal runs to the bit; costs 6% of a step where T is above 256"]
+    log_every: Annotated[Count, "steps between lines of the log"]
+    checkpoint_every: Annotated[Count, "steps between checkpoints that an interrupted training goes on from"]
+
+
+Weights = dict[str, float]
+
+
+class Params(Section):
+    model_config = ConfigDict(allow_inf_nan=True)  # of weights, which a rule of their own looks at
+
+    sources: dict[str, Source]
+    chats: dict[str, ChatSource]
+    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
+    shard: Shard
+    p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
+    p_val: Annotated[Weights, "what the loss during training is validated on"]
+    p_sft: Annotated[Weights, "how often a fine-tuning row comes from each source of chats"]
+    model: Model
+    train: Pretraining
+    sft: FineTuning
+    eval: Eval
+    splice: Splice
+    memorize: Memorize
+    runtime: Runtime
+
+
+def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters in a file, and the plain mapping they came from."""
+    if not file.is_file():
+        raise ValueError(f"there is no {file} here: run this in the project's folder")
+    return parse_params(read_text(file), name=str(file))
+
+
+def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, dict[str, Any]]:
+    """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
+    try:
+        raw, repeated = parse_with_repeats(text, name=name)
+    except ValueError as error:
+        raise ParamsError([Problem((), str(error))], {}) from error
+    if not isinstance(raw, dict):
+        sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
+        raise ParamsError([Problem((), sentence)], {})
+    problems = [Problem(("",), repeat) for repeat in repeated]  # at no key that another reader would miss
+    params: Params | None = None
+    try:
+        params = Params.model_validate(raw)
+    except ValidationError as error:
+        problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
+    problems += disagreements(raw, name=name, wrong=[problem.path for problem in problems])
+    if params is None or problems:
+        raise ParamsError(problems, raw)
+    return params, raw
+
+
+if __name__ == "__main__":  # docs/parameters.md
+    from niels_gpt.pipeline.reference import list_parameters
+
+    print(list_parameters(Params, read_params(layout.PRESETS / "sample.yaml")[1]), end="")

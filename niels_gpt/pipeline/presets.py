@@ -1,0 +1,126 @@
+"""Sets of parameters in presets/, written into params.yaml without losing what a person wrote around the values.
+
+`sample` is whole; the others say what differs from it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+
+_TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
+
+
+def complete_preset(preset: str, *, sample: str) -> str:
+    """The whole set that a preset stands for: the sample with its values.
+
+    A table of sources or weights has the names of the preset, and no others; a section of another kind (a tokenizer's)
+    is taken whole; of everything else, what the preset does not say is the sample's.
+    """
+    yaml = _yaml()
+    whole, values = yaml.load(sample), yaml.load(preset)
+    if not isinstance(values, dict):
+        return preset
+    _overlay(whole, values, tables=_TABLES)
+    return _dumped(yaml, whole)
+
+
+def apply_preset(current: str, preset: str) -> str:
+    """`current` with the values of a whole preset. Where a section has the preset's keys its comments stay; where the
+    keys differ (another kind of tokenizer, other sources) the section comes whole from the preset, comments and all."""
+    yaml = _yaml()
+    target, wanted = yaml.load(current), yaml.load(preset)
+    if not isinstance(target, dict):
+        return preset
+    _update(target, wanted)
+    return _dumped(yaml, target)
+
+
+def _yaml() -> YAML:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.representer.add_representer(
+        type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    return yaml
+
+
+def _dumped(yaml: YAML, tree: Any) -> str:
+    out = io.StringIO()
+    yaml.dump(tree, out)
+    return out.getvalue()
+
+
+def _overlay(target: Any, values: Any, *, tables: Collection[str] = (), is_table: bool = False) -> None:
+    for key in [key for key in target if is_table and key not in values]:
+        del target[key]
+    for key, value in values.items():
+        old = target.get(key)
+        comment = _take_comment_after(old)
+        if isinstance(value, dict) and isinstance(old, dict) and _same_kind(old, value):
+            _overlay(old, value, is_table=key in tables)
+        else:
+            _replace(target, values, key)
+        _put_comment_after(target[key], comment)
+
+
+def _same_kind(old: Any, value: Any) -> bool:
+    return all(value.get(key, old.get(key)) == old.get(key) for key in ("kind", "by"))
+
+
+def _update(target: Any, wanted: Any) -> None:
+    for key in [key for key in target if key not in wanted]:
+        del target[key]
+    for key, value in wanted.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict) and set(value) == set(target[key]):
+            _update(target[key], value)
+        elif key not in target or target[key] != value or type(target[key]) is not type(value):
+            _replace(target, wanted, key)
+
+
+def _replace(target: Any, source: Any, key: Any) -> None:
+    """Take over a value; of a section also the comments at its head, and one line a key however it was written."""
+    target[key] = source[key]
+    if isinstance(source[key], dict):
+        _spread(source[key])
+        target.ca.items.pop(key, None)
+        if key in source.ca.items:
+            target.ca.items[key] = source.ca.items[key]
+
+
+def _spread(section: Any) -> None:
+    section.fa.set_block_style()
+    for value in section.values():
+        if isinstance(value, dict):
+            _spread(value)
+
+
+def _take_comment_after(node: Any) -> Any:
+    """What stands between a section and the next one: a blank line, the heading of the next."""
+    if not (isinstance(node, dict | list) and node):
+        return None
+    container, last = _last(node)
+    return container.ca.items.pop(last, None)
+
+
+def _put_comment_after(node: Any, comment: Any) -> None:
+    if comment and isinstance(node, dict | list) and node:
+        container, last = _last(node)
+        container.ca.items.setdefault(last, comment)
+
+
+def _last(node: Any) -> tuple[Any, Any]:
+    """Where the innermost last value of a section stands: in which mapping or list, and under which key."""
+    while True:
+        last = next(reversed(node)) if isinstance(node, dict) else len(node) - 1
+        if not (isinstance(node[last], dict | list) and node[last]):
+            return node, last
+        node = node[last]

@@ -1,0 +1,64 @@
+"""The list of all parameters, as markdown: what each may be, what the sample has, and what it does."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from niels_gpt.config import wanted
+from niels_gpt.pipeline.mistakes import members
+
+_HEAD = """# Parameters
+
+Every key of params.yaml, as `python -m niels_gpt.pipeline.params` prints it. `NAME` stands for a name of your own,
+`sample` for the value in presets/sample.yaml. What is not allowed is refused, by name, before anything runs;
+`niels-gpt check` tells all of it at once.
+"""
+_COLUMNS = "| parameter | allowed | sample | what it does |\n|---|---|---|---|\n"
+
+
+def list_parameters(shape: type[BaseModel], sample: dict[str, Any]) -> str:
+    """A table for every section, and one for every kind of a section that comes in several."""
+    tables: dict[str, list[str]] = {}
+    for name, field in shape.model_fields.items():
+        tables[f"## {name}"] = []
+        _collect((name,), field, sample.get(name), title=f"## {name}", tables=tables)
+    return "\n".join([_HEAD, *(_table(title, rows) for title, rows in tables.items())])
+
+
+def _table(title: str, rows: list[str]) -> str:
+    if rows:
+        return f"{title}\n\n{_COLUMNS}{''.join(rows)}"
+    return f"{title}\n" if title.startswith("## ") else f"{title}\n\nNothing else.\n"
+
+
+def _collect(path: tuple[str, ...], field: FieldInfo, value: Any, *, title: str, tables: dict[str, list[str]]) -> None:
+    """Add a row for every parameter at or below a path to the table that it belongs to; `...` is no value."""
+    kinds = members(field.annotation)
+    if get_origin(kinds[0]) is dict:
+        path, value, kinds = (*path, "NAME"), ..., members(get_args(kinds[0])[1])
+    if not hasattr(kinds[0], "model_fields"):
+        tables[title].append(_row(path, field, value))
+        return
+    tag = str(field.discriminator) if field.discriminator else ""
+    for kind in kinds:
+        keys, values = kind.model_fields, value if isinstance(value, dict) else {}
+        if tag:
+            words = get_args(keys[tag].annotation)
+            title = f"### {'.'.join(path)} of {tag} {' or '.join(words)}"
+            values = values if values.get(tag) in words else {}
+            tables[title] = []
+        for key in keys:
+            if key != tag:
+                _collect((*path, key), keys[key], values.get(key, ...), title=title, tables=tables)
+
+
+def _row(path: tuple[str, ...], field: FieldInfo, value: Any) -> str:
+    kind = get_args(field.annotation)[1] if path[-1] == "NAME" else field.annotation
+    allowed = wanted(Annotated[(kind, *field.metadata)] if field.metadata else kind)
+    sample = "" if value is ... else f"`{json.dumps(value, ensure_ascii=False)}`"
+    notes = " ".join(note for note in field.metadata if isinstance(note, str))
+    return f"| `{'.'.join(path)}` | {allowed} | {sample} | {notes} |\n"

@@ -1,0 +1,85 @@
+"""Whether a run came out as the one that is committed: two dvc.lock files, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LAST_OF_THE_DATA = "mix"
+
+
+def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
+    """Sentences about the data and about what was trained on them; none where one of the runs did not get that far."""
+    stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
+    if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
+        return []
+    data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
+    trained = (set(stages) | set(others)) - data
+    other_data = _differing(data, stages, others)
+    return [
+        _told("data", other_data, _reason(data, stages, others) or "though all that goes into them is the same"),
+        _told(
+            "weights and their metrics",
+            _differing(trained, stages, others),
+            _reason(trained, stages, others)
+            or (
+                "since the data did not"
+                if other_data
+                else "as they must on another kind of CPU, which rounds otherwise"
+            ),
+        ),
+    ]
+
+
+def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The records of code are no data: they are what goes into the other stages from outside."""
+    return {name: stage for name, stage in stages.items() if name != "code"}
+
+
+def _told(what: str, differing: list[str], reason: str) -> str:
+    if not differing:
+        return f"The {what} came out as committed, byte for byte."
+    shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
+    return f"The {what} did not come out as committed, {reason}: {shown}."
+
+
+def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    ours, theirs = (_hashes(run, names, "outs") for run in (stages, others))
+    return sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
+
+
+def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Which stages were given something else; nothing, where none was."""
+    made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
+    changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
+    return f"since the parameters, code or text of {', '.join(changed)} are others" if changed else ""
+
+
+def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
+    """A stage and all those whose outputs it is made of."""
+    makers = {path: stage for stage in stages for path in _hashes(stages, {stage}, "outs")}
+    found, todo = set(), [name]
+    while todo:
+        stage = todo.pop()
+        if stage not in found:
+            found.add(stage)
+            deps = _hashes(stages, {stage}, "deps")
+            todo += [maker for path, maker in makers.items() if any(_within(path, dep) for dep in deps)]
+    return found
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether one of two paths is the other, or lies in it."""
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
+def _hashes(stages: Mapping[str, Any], names: set[str], kind: str) -> dict[str, str]:
+    entries = [entry for name in names for entry in (stages.get(name) or {}).get(kind, [])]
+    return {entry["path"]: entry.get("md5", "") for entry in entries}
+
+
+def _inputs(stages: Mapping[str, Any], name: str, made: set[str]) -> tuple[Any, dict[str, str]]:
+    """What goes into a stage from outside: parameters, code and text, not what another stage made."""
+    deps = _hashes(stages, {name}, "deps")
+    outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
+    return (stages.get(name) or {}).get("params"), outside

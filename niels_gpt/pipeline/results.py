@@ -1,0 +1,94 @@
+"""The JSON files that a run leaves, by shape: whole, or refused by name before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline import layout
+
+
+class Score(BaseModel):
+    nats: float
+    bits_per_byte: float
+    tokens: int
+
+
+class Drawn(BaseModel):
+    drawn: float
+
+
+class Trained(BaseModel):
+    parameters: int
+    tokens: int
+    mix: dict[str, Drawn]
+
+
+class File(BaseModel):
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Part(BaseModel):
+    tokens: int
+    shards: list[File]
+
+
+class MixedSource(BaseModel):
+    val_name: str
+    train: Part
+    val: Part
+
+
+class Mix(BaseModel):
+    vocab_size: int
+    sources: dict[str, MixedSource]
+
+
+class ChatSource(BaseModel):
+    val_name: str
+    folder: str
+    files: list[File]
+
+
+class ChatMix(BaseModel):
+    vocab_size: int
+    special_token_ids: dict[str, int]
+    sources: dict[str, ChatSource]
+
+
+class ModelFile(BaseModel):
+    T: int
+
+
+Scores = dict[str, dict[str, Score]]
+
+_WRITTEN: dict[Path, tuple[Any, str]] = {
+    layout.SCORES: (Scores, "dvc repro"),
+    layout.TRAINED: (Trained, "dvc repro curves@train"),
+    layout.MIX: (Mix, "dvc repro mix"),
+    layout.CHAT_MIX: (ChatMix, "dvc repro mix"),
+    layout.PRETRAINED / layout.CONFIG: (ModelFile, "dvc repro train"),
+}
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """One of the files above, as plain values; a ValueError names it where it is absent or not what it should be."""
+    shape, made_by = _WRITTEN[path]
+    if not path.is_file():
+        raise ValueError(f"there is no {path} yet: run `{made_by}` first")
+    try:
+        values: dict[str, Any] = json.loads(read_text(path))
+        TypeAdapter(shape).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise ValueError(f"{path} is damaged ({where}: {first['msg']}): delete it and run `{made_by}`") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run `{made_by}`") from error
+    return values

@@ -1,0 +1,152 @@
+"""Rules between values of params.yaml: what one says against another, found before anything runs.
+
+Where the library has a rule, it is asked. What needs torch to be asked (windows, processes) is compared here: a stage
+that only loads text does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from niels_gpt.config import ModelConfig
+from niels_gpt.data.mix import mix_probabilities
+from niels_gpt.pipeline.mistakes import Problem
+from niels_gpt.splice.selection import check_doc_index
+from niels_gpt.splice.spans import SpanRules
+
+_SOURCE_NAME = re.compile(r"[a-z0-9_]+")
+_SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts", "offset_jitter")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`refuse` raises a ValueError where the values at `of` do not go together; `at` is where that is told."""
+
+    at: str
+    of: tuple[str, ...]
+    refuse: Callable[..., object]
+
+
+def _check_prompt(prompt_tokens: int, chunk_size: int) -> None:
+    if prompt_tokens >= chunk_size:
+        raise ValueError(f"{prompt_tokens} must be less than chunk_size={chunk_size}")
+
+
+def _check_window(chunk_size: int, T: int) -> None:
+    if chunk_size > T:
+        raise ValueError(f"{chunk_size} must fit into model.T={T}")
+
+
+def _check_subset(restrict: bool, source: str, weights: dict[str, float]) -> None:
+    if restrict and weights.get(source) == 0:
+        raise ValueError(
+            f"it is true, but p_train.{source} is 0, so that the model is trained on nothing of it: give it a weight, "
+            "or set this to false"
+        )
+
+
+def _check_processes(nproc: int, B: int) -> None:
+    if nproc > B:
+        raise ValueError(f"{nproc} processes share B={B} rows a step: lower it, or raise B")
+
+
+RULES = (
+    Rule("model.H", ("model.C", "model.H"), lambda C, H: ModelConfig(C=C, H=H)),
+    Rule(
+        "splice.spans",
+        tuple(f"splice.spans.{key}" for key in _SPANS),
+        lambda *values: SpanRules(S=2, **dict(zip(_SPANS, values, strict=True))),
+    ),
+    Rule("splice.doc_index", ("splice.num_docs", "splice.doc_index"), check_doc_index),
+    Rule(
+        "splice.restrict_to_training_subset",
+        ("splice.restrict_to_training_subset", "splice.dataset_name", "p_train"),
+        _check_subset,
+    ),
+    Rule("memorize.prompt_tokens", ("memorize.prompt_tokens", "memorize.chunk_size"), _check_prompt),
+    Rule("memorize.chunk_size", ("memorize.chunk_size", "model.T"), _check_window),
+    *(
+        Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
+        for section in ("train", "sft", "splice.train")
+    ),
+)
+
+
+def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str, ...]]) -> list[Problem]:
+    """What is wrong between values. Of the raw mapping, so that a mistake elsewhere does not hide it; where a value is
+    wrong by itself (`wrong` has its path), no rule is asked about it."""
+    tables = {table: raw[table] if isinstance(raw.get(table), dict) else {} for table in ("sources", "chats")}
+    found = [*_bad_names(raw, tables), *_shared_val_names(tables), *_unknown_source(raw, tables["sources"])]
+    for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
+        weights, names = raw.get(table), list(map(str, tables[of]))
+        if isinstance(weights, dict) and names:
+            found += [((table,), text) for text in _bad_weights(weights, names, table, every=table != "p_val")]
+    found += _broken_rules(raw, wrong)
+    return [Problem(path, f"{name}: {text}") for path, text in found]
+
+
+_Found = Iterator[tuple[tuple[str, ...], str]]
+
+
+def _broken_rules(raw: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
+    for rule in RULES:
+        paths = [tuple(dotted.split(".")) for dotted in rule.of]
+        if any(bad[: len(path)] == path[: len(bad)] for bad in wrong for path in paths):
+            continue
+        try:
+            rule.refuse(*(_at(raw, *path) for path in paths))
+        except ValueError as error:
+            yield tuple(rule.at.split(".")), f"{rule.at}: {error}"
+
+
+def _bad_names(raw: dict[str, Any], tables: dict[str, dict[Any, Any]]) -> _Found:
+    names = {table: list(map(str, entries)) for table, entries in tables.items()}
+    for table, keys in names.items():
+        for key in keys:
+            if not _SOURCE_NAME.fullmatch(key):
+                yield (table, key), f"{table}: the name {key!r} must match [a-z0-9_]+: it becomes a folder and a stage"
+        if raw.get(table) == {}:
+            yield (table,), f"{table} is empty: it needs at least one"
+    for key in sorted(set(names["sources"]) & set(names["chats"])):
+        yield ("chats", key), f"{key!r} stands under sources and under chats: a name may be used once"
+
+
+def _shared_val_names(tables: dict[str, dict[Any, Any]]) -> _Found:
+    uses: dict[str, list[str]] = {}
+    for table, entries in tables.items():
+        for key, entry in entries.items():
+            if isinstance(val_name := _at(entry, "val_name"), str):
+                uses.setdefault(val_name, []).append(f"{table}.{key}")
+    for val_name, users in uses.items():
+        if len(users) > 1:
+            yield ("val_name",), f"val_name {val_name!r} is used by {' and '.join(users)}: each needs its own"
+
+
+def _unknown_source(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
+    learned = _at(raw, "splice", "dataset_name")
+    if isinstance(learned, str) and sources and learned not in sources:
+        known = sorted(map(str, sources))
+        yield ("splice",), f"splice.dataset_name is {learned!r}, which is no source; there are: {known}"
+
+
+def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool) -> Iterator[str]:
+    numbers = {str(key): w for key, w in weights.items() if isinstance(w, int | float) and not isinstance(w, bool)}
+    known = {key: weight for key, weight in numbers.items() if key in names}
+    # The check stops at what it finds first, and unknown names come first.
+    for part in (numbers, known) if known and known != numbers else (numbers,):
+        try:
+            mix_probabilities(part, names, name=table)
+        except ValueError as error:
+            yield str(error)
+    missing = sorted(set(names) - set(map(str, weights)))
+    if every and missing:
+        yield f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
+
+
+def _at(tree: Any, *path: str) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree

@@ -1,0 +1,117 @@
+"""Sections of params.yaml that say where text and chats come from, and what of them is held out.
+
+What a kind of source needs under `load` is read from its own module, so a new kind changes nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from annotated_types import MinLen
+from pydantic import Field, ValidationInfo, create_model, field_validator
+
+from niels_gpt.config import Count
+from niels_gpt.data.kinds import Kind, source_kinds
+from niels_gpt.data.split import Drawn
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.sections import Section, section
+
+_KERNELS = ("/dev", "/proc", "/sys")  # no text: what the kernel makes up
+
+
+def _load_section(kind: Kind) -> Any:
+    tag: Any = (Literal[kind.name], ...)
+    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag)
+
+
+def _load_sections(*, chats: bool) -> Any:
+    kinds = [kind for kind in source_kinds().values() if kind.holds_chats is chats]
+    return Union[tuple(map(_load_section, kinds))]  # noqa: UP007
+
+
+class GivenSplit(Section):
+    by: Literal["given"]
+
+
+if TYPE_CHECKING:
+    from typing import Any as ChatLoad
+    from typing import Any as Split
+    from typing import Any as TextLoad
+else:
+    TextLoad, ChatLoad = _load_sections(chats=False), _load_sections(chats=True)
+    Split = GivenSplit | create_model("DrawnSplit", __base__=section(Drawn), by=(Literal["document", "tree"], ...))
+
+
+class SourceShard(Section):
+    max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
+    max_val_tokens: Annotated[Count | None, "the same of what is held out"]
+
+    def tokens(self) -> int | None:
+        """Both budgets together; None where one of them takes all."""
+        budgets = (self.max_train_tokens, self.max_val_tokens)
+        return None if None in budgets else sum(budget or 0 for budget in budgets)
+
+
+class AnySource(Section):
+    input: Annotated[
+        str, MinLen(1), "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset"
+    ]
+    remote: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9_-]+$"), "where `dvc push` sends what is made of it: store (public) or private"
+    ]
+    val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$"), "name of its held-out text in metrics"]
+    load: Any
+    split: Annotated[Split, Field(discriminator="by")]
+
+    @property
+    def kind(self) -> Kind:
+        return source_kinds()[self.load.kind]
+
+    def settings(self) -> Any:
+        """What stands under `load`, as the kind's own dataclass."""
+        return _settings(self.load)
+
+    @field_validator("input")
+    @classmethod
+    def _holds_text(cls, written: str) -> str:
+        """DVC hashes all of an input, and the loader reads it: a path with the project in it has no end."""
+        if not written.isprintable():
+            raise ValueError("a path of printable characters is needed")
+        path, project = Path(os.path.realpath(written)), Path.cwd()
+        if path == project or path in project.parents:
+            raise ValueError("the project itself lies in there: put the text in a folder of its own")
+        if path.is_relative_to(project) and path.relative_to(project).parts[0] in layout.WRITTEN_HERE:
+            raise ValueError(
+                f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
+            )
+        if any(path.is_relative_to(place) for place in _KERNELS):
+            raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
+        return written
+
+    @field_validator("split")
+    @classmethod
+    def _fits_the_kind(cls, split: Any, info: ValidationInfo) -> Any:
+        load = info.data.get("load")
+        if load is None:  # was refused itself
+            return split
+        fitting = _settings(load).splits
+        if split.by not in fitting:
+            raise ValueError(
+                f"by: {split.by} does not go with this load of kind {load.kind}: use by: {' or by: '.join(fitting)}"
+            )
+        return split
+
+
+class Source(AnySource):
+    load: Annotated[TextLoad, Field(discriminator="kind")]
+    shard: SourceShard
+
+
+class ChatSource(AnySource):
+    load: Annotated[ChatLoad, Field(discriminator="kind")]
+
+
+def _settings(load: Any) -> Any:
+    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind"}))

@@ -1,0 +1,104 @@
+"""What the training stages share: from a task to a folder with the model and its history, in one process or more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.config import Renderer, TrainConfig, to_dict
+from niels_gpt.files.atomic import write_json
+from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Schedule
+from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.history import History
+from niels_gpt.train.log import RunLog
+from niels_gpt.train.loop import Hooks
+from niels_gpt.train.ranks import joined_ranks
+from niels_gpt.train.run import run_training
+from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.task import Task
+
+
+def train_config(settings: Schedule, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
+    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump())
+
+
+def trained_by_ranks(stage: Stage) -> bool:
+    """With runtime.nproc above 1: start so many processes of this stage, of which the first writes everything."""
+    nproc = stage.params.runtime.nproc
+    if nproc == 1 or "RANK" in os.environ:
+        return False
+    threads = str(stage.params.runtime.threads or max(1, (os.cpu_count() or 1) // nproc))
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "-m", f"stages.{stage.name}"]
+    done = subprocess.run([sys.executable, *launch], env={**os.environ, "OMP_NUM_THREADS": threads}, check=False)
+    if done.returncode:
+        raise RuntimeError(f"one of {nproc} processes failed; what it said stands above")
+    return True
+
+
+def train_and_write(
+    stage: Stage,
+    model: GPT,
+    task: Task,
+    cfg: TrainConfig,
+    *,
+    device: str,
+    out: Path,
+    renderer: Renderer = "transcript",
+) -> bool:
+    """Train, or resume training; then write `out`. `renderer`: how chats are to be put to this model.
+
+    False in a process that only helps: of several data-parallel ranks, the first one writes.
+    """
+    runtime = stage.params.runtime
+    folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
+    log = project_root() / layout.LOGS / f"{stage.name}.jsonl"
+    decode = load_tokenizer(layout.TOKENIZER).decode
+    with joined_ranks(device) as ranks:
+        execution = Execution(
+            device=device,
+            compile=runtime.compile,
+            micro_batch_tokens=runtime.micro_batch_tokens,
+            deterministic=runtime.deterministic,
+            ranks=ranks,
+            say=stage.say if ranks.first else lambda text: None,
+        )
+        if ranks.first:
+            among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
+            stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * task.T:,} tokens a step")
+            stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
+        hooks = Hooks(
+            report=RunLog(log, total_steps=cfg.total_steps, decode=decode),
+            log_every=runtime.log_every,
+            checkpoint_every=runtime.checkpoint_every,
+        )
+        run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=stage.name)
+    if run.step < cfg.total_steps:
+        if ranks.first:
+            stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
+        sys.exit(130)
+    if not ranks.first:
+        return False
+    _write_model(stage.out(out), model, run, renderer=renderer)
+    history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
+    history.write(stage.out(out) / layout.HISTORY)
+    RunFolder(folder).finish()
+    return True
+
+
+def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:
+    """The weights at the end and at the lowest validation loss, without optimizer state, and config.json, which also
+    names the renderer."""
+    assert run.best_model is not None, "a finished run has been validated"
+    assert run.best_step is not None
+    save_checkpoint(folder / layout.LAST, model, None, run.step, to_dict(model.cfg))
+    model.load_state_dict(run.best_model)
+    save_checkpoint(folder / layout.BEST, model, None, run.best_step, to_dict(model.cfg))
+    write_json(folder / layout.CONFIG, {**to_dict(model.cfg), "renderer": renderer})

@@ -1,0 +1,64 @@
+"""Metrics and learning curves of a finished run, from its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from niels_gpt.lr_schedule import scheduled_lr
+from niels_gpt.train.history import History
+
+_CURVE_POINTS = 200
+
+
+def summarise(run: History) -> dict[str, Any]:
+    """The metrics of a run. `p` is the probability a source was drawn with, `drawn` the share that came of it."""
+    rows, steps = sum(run.drawn_rows.values()), len(run.losses)
+    return {
+        "steps": steps,
+        "tokens": steps * run.cfg.B * run.T,
+        "parameters": run.parameters,
+        "loss": _mean(run.losses[-max(1, steps // _CURVE_POINTS) :]),
+        "val_loss": run.validations[-1]["val_loss"],
+        "best_val_loss": run.best_val_loss,
+        "best_step": run.best_step,
+        "mix": {
+            name: {"p": p, "rows": run.drawn_rows[name], "drawn": run.drawn_rows[name] / rows}
+            for name, p in run.cfg.p_train.items()
+        },
+    }
+
+
+def loss_curve(run: History) -> list[dict[str, float]]:
+    """At most ~200 points, each the mean loss since the one before it, with the learning rate there."""
+    cfg, steps = run.cfg, len(run.losses)
+    every = max(1, cfg.total_steps // _CURVE_POINTS)
+    return [
+        {
+            "step": min(first + every, steps),
+            "loss": _mean(run.losses[first : first + every]),
+            "lr": scheduled_lr(cfg, min(first + every, steps) - 1),
+        }
+        for first in range(0, steps, every)
+    ]
+
+
+def validations_by_source(run: History) -> list[dict[str, float | str]]:
+    """Every validation of every source as a row of its own."""
+    return [
+        {"step": row["step"], "source": name, "loss": loss}
+        for row in run.validations
+        for name, loss in row.items()
+        if name not in ("step", "val_loss")
+    ]
+
+
+def mix_shares(run: History) -> list[dict[str, float | str]]:
+    """What the mix asked for and what was drawn, a row each."""
+    rows = sum(run.drawn_rows.values())
+    shares = {"asked": run.cfg.p_train, "drawn": {name: count / rows for name, count in run.drawn_rows.items()}}
+    return [{"mix": what, "source": name, "share": share} for what, t in shares.items() for name, share in t.items()]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

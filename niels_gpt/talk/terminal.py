@@ -1,0 +1,81 @@
+"""A chat in the terminal. Ctrl-C ends the answer, not the program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.generate import Sampling
+from niels_gpt.rng import derive_seed
+from niels_gpt.talk.talker import Talker
+
+HELP = "/reset forgets the chat, /system TEXT sets who is speaking, /save FILE writes the chat, /quit or Ctrl-D ends"
+
+
+class Conversation:
+    """What has been said, and the commands that begin with a slash."""
+
+    def __init__(self, talker: Talker, *, sampling: Sampling, max_new_tokens: int, seed: int) -> None:
+        self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
+        self.messages: list[dict[str, str]] = []
+
+    def command(self, line: str) -> str:
+        """Do what a line that begins with a slash says; what to show for it."""
+        word, _, rest = line.partition(" ")
+        match word:
+            case "/reset":
+                self.messages = [m for m in self.messages if m["role"] == "system"]
+                return "forgotten"
+            case "/system" if rest.strip():
+                others = [m for m in self.messages if m["role"] != "system"]
+                self.messages = [{"role": "system", "content": rest.strip()}, *others]
+                return "so be it"
+            case "/save" if rest.strip():
+                with atomic_path(Path(rest.strip())) as temporary:
+                    temporary.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n", "utf-8")
+                return f"saved to {rest.strip()}, a line that `kind: chat` reads"
+        return HELP
+
+    def answer(self, question: str, *, show: Callable[[str], None]) -> None:
+        """Ask, and show the answer as it comes; an interrupt keeps what there is of it."""
+        self.messages.append({"role": "user", "content": question})
+        seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
+        try:
+            for piece in self._talker.reply(
+                self.messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed
+            ):
+                said += piece.text
+                show(piece.text)
+        except KeyboardInterrupt:
+            show(" [stopped]")
+        self.messages.append({"role": "assistant", "content": said.strip()})
+
+
+def converse(conversation: Conversation, *, read: Callable[[], str], show: Callable[[str], None]) -> None:
+    """Until the end of input or /quit."""
+    show(f"{HELP}\n")
+    while True:
+        try:
+            line = read()
+            line.encode("utf-8")  # bytes that no UTF-8 begins with come as half surrogate pairs, or not at all
+        except EOFError:
+            show("\n")
+            return
+        except UnicodeError:
+            show("that was not UTF-8 and went nowhere: set the terminal to UTF-8 and say it again\n")
+            continue
+        except KeyboardInterrupt:
+            show("\n(Ctrl-D or /quit ends)\n")
+            continue
+        if line.strip() in ("/quit", "/exit"):
+            return
+        if line.startswith("/"):
+            try:
+                show(conversation.command(line) + "\n")
+            except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+                show(f"that could not be written: {error}\n")
+        elif line.strip():
+            conversation.answer(line, show=show)
+            show("\n")

@@ -1,0 +1,78 @@
+"""Supervised fine-tuning (SFT): whole chats, loss on what the assistant says alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.config import TrainConfig
+from niels_gpt.eval.chats import mean_chat_loss
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.task import Batch, release
+
+
+@dataclass(frozen=True)
+class ChatTask:
+    """Whole chats of a mix of sources, loss on the assistant alone; validation on held-out chats, and beside it on the
+    text the model was pretrained on, so that forgetting shows."""
+
+    train: Mapping[str, SFTExampleDataset]
+    val: Mapping[str, SFTExampleDataset]
+    text: PretrainTask
+    cfg: TrainConfig
+    device: str
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(sorted(self.train))
+
+    @property
+    def T(self) -> int:
+        return self.text.T
+
+    def batch(self, n: int) -> Batch:
+        chosen = self._draw(n)
+        parts = [self.train[name].examples(rows) for name, rows in chosen.items() if len(rows)]
+        x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        release(self.train)
+        return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()})
+
+    def describe(self, n: int) -> str:
+        chosen = self._draw(n)
+        return "chats " + ", ".join(f"{name}[{row}]" for name, rows in chosen.items() for row in rows.tolist())
+
+    def prompt(self) -> list[int]:
+        """The first held-out chat, up to where the assistant begins to speak."""
+        x, _, y = self.val[min(self.val)].examples(np.array([0]))
+        first = int((y[0] != IGNORE_INDEX).nonzero()[0])
+        prompt: list[int] = x[0, : first + 1].tolist()
+        return prompt
+
+    def validate(self, model: GPT) -> dict[str, float]:
+        limit = self.cfg.eval_steps * self.cfg.B
+        losses = {
+            name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B)
+            for name, chats in self.val.items()
+        }
+        release(self.val)
+        text = self.text.validate(model)
+        text.pop("val_loss")
+        return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
+
+    def _draw(self, n: int) -> dict[str, np.ndarray]:
+        """Which examples of each source."""
+        generator = make_generator(derive_seed(self.cfg.seed, "chat batch", n))
+        p = torch.tensor([self.cfg.p_train[name] for name in self.sources], dtype=torch.float64)
+        choices = torch.multinomial(p, self.cfg.B, replacement=True, generator=generator)
+        counts = torch.bincount(choices, minlength=len(self.sources)).tolist()
+        return {
+            name: torch.randint(0, len(self.train[name]), (count,), generator=generator).numpy()
+            for name, count in zip(self.sources, counts, strict=True)
+        }

@@ -1,0 +1,48 @@
+"""The history of a finished run: losses, validations, samples, rows drawn. No times: equal runs give equal bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from niels_gpt.config import TrainConfig
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.damage import Damaged
+
+if TYPE_CHECKING:  # whoever reads a history needs no model
+    from niels_gpt.train.state import RunState
+
+
+@dataclass(frozen=True)
+class History:
+    """What learning curves and metrics are made from."""
+
+    cfg: TrainConfig
+    T: int  # tokens of a row
+    parameters: int
+    losses: list[float]  # one a step
+    validations: list[dict[str, float]]
+    best_val_loss: float | None
+    best_step: int | None
+    drawn_rows: dict[str, int]
+    samples: list[dict[str, Any]]  # one a validation: step, length of the prompt, ids
+
+    @classmethod
+    def of(cls, run: RunState, cfg: TrainConfig, *, T: int, parameters: int) -> History:
+        record = {field.name: vars(run)[field.name] for field in fields(cls) if field.name in vars(run)}
+        return cls(cfg=cfg, T=T, parameters=parameters, **record)
+
+    def write(self, path: Path) -> None:
+        """As JSON, in which every number reads back as it was; the order of sources is that of the run."""
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> History:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{**values, "cfg": TrainConfig(**values["cfg"])})
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise Damaged(path, f"is not the history of a run ({error})") from error

@@ -1,0 +1,85 @@
+"""Pretraining: random windows of a mix of token streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, split_targets
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.config import TrainConfig
+from niels_gpt.eval.held_out import evaluate
+from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.train.task import Batch, release
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: T+1 ids, the window of the source that they are."""
+
+    source: str
+    window: int
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class PretrainTask:
+    """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows.
+    Where a stream knows its documents, an attention mask keeps those of one window apart."""
+
+    train: Mapping[str, TokenStream]
+    val: Mapping[str, TokenStream]
+    cfg: TrainConfig
+    T: int
+    device: str
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(sorted(self.train))
+
+    def batch(self, n: int) -> Batch:
+        draw = self._draw(n)
+        x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
+        segments = gather_segments(self.train, draw, T=self.T)
+        release(self.train)
+        return Batch.of(x, y, draw.counts(), segment_ids=segments)
+
+    def rows(self, n: int) -> list[Row]:
+        """The rows of batch n, each with where it comes from."""
+        draw = self._draw(n)
+        ids = gather_rows(self.train, draw, T=self.T).tolist()
+        return [Row(source, window, row) for (source, window), row in zip(_places(draw), ids, strict=True)]
+
+    def describe(self, n: int) -> str:
+        return "windows " + ", ".join(f"{source}[{window}]" for source, window in _places(self._draw(n)))
+
+    def prompt(self) -> list[int]:
+        """The first tokens of the first validation source."""
+        stream = self.val[min(self.val)]
+        window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
+        return window[: max(1, self.T // 8)]
+
+    def validate(self, model: GPT) -> dict[str, float]:
+        losses = evaluate(
+            model,
+            self.val,
+            eval_steps=self.cfg.eval_steps,
+            B=self.cfg.B,
+            T=self.T,
+            device=self.device,
+            generator=make_generator(derive_seed(self.cfg.seed, "validation")),
+        )
+        release(self.val)
+        return {"val_loss": sum(self.cfg.p_val[name] * loss for name, loss in losses.items()), **losses}
+
+    def _draw(self, n: int) -> Draw:
+        generator = make_generator(derive_seed(self.cfg.seed, "batch", n))
+        return draw_rows(self.train, p=self.cfg.p_train, B=self.cfg.B, T=self.T, generator=generator)
+
+
+def _places(draw: Draw) -> list[tuple[str, int]]:
+    """(source, window) of every row."""
+    return [(draw.names[i], window) for i, window in zip(draw.choices.tolist(), draw.windows.tolist(), strict=True)]

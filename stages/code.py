@@ -1,0 +1,22 @@
+"""code: what the code of each stage says, without comments and docstrings; the stages depend on this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.code import describe_code
+from niels_gpt.pipeline.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    out = stage.out(layout.CODE)
+    described = describe_code(Path())
+    for name, files in described.items():
+        write_json(out / f"{name}.json", files)
+    stage.say(f"{len({file for files in described.values() for file in files})} modules -> {layout.CODE}")
+
+
+if __name__ == "__main__":
+    run_stage("code", main)

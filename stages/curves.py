@@ -1,0 +1,34 @@
+"""curves: metrics, learning curves and samples of a trained model, from the history in its folder."""
+
+from __future__ import annotations
+
+from niels_gpt.cache.integrity import described_by
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
+from niels_gpt.report.samples import format_samples
+from niels_gpt.report.tsv import write_tsv
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.history import History
+
+
+def main(stage: Stage) -> None:
+    path = layout.MODEL_OF[stage.key] / layout.HISTORY
+    run, tokenizer = History.read(path), load_tokenizer(layout.TOKENIZER)
+    metrics = f"{layout.METRICS}/{stage.key}"
+    with described_by(path):
+        summary = summarise(run)
+        write_json(stage.out(f"{metrics}.json"), summary)
+        write_tsv(stage.out(f"{metrics}.tsv"), loss_curve(run))
+        write_tsv(stage.out(f"{metrics}_val.tsv"), run.validations)
+        write_tsv(stage.out(f"{metrics}_sources.tsv"), validations_by_source(run))
+        write_tsv(stage.out(f"{metrics}_mix.tsv"), mix_shares(run))
+        samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
+        page = format_samples({"What the model wrote at each validation": samples})
+        stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
+    stage.say(f"{summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}")
+
+
+if __name__ == "__main__":
+    run_stage("curves", main)

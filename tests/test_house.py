@@ -1,0 +1,85 @@
+"""The house: which room may know what, and that the pages about it are true."""
+
+from __future__ import annotations
+
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.code import imported_files
+from niels_gpt.pipeline.yaml12 import parse_yaml
+from scripts.architecture import PAGE, draw, with_drawing
+from tests.conftest import ROOT
+
+FILES = sorted(path for top in ("niels_gpt", "stages") for path in (ROOT / top).rglob("*.py"))
+LIBRARY = [path for path in FILES if path.is_relative_to(ROOT / "niels_gpt") and "pipeline" not in path.parts]
+PRESCRIBED = "config rng device chat_format chat_template batching streams lr_schedule checkpoint generate"
+DAG_PATHS = {path for path in vars(layout).values() if isinstance(path, Path)}
+TOPS = {path.parts[0] for path in DAG_PATHS if not path.suffix or path.parts[1:]} - {layout.PRESETS.name}
+FOREIGN = re.compile(rf"(?<!\.)\b(?:dvc|DVC)\b|params\.yaml|(?<![\w/])(?:{'|'.join(TOPS)})/")
+ROOMS = "pipeline files data tokenizer cache model train eval report splice talk"
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_top_holds_eleven_rooms_and_the_prescribed_names() -> None:
+    entries = {path.name for path in (ROOT / "niels_gpt").iterdir() if path.name != "__pycache__"}
+    assert entries == {"__init__.py", *ROOMS.split(), *(f"{module}.py" for module in PRESCRIBED.split())}
+    assert len(entries) <= 22
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_no_file_has_more_than_400_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_the_library_knows_neither_dvc_nor_the_pipeline_nor_its_paths(path: Path) -> None:
+    """By import, or by name in a string or a comment."""
+    rooms = {name(file).split("/")[1] for file in imported_files(path, ROOT)}
+    assert "pipeline" not in rooms
+    assert not [file for file in imported_files(path, ROOT) if name(file).startswith("stages/")]
+    with path.open("rb") as f:
+        texts = [t.string for t in tokenize.tokenize(f.readline) if t.type in (tokenize.STRING, tokenize.COMMENT)]
+    assert [text for text in texts if FOREIGN.search(text)] == []
+
+
+def test_the_layout_is_that_of_dvc_yaml() -> None:
+    outs: set[str] = set()
+    for stage in parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"].values():
+        declared = stage.get("do", stage)
+        for kind in ("outs", "metrics", "plots"):
+            outs |= {out if isinstance(out, str) else next(iter(out)) for out in declared.get(kind, [])}
+    folders = {out.split("/${key}")[0] for out in outs if not out.startswith("metrics/")}
+    ours = {str(path) for path in DAG_PATHS if path.parts[0] in ("cache", "models") and path != layout.MODELS}
+    assert folders == ours
+    assert {str(path) for path in DAG_PATHS if path.parts[0] == "metrics" and path != layout.METRICS} <= {
+        out.replace("${key}", "train") for out in outs
+    }
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Beside the packages that a module lies in, which an import of it passes through."""
+    around = {path: {folder / "__init__.py" for folder in path.parents} for path in FILES}
+    graph = {path: set(imported_files(path, ROOT)) - {path} - around[path] for path in FILES}
+    done: set[Path] = set()
+
+    def visit(path: Path, above: tuple[Path, ...]) -> None:
+        assert path not in above, " -> ".join(map(name, (*above, path)))
+        if path not in done:
+            for other in graph[path]:
+                visit(other, (*above, path))
+            done.add(path)
+
+    for path in FILES:
+        visit(path, ())
+
+
+def test_the_picture_in_the_architecture_page_is_that_of_the_imports() -> None:
+    page = (ROOT / PAGE).read_text()
+    assert page == with_drawing(page, draw(ROOT)), "python -m scripts.architecture draws it anew"

@@ -1,0 +1,113 @@
+"""A kind of source is one file: its settings, its loader, the splits that fit it, and a fingerprint of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.data.kinds import source_kinds
+from niels_gpt.pipeline import code
+from tests.conftest import ROOT, TINY, with_values
+
+TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
+CHATS = {"chat", "dolly", "oasst1"}
+FILES = code.source_kinds(ROOT)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The code alone, to be changed."""
+    for name in ("niels_gpt", "stages"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_every_kind_is_found_by_what_it_calls_itself() -> None:
+    assert {name for name, kind in source_kinds().items() if kind.holds_chats} == CHATS
+    assert set(source_kinds()) == TEXTS | CHATS
+    assert {name: f"niels_gpt/data/{name}.py" for name in sorted(TEXTS | CHATS)} == FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_has_a_place_in_the_page(name: str) -> None:
+    assert re.search(rf"\bkind: {name}\b|`{name}`", (ROOT / "docs/your-own-text.md").read_text())
+
+
+def test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone(project: Path) -> None:
+    before = code.describe_code(project)
+    for name, file in FILES.items():
+        text = (project / file).read_text()
+        (project / file).write_text(text + "\nADDED = 1\n")
+        after = {f"load/{kind}": code.code_of("load", project, kind=kind) for kind in FILES}
+        assert [load for load in after if after[load] != before[load]] == [f"load/{name}"]
+        changed = {path for path, digest in after[f"load/{name}"].items() if before[f"load/{name}"].get(path) != digest}
+        assert changed == {file}
+        (project / file).write_text(text)
+    for file in FILES.values():
+        (project / file).write_text((project / file).read_text() + "\nADDED = 1\n")
+    after = code.describe_code(project)
+    assert [key for key in after if after[key] != before[key]] == [f"load/{name}" for name in FILES]
+
+
+def test_a_loader_of_files_does_not_rest_on_the_hub() -> None:
+    for name in FILES:
+        reads_hub = "niels_gpt/data/hub.py" in code.code_of("load", ROOT, kind=name)
+        assert reads_hub == (name in {"dolly", "fineweb_edu", "gutenberg", "oasst1", "wikitext"}), name
+
+
+POEMS = """
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from niels_gpt.data.types import Document
+
+KIND = "poem"
+
+
+@dataclass(frozen=True)
+class Settings:
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+    verses: Annotated[int, Ge(1), "verses read at most"]
+
+
+def documents(settings, request):
+    for i, verse in enumerate(open(request.path).read().split("\\n\\n")[: settings.verses]):
+        yield Document(id=str(i), text=verse)
+"""
+LOAD = """
+from pathlib import Path
+from niels_gpt.data.documents import read_column
+from niels_gpt.pipeline.params import read_params
+from niels_gpt.pipeline.stage import Inputs, Stage
+from stages import load
+stage = Stage(name="load", key="roam", params=read_params()[0], inputs=Inputs({}, {}))
+load.main(stage)
+(out,) = stage._outs.values()
+print(read_column(out, "text"), (out / "source.json").read_text())
+"""
+
+
+def test_a_new_kind_is_one_file(project: Path) -> None:
+    (project / "niels_gpt/data/poem.py").write_text(POEMS)
+    (project / "poems.txt").write_text("one\n\ntwo\n\nthree")
+
+    def load(verses: int) -> subprocess.CompletedProcess[str]:
+        values = {"sources.roam.input": "poems.txt", "sources.roam.load": {"kind": "poem", "verses": verses}}
+        text = (ROOT / "presets/sample.yaml").read_text()
+        (project / "params.yaml").write_text(with_values(text, TINY | values))
+        return subprocess.run(
+            [sys.executable, "-c", LOAD], cwd=project, env={}, capture_output=True, text=True, timeout=600, check=False
+        )
+
+    done = load(2)
+    assert "['one', 'two']" in done.stdout, done.stderr
+    assert '"kind": "poem"' in done.stdout
+    assert "sources.roam.load.verses is 0: input should be greater than or equal to 1" in load(0).stderr
+    assert "load/poem" in code.describe_code(project)
