@@ -211,6 +211,11 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
         browser.close()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test first: taken last, it would keep one of two test processes waiting for minutes."""
+    items.sort(key=lambda item: not item.name.startswith("test_a_script_of_the_readmes"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Whoever wants more takes them: on a busy machine threads wait for one another longer than a tiny model takes."""
