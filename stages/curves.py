@@ -7,10 +7,10 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
+from niels_gpt.report.history import History
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.tsv import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.history import History
 
 
 def main(stage: Stage) -> None:

@@ -37,7 +37,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["load", "tokenizer", "tokenize", "shard", "mix"])
+@pytest.mark.parametrize("stage", ["load", "split", "tokenizer", "tokenize", "shard", "mix", "curves", "code"])
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr

@@ -33,11 +33,11 @@ from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.model.loss import summed_loss
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.report.history import History
 from niels_gpt.rng import set_seed
 from niels_gpt.train import loop, meter, run, thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
-from niels_gpt.train.history import History
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
 from niels_gpt.train.optimizer import Muon, build_optimizers, orthogonal, set_lr

@@ -24,12 +24,12 @@ from niels_gpt.files.pages import release_pages
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
+from niels_gpt.report.history import History
 from niels_gpt.report.tsv import read_tsv, write_tsv
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.history import History
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport

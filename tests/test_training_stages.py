@@ -31,10 +31,10 @@ from niels_gpt.pipeline import training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.report.history import History
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.train.history import History
 from niels_gpt.train.pretraining import PretrainTask
 from stages import curves, mix, sft, shard, tokenizer, train
 from stages import eval as eval_stage

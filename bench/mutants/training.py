@@ -503,7 +503,7 @@ FAULTS = (
     ),
     Fault(
         "sources of a history in alphabetical order",
-        "niels_gpt/train/history.py",
+        "niels_gpt/report/history.py",
         "json.dumps(asdict(self))",
         "json.dumps(asdict(self), sort_keys=True)",
         _HISTORY,

@@ -15,9 +15,9 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Schedule
 from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.report.history import History
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.history import History
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks
 from niels_gpt.train.ranks import joined_ranks

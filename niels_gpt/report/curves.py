@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.lr_schedule import scheduled_lr
-from niels_gpt.train.history import History
+from niels_gpt.report.history import History
 
 _CURVE_POINTS = 200
 
