@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
@@ -10,18 +11,18 @@ from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
-from niels_gpt.eval.chats import generate_reply, score_chats
+from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.held_out import Score, score_stream
+from niels_gpt.eval.samples import Sampler
 from niels_gpt.files.atomic import write_json
-from niels_gpt.generate import Sampling, generate
-from niels_gpt.model.gpt import GPT
+from niels_gpt.generate import Sampling
+from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
 from niels_gpt.report.tsv import read_tsv
-from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer import load_tokenizer
 
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
@@ -42,48 +43,27 @@ def main(stage: Stage) -> None:
     chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
     check_lengths({"val": streams}, T=T)
-    token_bytes, B, limit = tokenizer.token_bytes(), settings.B, settings.max_tokens
 
-    def score_texts(model: GPT) -> dict[str, Score]:
-        return {
-            name: score_stream(model, stream, token_bytes=token_bytes, T=T, B=B, device=device, max_tokens=limit)
-            for name, stream in streams.items()
-        }
-
-    answers = {
-        chats.val_names[name]: score_chats(tuned, examples, token_bytes=token_bytes, B=B, max_tokens=limit)
-        for name, examples in chats.val.items()
+    how: dict[str, Any] = {"token_bytes": tokenizer.token_bytes(), "B": settings.B, "max_tokens": settings.max_tokens}
+    tables: dict[str, dict[str, Score]] = {
+        model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
+        for model_name, model in {"pretrain": pretrained, "sft": tuned}.items()
     }
-    tables = {"pretrain": score_texts(pretrained), "sft": {**score_texts(tuned), **answers}}
+    for name, examples in chats.val.items():
+        tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
     scores = {model: {name: vars(score) for name, score in table.items()} for model, table in tables.items()}
     write_json(stage.out(layout.SCORES), scores)
 
-    written, said = [], []
-    for i, prompt in enumerate(settings.prompts):
-        text = generate(
-            pretrained,
-            prompt,
-            max_new_tokens=settings.max_new_tokens,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            tokenizer=tokenizer,
-            generator=make_generator(derive_seed(settings.seed, "sample", i)),
-        )
-        written.append((prompt, text))
-    for i, question in enumerate(settings.questions):
-        reply = generate_reply(
-            tuned,
-            [{"role": "user", "content": question}],
-            tokenizer,
-            max_new_tokens=settings.max_new_tokens,
-            sampling=Sampling(settings.temperature, settings.top_k),
-            generator=make_generator(derive_seed(settings.seed, "reply", i)),
-        )
-        said.append((question, reply))
-    samples = {"The pretrained model goes on": written, "The fine-tuned model answers": said}
+    sampling = Sampling(settings.temperature, settings.top_k)
+    sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
+    samples = {
+        "The pretrained model goes on": sampler.texts(pretrained, settings.prompts),
+        "The fine-tuned model answers": sampler.replies(tuned, settings.questions),
+    }
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
     report = render_report(
         trainings=[read_training(name) for name in ("train", "sft")],
+        flops_per_token=flops_per_token(pretrained.cfg),
         mix=read_meta(layout.MIX),
         chat_mix=read_meta(layout.CHAT_MIX),
         scores=scores,

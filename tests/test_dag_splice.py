@@ -22,6 +22,7 @@ from niels_gpt.pipeline.sources import SourceShard
 from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
+from niels_gpt.splice.plan import describe_plan
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from stages import memorize, splice
 from tests.conftest import Repo
@@ -102,7 +103,7 @@ def test_the_splice_stage_says_what_an_epoch_consists_of(
 def test_the_plan_names_what_is_not_trained_on_and_jitter_without_room() -> None:
     docs = [np.arange(n) for n in (200, 30, 1)]
     ds = MultiSpliceDocumentDataset(docs, S=8, pad_id=0, epoch_length=2, offset_jitter=3, balance_tau=2.0)
-    assert splice.describe_plan(ds.summary(), ["a", "b", "c"]) == [
+    assert describe_plan(ds.summary(), ["a", "b", "c"]) == [
         "a: 200 tokens, K=8, 193 starts (191 never visited), 2 examples an epoch",
         "b: 30 tokens, K=8, 23 starts (23 never visited), 0 examples an epoch",
         "b has no example in an epoch, and is not trained on: raise splice.epoch_length",
@@ -128,15 +129,11 @@ def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is
         settings = base.splice.model_copy(
             update={"restrict_to_training_subset": restricted, "min_doc_length": None, "num_docs": expected}
         )
-        store, asked = TokenStore("cache/tokens/notes"), params.model_copy(update={"splice": settings})
-        rows, _ = splice.choose(store, settings, trained_tokens=splice.tokens_trained_on(asked))
+        rows, _ = splice.choose(TokenStore("cache/tokens/notes"), settings)
         assert sorted(rows) == list(range(expected))
-    assert splice.tokens_trained_on(asked) == ends[3]
-    with pytest.raises(ValueError, match=r"p_train\.notes is 0: the model was trained on nothing of it"):
-        splice.tokens_trained_on(asked.model_copy(update={"p_train": {"notes": 0.0}}))
     Path("cache/mix.json").write_text('{"sources": {}}')
     with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('notes' is not in it\)"):
-        splice.tokens_trained_on(asked)
+        splice.choose(TokenStore("cache/tokens/notes"), settings)
 
 
 def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spliced: Callable[..., Params]) -> None:
@@ -177,7 +174,6 @@ def test_refusals_of_parameters_say_which(spliced: Callable[..., Params]) -> Non
     spans = notes_params().splice.spans
     for changes, message in (
         ({"spans": spans.model_copy(update={"alpha": 0.5})}, "alpha and suffix_starts exclude each other"),
-        ({"dataset_name": "nowhere"}, "splice.dataset_name is 'nowhere', not one of"),
         ({"min_doc_length": 10**9}, "only 0 of 3 documents match"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -48,6 +48,7 @@ def report(text: str) -> str:
     part = {"tokens": 7654321, "shards": shards}
     return render_report(
         trainings=[training(text, text), training(text, text)],
+        flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
         chat_mix={"sources": {text: {"files": shards}}},
         scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},

@@ -205,7 +205,8 @@ def test_pretraining_runs_no_code_of_chats_or_of_pages() -> None:
     foreign = {f"niels_gpt/{name}.py" for name in FOREIGN}
     assert all((ROOT / file).is_file() for file in foreign)
     assert not (code["train"] | code["splice"]) & foreign
-    assert not {file for files in code.values() for file in files if file.startswith(SHOWN)}
+    shown = {file for files in code.values() for file in files if file.startswith(SHOWN)}
+    assert shown == {"niels_gpt/report/history.py"}  # what a run leaves for them
 
 
 SHOWN = ("niels_gpt/report/", "niels_gpt/talk/")

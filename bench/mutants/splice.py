@@ -6,7 +6,7 @@ _DATASET, _SPANS = "niels_gpt/splice/dataset.py", "niels_gpt/splice/spans.py"
 _QUOTAS, _SELECTION = "niels_gpt/splice/quotas.py", "niels_gpt/splice/selection.py"
 _EXAMPLE, _TASK, _SHARDING = "niels_gpt/splice/example.py", "niels_gpt/splice/task.py", "niels_gpt/splice/sharding.py"
 _PZ, _PAGE = "niels_gpt/eval/memorization.py", "niels_gpt/report/memorization.py"
-_STAGE, _MEASURE = "stages/splice.py", "stages/memorize.py"
+_STAGE, _MEASURE, _PLANNED = "stages/splice.py", "stages/memorize.py", "niels_gpt/splice/plan.py"
 _T, _D = "tests/test_splice.py", "tests/test_dag_splice.py"
 _ENUMERATION, _LOOPS = f"{_T}::test_golden_enumeration", f"{_T}::test_pairs_by_number_are_those_of_plain_loops"
 _SELECT, _SUBSET = f"{_T}::test_golden_selection", f"{_T}::test_golden_subsets"
@@ -350,11 +350,21 @@ FAULTS = (
         "layout.PRETRAINED / layout.LAST",
         _SAID,
     ),
-    Fault("quotas unsaid", _STAGE, "{quota:,} examples an epoch", "{starts:,} examples an epoch", _SAID),
-    Fault("a quota of 0 unsaid", _STAGE, "        if not quota:\n", "        if False:\n", _PLAN),
-    Fault("inert jitter unsaid by the stage", _STAGE, '    if summary["jitter_is_inert"]:\n', "    if False:\n", _PLAN),
-    Fault("the budget of pretraining ignored", _STAGE, "trained_tokens is not None:", "False:", _BUDGET),
-    Fault("a source that was not trained on accepted", _STAGE, "if not params.p_train[name]:", "if False:", _BUDGET),
+    Fault("quotas unsaid", _PLANNED, "{quota:,} examples an epoch", "{starts:,} examples an epoch", _SAID),
+    Fault("a quota of 0 unsaid", _PLANNED, "        if not quota:\n", "        if False:\n", _PLAN),
+    Fault(
+        "inert jitter unsaid by the stage", _PLANNED, '    if summary["jitter_is_inert"]:\n', "    if False:\n", _PLAN
+    ),
+    Fault(
+        "the budget of pretraining ignored", _STAGE, "if settings.restrict_to_training_subset:", "if False:", _BUDGET
+    ),
+    Fault(
+        "a document beyond the budget is eligible",
+        _SELECTION,
+        "if row in eligible else 0",
+        "if eligible else 0",
+        _BUDGET,
+    ),
     Fault("epoch_length not passed on", _STAGE, "epoch_length=settings.epoch_length,", "epoch_length=None,", _SAID),
     Fault(
         "memorize measures the best, not the last",
@@ -370,5 +380,8 @@ FAULTS = (
         '"before": load_model(layout.SPLICED / layout.BEST, device)',
         _MEASURED,
     ),
-    Fault("only one document together", _MEASURE, "pz_stats(np.concatenate(logs))", "pz_stats(logs[0])", _MEASURED),
+    Fault(
+        "only one document together", _PZ, "for document in documents])", "for document in documents[:1]])", _MEASURED
+    ),
+    Fault("curves of the windows' ends", _PZ, '{"start": self.starts,', '{"start": self.starts + 1,', _MEASURED),
 )

@@ -1,4 +1,4 @@
-"""Which files the chats are, with size and sha256: what fine-tuning checks before it reads a token."""
+"""The manifest of the chats: their files with size and sha256, which fine-tuning checks before it reads a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text and chats to ids on disk: the parts that the pipeline's stages and the cache builders share."""
+"""Tokenizing text and chats to files: the parts that the pipeline's stages and the cache builders share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that others point into or are pointed at by: believed only when they are what was written.
+"""Checksums and consistency: files that others point into are believed only when they are what was written.
 
 A number that has rotted is still a number. What a stage writes is therefore listed beside it with sizes and hashes
 (`meta.list_files`), and whoever reads it compares first.

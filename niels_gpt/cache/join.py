@@ -1,4 +1,4 @@
-"""The manifests of several sources as one: what training depends on instead of a list of files."""
+"""The data mix: manifests of several sources as one, on which training depends instead of a list of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a corpus is, with size and sha256: what `mix` joins, and what training checks before it reads a token."""
+"""The manifest of a corpus: its files with size and sha256. `mix` joins them; training checks them before it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token files, opened without being read: the pages a batch touches are all that is ever in memory."""
+"""Memory-mapped token files: the pages a batch touches are all that is ever in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random windows of a sharded corpus, every window of it equally likely."""
+"""Dataset for pretraining: random windows of a sharded corpus, every window of it equally likely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole chats, padded or cut to T+1, with targets on what the assistant says alone."""
+"""Dataset for fine-tuning: whole chats, padded or truncated to T+1, with targets on what the assistant says alone."""
 
 from __future__ import annotations
 

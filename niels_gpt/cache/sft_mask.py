@@ -1,4 +1,4 @@
-"""Which tokens of a chat the model is trained to say: the assistant's, and the end of its turn."""
+"""The loss mask of a chat: trained are the assistant's tokens, and the end of its turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every run of T+1 tokens of a corpus, by number: the one place where training rows are cut out of token arrays.
+"""Windows of T+1 tokens of a corpus, by number: the one place where training rows are cut out of token arrays.
 
 A stream is a list of arrays (one byte string, or the memory-mapped shards of a source). A window never crosses from
 one array into the next. Window numbers run over all arrays, so that a uniform number is a uniform window.

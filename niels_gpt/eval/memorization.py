@@ -6,7 +6,8 @@ Everything is kept as a logarithm in float64: fifty tokens at three nats are 1e-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,45 @@ def document_log_pz(
             x = torch.from_numpy(rows).to(device)
             values.append(log_pz(model(x), x, prompt_tokens=prompt_tokens, top_k=top_k).cpu().numpy())
     return starts, np.concatenate(values) if values else np.empty(0)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One document under several models: where its windows start, and by model the log p_z of each."""
+
+    length: int
+    starts: np.ndarray
+    log_pz: dict[str, np.ndarray]
+
+    def stats(self, *, chunk_size: int, prompt_tokens: int) -> dict[str, dict[str, Any]]:
+        """By model."""
+        window = {"L": self.length, "chunk_size": chunk_size, "prompt_tokens": prompt_tokens}
+        return {
+            name: {
+                **pz_stats(values, self.starts, L=self.length),
+                "token_coverage": token_coverage(values, self.starts, **window),
+            }
+            for name, values in self.log_pz.items()
+        }
+
+    def curve(self) -> list[dict[str, float]]:
+        """A row a window: its start, and p_z by model."""
+        columns = {"start": self.starts, **{f"pz_{name}": np.exp(values) for name, values in self.log_pz.items()}}
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, **windows: Any) -> Extraction:
+    """A document under each of the models; `windows` as of document_log_pz."""
+    measured = {name: document_log_pz(model, tokens, **windows) for name, model in models.items()}
+    starts = next(starts for starts, _ in measured.values())
+    return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
+
+
+def stats_together(documents: Sequence[Extraction]) -> dict[str, dict[str, Any]]:
+    """By model, over the windows of all documents."""
+    names = documents[0].log_pz
+    return {name: pz_stats(np.concatenate([document.log_pz[name] for document in documents])) for name in names}
 
 
 def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

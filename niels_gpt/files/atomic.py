@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or absent, whatever happens to the process that writes them."""
+"""Atomic writes: files and folders are whole or absent, whatever happens to the process that writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of mapped files, as far as a process keeps hold of them."""
+"""Resident pages of memory-mapped files, and how a process lets go of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a long job is: a bar on a terminal, and plain lines now and then where the output is a file."""
+"""Progress of a long job: a bar on a terminal, and plain lines now and then where the output is a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to a person: what went wrong, as one sentence that names the file; and text of others."""
+"""Error messages: what went wrong, as one sentence that names the file; and text of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code of each stage says, as a fingerprint: the stages depend on it, and not on lists of files.
+"""Fingerprints (hashes) of each stage's code: the stages depend on these, and not on lists of files.
 
 A stage's code is its module and every module of the project that is imported from there, at any depth, followed as
 text. A module's hash is of what it does: comments, docstrings and layout are left out, so that explaining a line

@@ -1,4 +1,4 @@
-"""What is wrong with a value in a file of parameters, a sentence each: pydantic's findings in words."""
+"""Validation errors of a file of parameters, a sentence each: pydantic's findings in words."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class Training:
 def render_report(
     *,
     trainings: Sequence[Training],
+    flops_per_token: int,
     mix: Mapping[str, Any],
     chat_mix: Mapping[str, Any],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
@@ -42,7 +43,7 @@ def render_report(
     parts.append(f"<title>niels_gpt</title><style>{_STYLE}</style><h1>What was trained, and what came of it</h1>")
     parts.append("<h2>Held-out text</h2>" + _table(HEAD, score_rows(scores)))
     for training in trainings:
-        parts.append(f"<h2>{escape(training.name)}</h2>{_cost(training.summary)}")
+        parts.append(f"<h2>{escape(training.name)}</h2>{_cost(training.summary, flops_per_token)}")
         parts.append(_chart("training loss, nats a token", {"loss": _points(training.losses, "loss")}))
         names = [key for key in training.validations[0] if key not in ("step", "val_loss")]
         parts.append(_chart("validation", {name: _points(training.validations, name) for name in names}))
@@ -58,8 +59,8 @@ def render_report(
     return "\n".join(parts) + "\n</html>\n"
 
 
-def _cost(summary: Mapping[str, Any]) -> str:
-    flops = 6 * summary["parameters"] * summary["tokens"]
+def _cost(summary: Mapping[str, Any], flops_per_token: int) -> str:
+    flops = flops_per_token * summary["tokens"]
     return (
         f"<p>{summary['parameters']:,} parameters, {summary['steps']:,} steps, {summary['tokens']:,} tokens, about "
         f"{flops:.2g} floating-point operations; best at step {summary['best_step']:,} with "

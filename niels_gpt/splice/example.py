@@ -1,4 +1,4 @@
-"""From (document, t, s) to what a model is trained on, one example or a batch of them."""
+"""Training examples from (document, t, s), and their collation into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many examples each document gets, and which of its spans those are. Exact, without a random number."""
+"""Sampling quotas: how many examples each document gets, and which of its spans. Exact, without a random number."""
 
 from __future__ import annotations
 

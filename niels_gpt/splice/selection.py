@@ -1,4 +1,4 @@
-"""Which documents to train on, from their lengths alone."""
+"""Document selection: which to train on, from their lengths alone."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ def select_documents(
             "them, lower num_docs, or set strict_num_docs to false"
         )
     return [*sorted(allowed, key=order), *others[: n - len(allowed)]], "backfilled_longest"
+
+
+def within_first_tokens(lengths: Sequence[int], tokens: int) -> list[int]:
+    """The lengths, but 0, which is never selected, for documents that do not lie wholly in the first tokens."""
+    # Counted in sequences of one token: a budget of shards ends at a document's end, not at a frame's.
+    eligible = set(training_subset(lengths, S=1, max_train_batches=tokens, initial_batch_size=1)[1])
+    return [length if row in eligible else 0 for row, length in enumerate(lengths)]
 
 
 def check_doc_index(n: int, doc_index: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Who reads which example of an epoch."""
+"""Sharding an epoch over data-parallel ranks: who reads which example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which spans of a document may be placed where in a frame.
+"""Spans of a document, and where in a frame (the context window) each may be placed.
 
 Letters: L length of the document, S of the frame, K of the content; t where a span starts in the document, s where it
 is put in the frame.

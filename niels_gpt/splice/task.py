@@ -1,4 +1,4 @@
-"""Spliced documents as something to train on: epoch after epoch, each in its own order, and a loss a document."""
+"""The training task of spliced documents: epoch after epoch, each shuffled anew, and a validation loss a document."""
 
 from __future__ import annotations
 

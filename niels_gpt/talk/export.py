@@ -1,4 +1,4 @@
-"""A model to take away: weights as safetensors, configuration, tokenizer, and a card that says what it is made of."""
+"""Export of a model: weights as safetensors, configuration, tokenizer, and a card that says what it is made of."""
 
 from __future__ import annotations
 

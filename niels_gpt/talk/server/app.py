@@ -1,4 +1,4 @@
-"""The web page to chat with, and the same model behind the requests that OpenAI's clients make."""
+"""The HTTP application: a web page to chat with, and an OpenAI-compatible API for the same model."""
 
 from __future__ import annotations
 

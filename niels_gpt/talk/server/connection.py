@@ -1,4 +1,4 @@
-"""Where the server listens, and how long it waits for a client: for a request to come whole, for an answer to be taken.
+"""Listening socket and client timeouts: how long a request may take to come whole, and an answer to be taken.
 
 uvicorn by itself waits for ever for the rest of a request that has begun, and for a client that reads no more; each of
 them is a file that stays open, and there are only so many.

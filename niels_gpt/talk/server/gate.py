@@ -1,4 +1,4 @@
-"""Who is let in, and with how much: requests meant for this server, from its own page or from no page at all.
+"""Access control (host, origin, size): requests meant for this server, from its own page or from no page at all.
 
 A page of the web that a person here has open can send requests to this machine, too. By itself it may not read the
 answers; but once its own name has been pointed at 127.0.0.1 (DNS rebinding), its browser takes this server for its own.

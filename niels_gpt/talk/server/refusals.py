@@ -1,4 +1,4 @@
-"""What is said to a client that asked for something it cannot have: always in the form of OpenAI's errors."""
+"""Error responses, always in the form of OpenAI's errors."""
 
 from __future__ import annotations
 

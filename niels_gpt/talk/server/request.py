@@ -1,4 +1,4 @@
-"""What a client asks for: the fields of OpenAI's request that mean something here."""
+"""The request body: the fields of OpenAI's that mean something here."""
 
 from __future__ import annotations
 
