@@ -6,6 +6,7 @@ The one renderer: what SFT trains on, what generation prompts with, and what a r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Literal, TypedDict
 
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -41,9 +42,4 @@ def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
     starts = [i for i, token in enumerate(ids) if token == special["asst"]]
     if not starts:
         raise ValueError("there is no assistant tag among the ids: no turn of the assistant begins in them")
-    reply: list[int] = []
-    for token in ids[starts[-1] + 1 :]:
-        if token in special.values():
-            break
-        reply.append(token)
-    return reply
+    return list(takewhile(lambda token: token not in special.values(), ids[starts[-1] + 1 :]))

@@ -49,7 +49,7 @@ def get_device() -> str:
 
 def check_device_name(name: str) -> str:
     """Refuse a name that is no device's on any machine."""
-    if not re.fullmatch(r"auto|(?:cpu|cuda|mps)(?::\d+)?", name):
+    if not re.fullmatch(r"auto|cpu|mps|cuda(?::\d+)?", name):
         raise ValueError(f"{name!r} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second of several")
     return name
 
@@ -60,20 +60,25 @@ def resolve_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else get_device()
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    kind = name.split(":", maxsplit=1)[0]
-    if not available.get(kind, False):
-        have = ", ".join(k for k, v in available.items() if v)
+    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    counts = {"cpu": 1, "cuda": cuda, "mps": int(torch.backends.mps.is_available())}
+    kind, _, number = name.partition(":")
+    if int(number or 0) >= counts.get(kind, 0):
+        have = ", ".join(kind for kind, count in counts.items() if count)
         raise ValueError(f"device {name!r} is not available here (there is: {have}); `auto` chooses one")
     return name
 
 
 def prepare_device(name: str, *, threads: int) -> str:
     """The device to compute on, with so many CPU threads (0: all). Of several processes each has a GPU of its own."""
-    if threads:
-        import torch
+    import torch
 
+    if threads:
         torch.set_num_threads(threads)
     use_allocation(KEEP_FREED)
     device, local = resolve_device(name), os.environ.get("LOCAL_RANK")
-    return f"cuda:{local}" if device == "cuda" and local is not None else device
+    if device == "cuda" and local is not None:
+        device = f"cuda:{local}"
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)  # where CUDA graphs, Triton's kernels and what ranks tell each other go
+    return device

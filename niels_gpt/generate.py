@@ -151,13 +151,7 @@ def _steps(
         for row, generator in enumerate(generators):
             token = None
             if running[row]:
-                token = sample_next_token(
-                    logits[row],
-                    temperature=sampling.temperature,
-                    top_k=sampling.top_k,
-                    top_p=sampling.top_p,
-                    generator=generator,
-                )
+                token = sample_next_token(logits[row], **vars(sampling), generator=generator)
                 running[row] = token != stop
             tokens.append(token if running[row] else None)
         if not any(running):

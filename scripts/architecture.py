@@ -5,6 +5,7 @@ Run: python -m scripts.architecture        (a test compares the page with what t
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from niels_gpt.files.atomic import atomic_path
@@ -35,13 +36,11 @@ def _imports(file: Path, root: Path) -> list[Path]:
 def draw(root: Path) -> str:
     """A mermaid diagram. An arrow that is implied by two others is left out; so are those to what all rooms use."""
     found = arrows(root)
-    behind: dict[str, set[str]] = {}
 
+    @cache
     def reachable(room: str) -> set[str]:
-        if room not in behind:
-            nexts = {other for one, other in found if one == room}
-            behind[room] = nexts.union(*(reachable(other) for other in nexts - {_BESIDE})) if nexts else set()
-        return behind[room]
+        nexts = {other for one, other in found if one == room}
+        return nexts.union(*(reachable(other) for other in nexts - {_BESIDE}))
 
     shown = [
         (one, other)

@@ -66,7 +66,7 @@ def kill_states(path: Path) -> list[str]:
         write(1)
         killed_at(n, lambda: write(2))
         with folder.locked():
-            state = folder.load("cpu")
+            state = folder.load()
             assert state is not None
             assert torch.equal(state.model["w"], WEIGHTS + state.step)
             assert sorted(file.name for file in path.iterdir()) == ["lock", "state.pt"], list(path.iterdir())

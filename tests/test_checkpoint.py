@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_a_flipped_bit_anywhere_in_a_state_is_refused_and_says_what_to_delete(tm
         for place in spread(len(whole)):
             (tmp_path / "run/state.pt").write_bytes(with_a_bit_flipped(whole, place))
             with pytest.raises(ValueError, match=rf"state\.pt .* delete {tmp_path}/run"):
-                folder.load("cpu")
+                folder.load()
 
 
 def test_a_plain_dict_of_torch_loads_and_its_values_are_never_others(tmp_path: Path) -> None:
@@ -242,9 +243,9 @@ def run_state(step: int) -> RunState:
 def test_a_run_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
-        assert folder.load("cpu") is None
+        assert folder.load() is None
         folder.save(run_state(2))
-        loaded = folder.load("cpu")
+        loaded = folder.load()
     assert loaded is not None
     assert (loaded.step, loaded.losses, loaded.drawn_rows) == (2, [1.0, 2.0], {"a": 3})
 
@@ -254,10 +255,10 @@ def test_a_damaged_state_says_what_to_delete(tmp_path: Path) -> None:
     with folder.locked():
         (tmp_path / "run/state.pt").write_bytes(b"junk")
         with pytest.raises(ValueError, match=rf"start this training anew, delete {tmp_path}/run"):
-            folder.load("cpu")
+            folder.load()
         save_tensors(tmp_path / "run/state.pt", {"foreign": 1})
         with pytest.raises(ValueError, match="start this training anew"):
-            folder.load("cpu")
+            folder.load()
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
@@ -291,6 +292,19 @@ def test_finished_runs_are_deleted_others_only_when_asked_and_none_that_is_held(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "held", "notes"]
         assert delete_runs(tmp_path, unfinished=True)[0] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "notes"]
+
+
+def test_a_run_that_another_process_deletes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        with RunFolder(tmp_path / name).locked():
+            RunFolder(tmp_path / name).finish()
+    found = sorted(tmp_path.glob("*"))
+    shutil.rmtree(tmp_path / "a")
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(found))
+    monkeypatch.setattr(Path, "is_file", lambda self: True)
+    assert delete_runs(tmp_path, unfinished=False)[0] == 1
 
 
 def test_what_a_killed_writer_left_is_gone_once_the_folder_is_held(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Pat
     assert (project / "params.yaml").read_text() == SAMPLE
 
 
+def test_a_broken_sample_is_named_and_nothing_is_written(project: Path) -> None:
+    broken = project / "presets/sample.yaml"
+    for text in ("", "model: {T: 1\n", SAMPLE.replace("  T: 128\n", "")):
+        broken.write_text(text)
+        result = CliRunner().invoke(app, ["preset", "v0"])
+        assert result.exit_code == 1
+        assert "presets/sample.yaml" in result.output
+        assert "Traceback" not in result.output
+    assert (project / "params.yaml").read_text() == SAMPLE
+
+
 def test_summary_before_a_run_says_what_to_do(project: Path) -> None:
     result = CliRunner().invoke(app, ["summary"])
     assert result.exit_code == 1
@@ -270,6 +281,9 @@ def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
     assert shown.count("--- ") == 2
     assert f"1.txt ({len('text 1 of roam') * 9 + 9} bytes)" in shown
     assert "those of: dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
+    assert "oasst1 is a source of chats: `niels-gpt inspect sft` shows those" in refusal(
+        "inspect", "documents", "oasst1"
+    )
 
 
 def test_text_does_not_command_the_terminal(finished: Path) -> None:

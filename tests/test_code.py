@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, source_kinds
+from niels_gpt.data.kinds import kind_files
+from niels_gpt.files.damage import Damaged
+from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to
 from niels_gpt.pipeline.same import only_code_changed
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from tests.conftest import ROOT, Repo
@@ -130,11 +132,11 @@ def test_imports_are_followed_into_packages_and_functions_and_not_beyond_what_is
 def test_every_kind_of_source_and_every_stage_has_a_record() -> None:
     stages = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
     modules = {name.removesuffix("_chat") for name in stages} - {"code", "load"}
-    assert set(describe_code(ROOT)) == modules | {f"load/{kind}" for kind in source_kinds(ROOT)}
+    assert set(describe_code(ROOT)) == modules | {f"load/{kind}" for kind in kind_files(ROOT / "niels_gpt/data")}
 
 
 def test_a_loaders_code_is_in_the_record_of_its_kind_alone() -> None:
-    kinds = source_kinds(ROOT)
+    kinds = {kind: f"niels_gpt/data/{path.name}" for kind, path in kind_files(ROOT / "niels_gpt/data").items()}
     for kind, file in kinds.items():
         inside = set(code_of("load", ROOT, kind=kind)) & set(kinds.values())
         assert inside == {file}, kind
@@ -158,6 +160,10 @@ def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.
     record = Path("cache/code/s.json")
     with pytest.raises(ValueError, match=r"^cache/code/s.json is not there yet: `dvc repro` writes it"):
         holding_to(record).__enter__()
+    for damaged in ("[]", "{"):
+        write(tmp_path, {str(record): damaged})
+        with pytest.raises(Damaged, match=r"^cache/code/s.json (holds no JSON object|is not valid JSON)"):
+            holding_to(record).__enter__()
     write(tmp_path, {str(record): json.dumps(code_of("s", Path()))})
     importlib.import_module("held_early")
     with holding_to(record):

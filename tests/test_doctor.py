@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
+from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.doctor import _parameters, examine, seconds_to_train
+from niels_gpt.pipeline.doctor import _model_config, examine, seconds_to_train
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -163,9 +166,9 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     assert "roam: data/roam (2.5 MB)" in whats
     cfg = ModelConfig(V=260, **params["model"])
     weights = GPT(cfg).parameter_count()
-    assert _parameters(params) == weights
+    assert parameter_count(_model_config(params)) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
-    assert _parameters(params) == weights + (1000 - 260) * cfg.C
+    assert parameter_count(_model_config(params)) == weights + (1000 - 260) * cfg.C
 
 
 def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path) -> None:
@@ -173,6 +176,19 @@ def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path
     (tmp_path / "models/sft/best.pt").touch()
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     assert whats[-2:] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
+
+
+def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert prepare_device("cuda:1", threads=0) == "cuda:1"
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert prepare_device("cuda", threads=0) == "cuda:0"
+    assert chosen == ["cuda:1", "cuda:0"]  # graphs, kernels and NCCL go to the current one
+    with pytest.raises(ValueError, match=r"'cuda:2' is not available here \(there is: cpu, cuda"):
+        prepare_device("cuda:2", threads=0)
 
 
 def test_a_device_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.data.kinds import source_kinds
+from niels_gpt.data.kinds import kind_files, source_kinds
 from niels_gpt.pipeline import code
 from tests.conftest import ROOT, TINY, with_values
 
 TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
 CHATS = {"chat", "dolly", "oasst1"}
-FILES = code.source_kinds(ROOT)
+FILES = {name: f"niels_gpt/data/{path.name}" for name, path in kind_files(ROOT / "niels_gpt/data").items()}
 
 
 @pytest.fixture

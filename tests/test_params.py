@@ -213,6 +213,7 @@ def test_v0_is_the_seeds() -> None:
         ({"memorize.prompt_tokens": 100}, ["memorize.prompt_tokens: 100 must be less than chunk_size=100"]),
         ({"runtime.device": "tpu"}, ["runtime.device: 'tpu' is no device: use auto, cpu, mps, cuda"]),
         ({"runtime.device": "cuda:x"}, ["runtime.device: 'cuda:x' is no device"]),
+        ({"runtime.device": "cpu:0"}, ["runtime.device: 'cpu:0' is no device"]),
         ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows a step"]),
         ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
         (

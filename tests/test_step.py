@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import subprocess
 import sys
 import threading
@@ -354,7 +355,7 @@ def test_muon_resumes_to_the_bit(tmp_path: Path) -> None:
         set_seed(1)
         train(GPT(DRY), task, cfg, hooks=Hooks(should_stop=lambda: next(steps) == 11, save=folder.save))
         model = GPT(DRY)
-        train(model, task, cfg, state=folder.load("cpu"))
+        train(model, task, cfg, state=folder.load())
     assert all(torch.equal(a, b) for a, b in zip(whole_model.parameters(), model.parameters(), strict=True))
 
 
@@ -561,6 +562,28 @@ def test_the_stage_starts_its_processes_itself(built_repo: Repo) -> None:
     shutil.rmtree(built_repo.path / "checkpoints")
     assert built_repo.stage("train").returncode == 0
     np.testing.assert_allclose(History.read(history).losses, alone.losses, rtol=1e-4)
+
+
+@pytest.mark.dag
+def test_a_stage_of_several_processes_that_is_killed_saves_and_leaves_none(built_repo: Repo) -> None:
+    built_repo.set(runtime__nproc=2, runtime__log_every=1, train__total_steps=10**6)
+    stage = built_repo.start("python", "-m", "stages.train")
+    assert stage.stdout is not None
+    said = ""
+    while not re.search(r"^step ", said, flags=re.MULTILINE):
+        line = stage.stdout.readline()
+        assert line, said
+        said += line
+    stage.terminate()  # that one process, as a plain `kill` does
+    said += stage.communicate(timeout=600)[0]
+    assert stage.returncode == 130, said
+    assert re.search(r"stopped and saved after step \d+ of 1000000", said), said
+    folders = (built_repo.path / "checkpoints").iterdir()
+    (folder,) = (RunFolder(path) for path in folders if not (path / "finished").exists())
+    with folder.locked():  # nobody holds it
+        state = folder.load()
+    assert state is not None
+    assert state.step > 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")

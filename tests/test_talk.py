@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.files.sentences import visible
 from niels_gpt.generate import Sampling, generate
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
@@ -28,6 +29,7 @@ from niels_gpt.talk.talker import _TAGS, ReplyPart, Talker, _StopAtTags, open_ta
 from niels_gpt.talk.terminal import HELP, Conversation, converse
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.folder import describe
+from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
 
@@ -331,7 +333,7 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
     assert result.exit_code == 0, result.output
     asked = [{"role": "user", "content": "hello"}]
     reply = text_of(whole.reply(asked, sampling=settings, max_new_tokens=12, seed=derive_seed(3, "reply", 1)))
-    assert result.output == f"{HELP}\n> {reply}\n> "
+    assert result.output == f"{HELP}\n> {visible(reply)}\n> "
     result = CliRunner().invoke(app, ["sample", "Once", *options])
     assert result.exit_code == 0, result.output
     tokenizer, generator = ByteTokenizer(), torch.Generator().manual_seed(3)
@@ -345,7 +347,7 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
         tokenizer=tokenizer,
         generator=generator,
     )
-    assert result.output == f"{text}\n"
+    assert result.output == f"{visible(text)}\n"
     assert len(text) > len("Once")
     for arguments, words in (
         (["sample", ""], "the prompt is empty"),
@@ -357,12 +359,19 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
         assert words in result.output
     for option, value in (("seed", str(2**63)), ("temperature", "nan"), ("top-p", "nan"), ("top-k", "0")):
         assert CliRunner().invoke(app, ["sample", "x", f"--{option}", value]).exit_code == 2
+    monkeypatch.setattr(IncrementalDecoder, "add", lambda self, token: "\x1b[2J")  # would clear the terminal
+    for command, said in ((["sample", "x"], None), (["chat"], "hello\n")):
+        shown = CliRunner().invoke(app, [*command, "--max-tokens", "2"], input=said).output
+        assert "\\x1b[2J" in shown
+        assert "\x1b" not in shown
 
 
 def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: Path) -> None:
     write_project(tmp_path)
     (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics/eval.json").write_text(json.dumps({"sft": {"val": {"bits_per_byte": 1.25}}}))
+    (tmp_path / "metrics/eval.json").write_text(
+        json.dumps({"sft": {"val": {"bits_per_byte": 1.25, "nats": 1.0, "tokens": 9}}})
+    )
     command = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

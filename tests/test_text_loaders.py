@@ -114,6 +114,12 @@ def test_front_matter_behind_a_mark_is_dropped(tmp_path: Path) -> None:
     assert sample.text == "body\n"
 
 
+def test_a_note_of_front_matter_alone_is_no_text(tmp_path: Path) -> None:
+    for end in ("", "\n", "\r\n"):
+        (tmp_path / "a.md").write_bytes(f"---\ntitle: x\n---{end}".encode())
+        assert [sample.text for sample in iter_text(str(tmp_path), front_matter=False)] in ([], [""])
+
+
 def test_zeros_in_a_text_make_it_no_utf_16(tmp_path: Path) -> None:
     for data in (b"a\x00b", b"a\x00bc", b"\x00" * 8, b"zero \x00 in between"):
         (tmp_path / "a.txt").write_bytes(data)

@@ -82,7 +82,7 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(stop_at: int, tmp_
     with folder.locked():
         _, stopped = run(hooks=Hooks(should_stop=lambda: next(steps) == stop_at, save=folder.save))
         assert stopped.step == stop_at
-        resumed, resumed_state = run(state=folder.load("cpu"), hooks=Hooks(save=folder.save))
+        resumed, resumed_state = run(state=folder.load(), hooks=Hooks(save=folder.save))
     assert resumed_state.losses == whole_state.losses
     assert resumed_state.validations == whole_state.validations
     assert resumed_state.drawn_rows == whole_state.drawn_rows
@@ -321,7 +321,7 @@ def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
     stopped = run_in(tmp_path, GPT(MODEL), Interrupted({17: kind}))
     assert handlers == []
     assert stopped.step == 18
-    saved = RunFolder(tmp_path / "checkpoints/x").load("cpu")
+    saved = RunFolder(tmp_path / "checkpoints/x").load()
     assert saved is not None
     assert saved.step == 18
     assert "going on" not in capsys.readouterr().out

@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -376,13 +376,13 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
 def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With RANK in the environment this is one of the processes that were started: it starts none."""
     started: list[list[str]] = []
-    monkeypatch.setattr(training.subprocess, "run", lambda command, **_: started.append(command) or Ended())
+    monkeypatch.setattr(training.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
     stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
     assert training.trained_by_ranks(stage)
     assert [started[0][1:], len(started)] == [
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "stages.train"], 1
     ]  # fmt: skip
-    monkeypatch.setattr(Ended, "returncode", 1)
+    monkeypatch.setattr(Ended, "code", 1)
     with pytest.raises(RuntimeError, match="one of 3 processes failed"):
         training.trained_by_ranks(stage)
     monkeypatch.setenv("RANK", "1")
@@ -392,5 +392,11 @@ def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert not training.trained_by_ranks(one)
 
 
-class Ended:
-    returncode = 0
+class Ended(nullcontext):  # type: ignore[type-arg]
+    code = 0
+
+    def __enter__(self) -> Ended:
+        return self
+
+    def wait(self) -> int:
+        return self.code

@@ -133,9 +133,9 @@ FAULTS = (
     ),
     Fault(
         "a failed build replaces the old cache",
-        _BUILD,
-        "        if kind is None:",
-        "        if True:",
+        "niels_gpt/files/atomic.py",
+        "    try:\n        yield temporary\n        publish(temporary, path)\n",
+        "    try:\n        try:\n            yield temporary\n        finally:\n            publish(temporary, path)\n",
         "tests/test_cache.py::test_a_rebuild_leaves_no_stale_shard_and_a_failure_leaves_the_old_cache",
     ),
     Fault(
@@ -450,8 +450,8 @@ FAULTS = (
     Fault(
         "the same for a tensor",
         _BYTES,
-        '    data = bytearray(text.encode("utf-8"))',
-        '    data = bytearray(b"" if text in SPECIAL_TOKENS else text.encode("utf-8"))',
+        'text.encode("utf-8"), np.uint8).astype(np.int64)',
+        "(b'' if text in SPECIAL_TOKENS else text.encode()), np.uint8).astype(np.int64)",
         _SPECIAL,
     ),
     Fault(

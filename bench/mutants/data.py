@@ -64,7 +64,7 @@ FAULTS = (
     Fault(
         "what DVC ignores is refused",
         _INPUTS,
-        "            if entry.name in _UNWATCHED:\n",
+        "            if entry.name in layout.UNWATCHED:\n",
         "            if not entry.name:\n",
         _WELL,
     ),
@@ -241,8 +241,8 @@ FAULTS = (
     Fault(
         "a stream is not opened again",
         _HUB,
-        "            error = failure.error\n            if attempt + 1 == ATTEMPTS or not is_transient(error):\n",
-        "            error = failure.error\n            if True:\n",
+        "if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):",
+        "if True:",
         _BROKEN,
     ),
     Fault(
@@ -385,7 +385,7 @@ FAULTS = (
     Fault(
         "a kind is no part of its load's code",
         "niels_gpt/pipeline/code.py",
-        "*([root / source_kinds(root)[kind]] if kind else [])]",
+        "*([kind_files(root / _KINDS)[kind]] if kind else [])]",
         "]",
         f"{_KINDS}::test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone",
     ),

@@ -170,8 +170,8 @@ FAULTS = (
     Fault(
         "the first reply of the ids instead of the last",
         TEMPLATE,
-        "for token in ids[starts[-1] + 1 :]:",
-        "for token in ids[starts[0] + 1 :]:",
+        "ids[starts[-1] + 1 :]",
+        "ids[starts[0] + 1 :]",
         f"{CHATS}template_is_role_content_eot_and_the_reply_comes_back",
     ),
     Fault(

@@ -106,7 +106,7 @@ FAULTS = (
     Fault(
         "never resumed",
         "niels_gpt/train/run.py",
-        "from_first(checkpoints.load(execution.device))",
+        "from_first(checkpoints.load())",
         "from_first(None)",
         _SIGNAL,
     ),
@@ -133,7 +133,13 @@ FAULTS = (
         "model, None, run.step",
         _BEST_AND_LAST,
     ),
-    Fault("a stopped stage ends well", "niels_gpt/pipeline/training.py", "sys.exit(130)", "sys.exit(0)", _STOPPED),
+    Fault(
+        "a stopped stage ends well",
+        "niels_gpt/pipeline/training.py",
+        "        sys.exit(130)\n    if not",
+        "        sys.exit(0)\n    if not",
+        _STOPPED,
+    ),
     Fault(
         "a stopped stage publishes",
         "niels_gpt/pipeline/training.py",
@@ -576,7 +582,7 @@ FAULTS = (
     ),
     Fault(
         "a kernel takes the weights of any linear layer",
-        "niels_gpt/model/kernels/linear.py",
+        "niels_gpt/model/kernels/choice.py",
         "type(linear) is nn.Linear",
         "isinstance(linear, nn.Linear)",
         "tests/test_kernels.py",

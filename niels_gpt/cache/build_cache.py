@@ -7,7 +7,7 @@ has texts or chats in hand and no DAG around them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.shards import ShardWriter
 from niels_gpt.chat_template import Message, format_chat
 from niels_gpt.data.split import split_groups, split_rows
-from niels_gpt.files.atomic import discard, publish, temporary_beside
+from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.folder import tokenizer_file, write_tokenizer, write_tokenizer_meta
@@ -261,19 +261,10 @@ def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str
         yield buffer[place]
 
 
-class _folder:
+@contextmanager
+def _folder(path: str | Path) -> Iterator[Path]:
     """A folder that takes its place when the block ends well: shards of an earlier build never mix with this one's."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._temporary = temporary_beside(self._path)
-
-    def __enter__(self) -> Path:
-        discard(self._temporary)
-        self._temporary.mkdir(parents=True)
-        return self._temporary
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            publish(self._temporary, self._path)
-        discard(self._temporary)
+    with atomic_path(path) as temporary:
+        discard(temporary)  # of a killed process that had this number
+        temporary.mkdir()
+        yield temporary

@@ -87,15 +87,13 @@ def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
     """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache first."""
     if not is_local(path):
         return load(path, **options)
-    return list(explained(_iterate(load(path, streaming=True, **options)), path=path))
+    return list(explained(load(path, streaming=True, **options), path=path))
 
 
 def explained(rows: Iterable[Any], *, path: str, name: str | None = None) -> Iterator[Any]:
     """The rows; what goes wrong on the way becomes a HubError."""
     try:
-        yield from rows
-    except HubError:
-        raise
+        yield from _iterate(rows)
     except Exception as error:
         raise HubError(explain(error, path=path, name=name)) from error
 
@@ -126,7 +124,8 @@ def stream_rows(
             return
         except _ReadFailed as failure:
             error = failure.error
-            if attempt + 1 == ATTEMPTS or not is_transient(error):
+            # What opening could not do it has tried as often already.
+            if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
                 raise HubError(explain(error, path=path, name=name)) from error
             time.sleep(2.0**attempt)
         finally:
@@ -138,8 +137,6 @@ def retried(call: Callable[[], Any], *, path: str, name: str | None = None) -> A
     for attempt in range(ATTEMPTS):
         try:
             return call()
-        except HubError:
-            raise
         except Exception as error:
             if attempt + 1 == ATTEMPTS or not is_transient(error):
                 raise HubError(explain(error, path=path, name=name)) from error

@@ -21,7 +21,7 @@ from niels_gpt.data.types import Document, PretrainSample, Request
 KIND = "text"
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".parquet")
-_FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---\r?\n", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 
 from niels_gpt.eval.held_out import inference
 from niels_gpt.model.gpt import GPT
@@ -71,9 +72,7 @@ def document_log_pz(
     device, values = model.tok_emb.weight.device, []
     with inference(model):
         for first in range(0, len(starts), B):
-            rows = np.stack([tokens[start : start + chunk_size] for start in starts[first : first + B]]).astype(
-                np.int64
-            )
+            rows = sliding_window_view(tokens, chunk_size)[starts[first : first + B]].astype(np.int64)
             x = torch.from_numpy(rows).to(device)
             values.append(log_pz(model(x), x, prompt_tokens=prompt_tokens, top_k=top_k).cpu().numpy())
     return starts, np.concatenate(values) if values else np.empty(0)

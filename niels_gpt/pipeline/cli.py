@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +11,18 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout
 from niels_gpt.pipeline.console import one_sentence
+from niels_gpt.pipeline.dvc_files import committed_lock
+from niels_gpt.pipeline.dvc_files import mend as mend_files
+from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.pipeline.mistakes import ParamsError, Problem
+from niels_gpt.pipeline.params import parse_params, read_params
+from niels_gpt.pipeline.presets import apply_preset, complete_preset
+from niels_gpt.pipeline.reproduction import compare_runs
+from niels_gpt.pipeline.results import read_result
+from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.report.scores import HEAD, score_rows
 
 if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
-    from niels_gpt.pipeline.mistakes import Problem
     from niels_gpt.talk.talker import Talker
 
 app = typer.Typer(
@@ -41,33 +48,17 @@ def _talker(folder: str, device: str = "auto") -> Talker:
     return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER)
 
 
-def _params() -> dict[str, Any]:
-    """params.yaml as the stages read it, as plain values."""
-    from niels_gpt.pipeline.params import read_params
-
-    return read_params(layout.PARAMS)[1]
-
-
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """params.yaml as far as it can be read, and everything that is wrong in it."""
-    from niels_gpt.pipeline.mistakes import ParamsError
-
     try:
-        return _params(), ()
+        return read_params()[1], ()
     except ParamsError as error:
         return error.raw, error.problems
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `niels-gpt COMMAND` a group however many commands there are."""
 
 
 @app.command()
 def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml: sample, v0")]) -> None:
     """Write a preset's values into params.yaml. Your comments stay where they are."""
-    from niels_gpt.pipeline.presets import apply_preset, complete_preset
-
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
         known = (
@@ -76,12 +67,11 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         )
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
-        from niels_gpt.pipeline.params import parse_params
-        from niels_gpt.pipeline.yaml12 import parse_yaml
-
-        wanted = read_text(chosen)
+        whole = layout.PRESETS / "sample.yaml"
+        wanted, sample = read_text(chosen), read_text(whole)
         parse_yaml(wanted, name=str(chosen))
-        wanted = complete_preset(wanted, sample=read_text(layout.PRESETS / "sample.yaml"))
+        parse_params(sample, name=str(whole))
+        wanted = complete_preset(wanted, sample=sample)
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
         try:
@@ -110,7 +100,7 @@ def chat(
         talker = _talker(model)
         sampling = Sampling(temperature, top_k, top_p)
         conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
-        converse(conversation, read=lambda: input("> "), show=lambda text: print(text, end="", flush=True))
+        converse(conversation, read=lambda: input("> "), show=lambda text: print(visible(text), end="", flush=True))
 
 
 @app.command()
@@ -148,8 +138,8 @@ def sample(
         decoder = IncrementalDecoder(talker.tokenizer)
         for (token,) in steps:
             if token is not None:
-                print(decoder.add(token), end="", flush=True)
-        print(decoder.rest())
+                print(visible(decoder.add(token)), end="", flush=True)
+        print(visible(decoder.rest()))
 
 
 @app.command()
@@ -163,10 +153,9 @@ def serve(
         from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 
-        listening = listen(port)
+        card, listening = _card(talker), listen(port)
         typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
-        sys.stdout.flush()
-        make_server(build_app(talker, card=_card(talker))).run(sockets=[listening])
+        make_server(build_app(talker, card=card)).run(sockets=[listening])
 
 
 def _card(talker: Talker) -> dict[str, str]:
@@ -178,13 +167,9 @@ def _card(talker: Talker) -> dict[str, str]:
         "vocabulary": f"{cfg.V:,}",
         "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
     }
-    scores = layout.SCORES
-    if scores.is_file():
-        try:
-            table = json.loads(scores.read_text(encoding="utf-8")).get(talker.name, {})
-            card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{scores} is damaged ({error}): `dvc repro` writes it anew") from error
+    if layout.SCORES.is_file():
+        table = read_result(layout.SCORES).get(talker.name, {})
+        card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
     return card
 
 
@@ -198,6 +183,7 @@ def doctor(
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.pipeline.doctor import examine, seconds_to_train
+        from niels_gpt.train.log import format_duration
 
         bad = len(problems)
         for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
@@ -207,7 +193,7 @@ def doctor(
                 typer.echo(f"     -> {finding.fix}")
         if speed and not bad:
             for stage, seconds in seconds_to_train(params).items():
-                typer.echo(f"ok   {stage} will take about {_duration(seconds)} here (without compiling)")
+                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here (without compiling)")
         if bad:
             raise typer.Exit(1)
 
@@ -216,8 +202,6 @@ def doctor(
 def check() -> None:
     """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
     with one_sentence():
-        from niels_gpt.pipeline.inputs import check_input
-
         params, problems = _params_and_problems()
         faults = [visible(problem.sentence) for problem in problems]
         if not problems:
@@ -233,19 +217,11 @@ def check() -> None:
 @app.command()
 def mend() -> None:
     """After an interruption: put back or take away what DVC left half-written. Otherwise nothing is touched."""
-    from niels_gpt.pipeline.dvc_files import mend as mend_files
-
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
         for sentence in mend_files(Path()) or ["nothing to mend"]:
             typer.echo(sentence)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @app.command()
@@ -261,14 +237,13 @@ def export(
         if Path(folder).exists():
             raise ValueError(f"{folder} is there already: give the name of a new folder")
         talker = _talker(model, "cpu")
-        from niels_gpt.pipeline.results import read_result
         from niels_gpt.talk.export import export_model, export_transformers, model_card
 
         card = model_card(
             talker,
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
-            params=_params(),
+            params=read_params()[1],
             metrics=read_result(layout.SCORES),
         )
         with atomic_path(Path(folder)) as temporary:
@@ -302,10 +277,7 @@ app.add_typer(inspection.app, name="inspect")
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
     with one_sentence():
-        from niels_gpt.pipeline.results import read_result
-        from niels_gpt.report.scores import HEAD, score_rows
-
-        missing = [path for path in _SUMMARISED if not Path(path).is_file()]
+        missing = [path for path in _SUMMARISED if not path.is_file()]
         if missing:
             raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
         scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
@@ -335,15 +307,9 @@ _PLACES = (
 
 def _reproduction() -> list[str]:
     """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
-    import subprocess
-
-    from niels_gpt.pipeline.reproduction import compare_runs
-    from niels_gpt.pipeline.yaml12 import parse_yaml
-
     try:
-        done = subprocess.run(["git", "show", f"HEAD:./{layout.LOCK}"], capture_output=True, check=True, timeout=30)
-        locks = done.stdout.decode("utf-8"), read_text(layout.LOCK)
+        locks = committed_lock(Path()) or "", read_text(layout.LOCK)
         committed, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
         return [*compare_runs(now, committed), ""]
-    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.cache.meta import read_meta
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
@@ -41,20 +42,15 @@ _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
 def describe_code(root: Path) -> dict[str, dict[str, str]]:
     """{name of a fingerprint: {file: hash}}: "train" for a stage, "load/roam" for a kind of source."""
     stages = sorted(path.stem for path in (root / "stages").glob("*.py") if path.stem not in ("__init__", "code"))
-    kinds = {f"load/{kind}": code_of("load", root, kind=kind) for kind in source_kinds(root)}
+    kinds = {f"load/{kind}": code_of("load", root, kind=kind) for kind in kind_files(root / _KINDS)}
     return kinds | {name: code_of(name, root) for name in stages if name != "load"}
 
 
 def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
     """{file: hash} of a stage's code; of a stage that loads, with that of one kind of source."""
-    start = [root / "stages" / f"{stage}.py", *([root / source_kinds(root)[kind]] if kind else [])]
+    start = [root / "stages" / f"{stage}.py", *([kind_files(root / _KINDS)[kind]] if kind else [])]
     files = closure(start, root)
     return {file: fingerprint(read_text(root / file)) for file in sorted(files)}
-
-
-def source_kinds(root: Path) -> dict[str, str]:
-    """{kind of source: its file}: a module says `KIND = "roam"`."""
-    return {kind: path.relative_to(root).as_posix() for kind, path in kind_files(root / _KINDS).items()}
 
 
 def closure(start: Collection[Path], root: Path) -> set[str]:
@@ -94,7 +90,7 @@ def holding_to(record: Path) -> Iterator[None]:
         raise ValueError(f"{record} is not there yet: `dvc repro` writes it before it runs the stage")
     name = record.relative_to(layout.CODE).with_suffix("").as_posix()
     stage, _, kind = name.partition("/")
-    recorded, now = json.loads(read_text(record)), code_of(stage, Path(), kind=kind)
+    recorded, now = read_meta(record), code_of(stage, Path(), kind=kind)
     changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
     if changed:
         raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")

@@ -22,6 +22,7 @@ from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch
@@ -76,7 +77,7 @@ def _device(name: str) -> Finding:
         device = prepare_device(name, threads=0)
     except ValueError as error:
         return Finding(f"device {name}", str(error))
-    label = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    label = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     return Finding(f"computing on {label}")
 
 
@@ -84,7 +85,7 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     inputs = sum(_size(folder / source["input"]) for source in params["sources"].values())
     # Text, tokens and shards, each once in the work tree and once in DVC's cache; weights, moments and best weights.
-    needed = 6 * inputs + 16 * 4 * _parameters(params) + (100 << 20)
+    needed = 6 * inputs + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
@@ -107,8 +108,8 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _parameters(params: Mapping[str, Any]) -> int:
-    return parameter_count(ModelConfig(V=params["tokenizer"].get("vocab_size", 260), **params["model"]))
+def _model_config(params: Mapping[str, Any]) -> ModelConfig:
+    return ModelConfig(V=params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size), **params["model"])
 
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
@@ -116,13 +117,11 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     runtime = params["runtime"]
     device = prepare_device(runtime["device"], threads=runtime["threads"])
     as_run = {key: runtime[key] for key in ("micro_batch_tokens", "deterministic")}
-    V = params["tokenizer"].get("vocab_size", 260)
-    cfg = ModelConfig(V=V, **params["model"])
-    out = {}
+    cfg, out = _model_config(params), {}
     for stage in ("train", "sft"):
         train_cfg = TrainConfig(**params[stage])
         step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
-        x = torch.randint(0, V, (train_cfg.B, cfg.T))
+        x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
         step(batch, lr=0.0, n=0).item()
         start, steps = time.perf_counter(), 0

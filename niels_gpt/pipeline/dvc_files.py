@@ -89,7 +89,7 @@ def _mend_lock(root: Path) -> str:
     with atomic_path(root / _BROKEN) as temporary:
         temporary.write_text(text, encoding="utf-8")
     head, _, kept = (_read(root / _KEPT) or "").partition("\n")
-    committed = _git(root, "show", f"HEAD:./{LOCK}") or ""
+    committed = committed_lock(root) or ""
     # Commits made or fetched since the copy was kept know more than it does.
     in_order = [(kept, "as the last stage found it"), (committed, "as committed")]
     if head != f"# {_committed_name(root)}":
@@ -133,6 +133,10 @@ def _is_json(path: Path) -> bool:
         return text is None or isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+def committed_lock(root: Path) -> str | None:
+    return _git(root, "show", f"HEAD:./{LOCK}")
 
 
 def _committed_name(root: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -16,16 +15,9 @@ from niels_gpt.pipeline.yaml12 import parse_yaml
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """What dvc.yaml says that a stage reads: parameters by their dotted names, and files."""
-
-    params: tuple[str, ...]
-    deps: tuple[str, ...]
-
-
-def declaration(name: str, key: str, raw: Mapping[str, Any]) -> Declaration:
-    """Of a stage, or of one source's where it runs for each of them, with the values of params.yaml filled in."""
+def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What dvc.yaml says that a stage reads (one source's stage, where it runs for each): parameters by their dotted
+    names, and files, with the values of params.yaml filled in."""
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
         table = declared["foreach"].strip("${}") if isinstance(declared["foreach"], str) else ""
@@ -44,7 +36,7 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> Declaration:
             _TEMPLATE.sub(lambda match: str(lookup(known, match[1])), text) for text in declared.get(field, [])
         )
 
-    return Declaration(params=filled("params"), deps=filled("deps"))
+    return filled("params"), filled("deps")
 
 
 def lookup(tree: Any, dotted: str) -> Any:
@@ -70,8 +62,7 @@ def sentence_with_remedy(error: BaseException) -> str:
 
 @lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, and is then most often what it was
 def _stages(text: str) -> dict[str, Any]:
-    stages: dict[str, Any] = parse_yaml(text, name=str(layout.DAG))["stages"]
-    return stages
+    return parse_yaml(text, name=str(layout.DAG))["stages"]
 
 
 def _out_patterns(text: str) -> Iterator[str]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from niels_gpt.data.hub import HubSettings, resolve_revision
 from niels_gpt.data.readers.files import entries_of, file_faults, name_fault
-
-_UNWATCHED = {".git", ".hg", ".dvc", "__pycache__", ".DS_Store"}  # DVC leaves these out by itself, or by .dvcignore
+from niels_gpt.pipeline import layout
 
 
 def located(path: str, settings: Any) -> tuple[str, str | None]:
@@ -37,7 +36,7 @@ def check_input(path: str) -> list[str]:
     folders = [path]
     while folders:
         for entry in entries_of(folders.pop()):
-            if entry.name in _UNWATCHED:
+            if entry.name in layout.UNWATCHED:
                 continue
             hidden = any(part.startswith(".") for part in os.path.relpath(entry.path, path).split(os.sep))
             if not os.path.isdir(entry.path):

@@ -11,13 +11,9 @@ from niels_gpt.files.sentences import visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.params import read_params
+from niels_gpt.pipeline.results import read_result
 
 tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
-
-
-@tokenizer_app.callback()
-def _tokenizer_group() -> None:
-    """Keeps `niels-gpt tokenizer COMMAND` a group."""
 
 
 @tokenizer_app.command()
@@ -43,19 +39,12 @@ def report(
 app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
 
 
-@app.callback()
-def _inspect_group() -> None:
-    """Keeps `niels-gpt inspect COMMAND` a group."""
-
-
 @app.command("documents")
 def inspect_documents(
     source: Annotated[str, typer.Argument(help="a source of params.yaml")],
     n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
 ) -> None:
     """The first documents of a source as they were loaded: name, size, how they begin."""
-    from itertools import islice
-
     import numpy as np
 
     from niels_gpt.data.documents import FILE_NAME, count_rows, read_column, read_texts
@@ -65,10 +54,12 @@ def inspect_documents(
         if not (folder / FILE_NAME).is_file():
             known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none; run `dvc repro` first"
             raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
+        if source in read_params()[1]["chats"]:
+            raise ValueError(f"{source} is a source of chats: `niels-gpt inspect sft` shows those")
         rows = np.arange(min(n, count_rows(folder)))
         texts = (text for group in read_texts(folder, rows) for text in group)
         typer.echo(f"{count_rows(folder):,} documents in {source}")
-        for name, text in zip(islice(read_column(folder, "id"), len(rows)), texts, strict=False):
+        for name, text in zip(read_column(folder, "id"), texts, strict=False):
             begins = visible(" ".join(text.split())[:160])
             typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
 
@@ -77,8 +68,6 @@ def inspect_documents(
 def inspect_mix() -> None:
     """The weights of the mix, the tokens there are, and how often a run goes over each source."""
     with one_sentence():
-        from niels_gpt.pipeline.results import read_result
-
         params, mix = read_params()[1], read_result(layout.MIX)
         total = sum(params["p_train"].values())
         seen = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
@@ -98,8 +87,6 @@ def inspect_batch(
 ) -> None:
     """A training batch as the model sees it: every row with its source, and where documents end."""
     with one_sentence():
-        from niels_gpt.pipeline.results import read_result
-
         params, _ = read_params()[0], read_result(layout.MIX)
         from niels_gpt.pipeline.pretraining import open_pretraining
         from niels_gpt.tokenizer import load_tokenizer
@@ -125,8 +112,6 @@ def inspect_sft(
 ) -> None:
     """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
     with one_sentence():
-        from niels_gpt.pipeline.results import read_result
-
         T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
 
         import numpy as np

@@ -29,5 +29,6 @@ EXTRACTION = METRICS / "pz"  # P(z) along each document, a curve each
 
 # Outside the DAG: what an interrupted run goes on from, and what is told of a run while it goes.
 CHECKPOINTS, LOGS = Path("checkpoints"), Path("logs")
+UNWATCHED = {".git", ".hg", ".dvc", "__pycache__", ".DS_Store"}  # DVC leaves these out by itself, or by .dvcignore
 # What the pipeline writes, and what git, DVC and Python keep: no place for text to train on.
 WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")

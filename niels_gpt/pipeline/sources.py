@@ -82,10 +82,8 @@ class AnySource(Section):
         path, project = Path(os.path.realpath(written)), Path.cwd()
         if path == project or path in project.parents:
             raise ValueError("the project itself lies in there: put the text in a folder of its own")
-        if path.is_relative_to(project) and path.relative_to(project).parts[0] in layout.WRITTEN_HERE:
-            raise ValueError(
-                f"{path.relative_to(project).parts[0]}/ is no place for text: put it in a folder of its own"
-            )
+        if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
+            raise ValueError(f"{top}/ is no place for text: put it in a folder of its own")
         if any(path.is_relative_to(place) for place in _KERNELS):
             raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
         return written

@@ -30,7 +30,6 @@ from niels_gpt.pipeline.sections import Section
 from niels_gpt.pipeline.sources import ChatSource, Source
 
 _SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
-_NOISE = {"__pycache__", ".DS_Store"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Stage:
     key: str
     params: Params
     inputs: Inputs
+    on_success: list[Callable[[], object]] = field(default_factory=list)  # once all outputs stand in their places
     _outs: dict[Path, Path] = field(default_factory=dict)
 
     @property
@@ -139,6 +139,8 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
             )
         for final, temporary in stage._outs.items():
             publish(temporary, final)
+        for act in stage.on_success:
+            act()
     except OSError as error:
         name_file(error, " or ".join(map(str, stage._outs)))
         raise
@@ -150,10 +152,9 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """The parameters, read once, and the stage's declared inputs as they are now."""
     params, raw = _parsed_params(read_text(layout.PARAMS))
-    declared = declaration(name, key, raw)
-    return only_declared(params, declared.params), Inputs(
-        params={name: lookup(raw, name) for name in declared.params},
-        deps={dep: _digest(Path(dep)) for dep in declared.deps},
+    declared, deps = declaration(name, key, raw)
+    return only_declared(params, declared), Inputs(
+        params={name: lookup(raw, name) for name in declared}, deps={dep: _digest(Path(dep)) for dep in deps}
     )
 
 
@@ -199,8 +200,8 @@ def _digest(path: Path) -> str:
     # As DVC sees it: a linked folder is a name, and is not gone into (it may lead back here).
     for folder, subfolders, files in os.walk(path):
         linked = [name for name in subfolders if Path(folder, name).is_symlink()]
-        subfolders[:] = sorted(name for name in subfolders if name not in _NOISE)
-        for name in sorted({*files, *linked} - _NOISE):
+        subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)
+        for name in sorted({*files, *linked} - layout.UNWATCHED):
             file = Path(folder, name)
             digest = f"link to {os.readlink(file)}" if name in linked else _digest(file)
             tree.update(f"{file.relative_to(path).as_posix()}\0{digest}\n".encode(errors="surrogateescape"))

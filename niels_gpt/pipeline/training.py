@@ -37,8 +37,17 @@ def trained_by_ranks(stage: Stage) -> bool:
         return False
     threads = str(stage.params.runtime.threads or max(1, (os.cpu_count() or 1) // nproc))
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "-m", f"stages.{stage.name}"]
-    done = subprocess.run([sys.executable, *launch], env={**os.environ, "OMP_NUM_THREADS": threads}, check=False)
-    if done.returncode:
+    # In a session of its own: a Ctrl-C or a kill reaches it once, from here, and it hands it on to its processes, which
+    # save. Killed with this one, it would leave them training.
+    env = {**os.environ, "OMP_NUM_THREADS": threads}
+    with subprocess.Popen([sys.executable, *launch], env=env, start_new_session=True) as launched:
+        try:
+            code = launched.wait()
+        except KeyboardInterrupt:
+            launched.terminate()
+            launched.wait()
+            sys.exit(130)
+    if code:
         raise RuntimeError(f"one of {nproc} processes failed; what it said stands above")
     return True
 
@@ -89,7 +98,7 @@ def train_and_write(
     _write_model(stage.out(out), model, run, renderer=renderer)
     history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
     history.write(stage.out(out) / layout.HISTORY)
-    RunFolder(folder).finish()
+    stage.on_success.append(RunFolder(folder).finish)
     return True
 
 

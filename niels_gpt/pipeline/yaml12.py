@@ -120,9 +120,9 @@ def _refusal(problem: str, at: Any) -> Exception:
 
 
 def _repeats(node: Node) -> list[str]:
-    found: list[str] = []
-    keys = [item[0] for item in node.value if isinstance(item, tuple)]
-    for i, key in enumerate(keys):
-        if any(key.value == other.value for other in keys[:i]):
+    found, seen = [], set()
+    for key in (item[0] for item in node.value if isinstance(item, tuple)):
+        if key.value in seen:
             found.append(f"says {key.value!r} twice (again at line {key.start_mark.line + 1}): keep one")
+        seen.add(key.value)
     return found + [repeat for child in _children(node) for repeat in _repeats(child)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 
@@ -11,15 +12,7 @@ def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
     for section, samples in sections.items():
         parts.append(f"# {section}\n")
         for prompt, text in samples:
-            fence = "`" * max(3, _longest_run(text, "`") + 1)
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             title = next(iter(prompt.strip().splitlines()), repr(prompt))  # a prompt may be a line's end alone
             parts.append(f"## {title}\n\n{fence}text\n{text}\n{fence}\n")
     return "\n".join(parts)
-
-
-def _longest_run(text: str, character: str) -> int:
-    longest = run = 0
-    for c in text:
-        run = run + 1 if c == character else 0
-        longest = max(longest, run)
-    return longest

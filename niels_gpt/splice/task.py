@@ -41,12 +41,9 @@ class SpliceTask:
 
     def batch(self, n: int) -> Batch:
         examples = self._draw(n)
-        x, y, positions = (examples["tokens"], masked_targets(examples), examples["position_ids"])
-        missing = self.T - x.shape[1]
-        x, y = F.pad(x, (0, missing), value=self.dataset.pad_id), F.pad(y, (0, missing), value=IGNORE_INDEX)
         counts = torch.bincount(examples["doc_idx"], minlength=len(self.names)).tolist()
         rows = dict(zip(self.names, counts, strict=True))
-        return Batch.of(x, y, rows, position_ids=F.pad(positions, (0, missing)))
+        return Batch.of(examples["tokens"], masked_targets(examples), rows, position_ids=examples["position_ids"])
 
     def describe(self, n: int) -> str:
         examples = self._draw(n)
@@ -85,7 +82,7 @@ class SpliceTask:
         for epoch in np.unique(places // N).tolist():
             order = _order(N, self.cfg.seed, epoch) if self.shuffle else np.arange(N)
             batches.append(self.dataset.batch(order[places[places // N == epoch] % N], epoch=epoch))
-        return batches[0] if len(batches) == 1 else _joined(batches, pad_id=self.dataset.pad_id)
+        return _joined(batches, width=self.T, pad_id=self.dataset.pad_id)
 
 
 @lru_cache(maxsize=2)
@@ -99,9 +96,8 @@ def masked_targets(examples: Example) -> torch.Tensor:
     return targets
 
 
-def _joined(batches: list[Example], *, pad_id: int) -> Example:
-    """Batches of different width as one."""
-    width = max(batch["tokens"].shape[1] for batch in batches)
+def _joined(batches: list[Example], *, width: int, pad_id: int) -> Example:
+    """Batches of different width as one, padded."""
     fill = {"tokens": pad_id, "targets": pad_id}
 
     def widened(batch: Example, name: str) -> torch.Tensor:

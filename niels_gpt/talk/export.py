@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 
 from niels_gpt.config import to_dict
 from niels_gpt.files.atomic import write_json
-from niels_gpt.model.gpt import GPT
 from niels_gpt.report.scores import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.folder import tokenizer_file
@@ -22,7 +21,9 @@ from niels_gpt.tokenizer.folder import tokenizer_file
 def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
     """model.safetensors, config.json, the tokenizer's file and README.md: what `open_talker` opens again."""
     folder.mkdir(parents=True)
-    _save_weights(folder, weights_of(talker.model))
+    weights = talker.model.state_dict()
+    del weights["lm_head.weight"]  # tied: it is the embedding
+    _save_weights(folder, weights)
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     file = tokenizer_file(tokenizer)
     shutil.copy(file, folder / file.name)
@@ -32,14 +33,9 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) ->
 def _save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     file = folder / "model.safetensors"
     try:
-        save_file(weights, file, metadata={"format": "pt"})
+        save_file({name: value.contiguous() for name, value in weights.items()}, file, metadata={"format": "pt"})
     except SafetensorError as error:  # the writer's own, which hides the errno of a full disk
         raise OSError(f"{file} could not be written (is the disk full?): {error}") from error
-
-
-def weights_of(model: GPT) -> dict[str, torch.Tensor]:
-    """By name, the tied head left out: it is the embedding."""
-    return {name: value.contiguous() for name, value in model.state_dict().items() if name != "lm_head.weight"}
 
 
 def model_card(
@@ -125,7 +121,6 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
                 f"{theirs}.mlp.dense_h_to_4h.{part}": source[f"{ours}.mlp.fc1.{part}"],
                 f"{theirs}.mlp.dense_4h_to_h.{part}": source[f"{ours}.mlp.fc2.{part}"],
             }
-    weights = {name: value.contiguous() for name, value in weights.items()}
     _save_weights(folder, weights)
     (folder / "README.md").write_text(card, encoding="utf-8")
 

@@ -17,6 +17,7 @@ from niels_gpt.generate import Sampling, stream_ids
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import make_generator
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.folder import FILE_NAMES
 from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -112,7 +113,7 @@ def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = Non
         raise Damaged(folder, "holds no model yet")
     config = _read_config(folder / "config.json")
     renderer = config.pop("renderer", "transcript")
-    inside = any((folder / name).is_file() for name in ("tokenizer.json", "spm.model"))
+    inside = any((folder / name).is_file() for name in FILE_NAMES)
     beside = folder if inside or tokenizer is None else tokenizer
     vocabulary = load_tokenizer(beside)
     model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)
@@ -134,8 +135,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
-    values: dict[str, Any] = config
-    return values
+    return config
 
 
 def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.sentences import sentence
 from niels_gpt.generate import Sampling
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.talker import Talker
@@ -75,7 +76,7 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
             try:
                 show(conversation.command(line) + "\n")
             except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-                show(f"that could not be written: {error}\n")
+                show(f"that could not be written: {sentence(error)}\n")
         elif line.strip():
             conversation.answer(line, show=show)
             show("\n")

@@ -21,9 +21,7 @@ def encode(text: str) -> torch.LongTensor:
     """UTF-8 bytes of the text as ids: (n,) int64 in 0..255."""
     import torch
 
-    # bytearray: torch wants memory it may write to. An empty buffer is refused, hence the branch.
-    data = bytearray(text.encode("utf-8"))
-    ids = torch.frombuffer(data, dtype=torch.uint8).long() if data else torch.empty(0, dtype=torch.int64)
+    ids = torch.from_numpy(np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64))
     return ids  # type: ignore[return-value]
 
 

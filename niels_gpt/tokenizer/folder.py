@@ -13,16 +13,18 @@ from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
+FILE_NAMES = ("tokenizer.json", "spm.model")  # one of the two lies in a tokenizer's folder
+
 
 def tokenizer_file(path: str | Path) -> Path:
     """The one file that defines the tokenizer in a folder (or the file itself)."""
     path = Path(path)
     if path.is_file():
         return path
-    for name in ("tokenizer.json", "spm.model"):
+    for name in FILE_NAMES:
         if (path / name).is_file():
             return path / name
-    raise Damaged(path, "holds no tokenizer (tokenizer.json or spm.model)")
+    raise Damaged(path, f"holds no tokenizer ({' or '.join(FILE_NAMES)})")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from niels_gpt.model.kernels import choice
 from niels_gpt.train.ranks import Ranks
 
 
@@ -35,7 +35,7 @@ def wants_compiler(execution: Execution) -> bool:
     missing = None
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
         missing = "a C compiler"
-    elif execution.cuda and importlib.util.find_spec("triton") is None:
+    elif execution.cuda and not choice.HAS_TRITON:
         missing = "triton"
     if missing:
         execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")

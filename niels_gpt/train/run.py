@@ -36,7 +36,7 @@ def run_training(
     checkpoints = RunFolder(folder)
     with checkpoints.locked():
         prune_runs(folder.parent, keep=KEEP_RUNS)
-        state = execution.ranks.from_first(checkpoints.load(execution.device))
+        state = execution.ranks.from_first(checkpoints.load())
         done = 0 if state is None else state.step
         if done:
             print(f"going on after step {done} from {folder}", flush=True)

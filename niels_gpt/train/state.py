@@ -61,11 +61,12 @@ class RunFolder:
             lock.flush()
             yield
 
-    def load(self, device: str) -> RunState | None:
+    def load(self) -> RunState | None:
+        """In the CPU's memory, from where model and optimizer copy it."""
         if not self._state.is_file():
             return None
         try:
-            return RunState(**load_tensors(self._state, device))
+            return RunState(**load_tensors(self._state, "cpu"))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{error}; to start this training anew, delete {self.path}") from error
 
@@ -90,17 +91,19 @@ def delete_runs(root: Path, *, unfinished: bool) -> tuple[int, int]:
     count = size = 0
     for folder in sorted(root.glob("*")):
         if (folder / "lock").is_file() and (unfinished or (folder / "finished").is_file()):
-            held = sum(file.stat().st_size for file in folder.iterdir())
-            if _delete_unless_held(folder):
-                count, size = count + 1, size + held
+            freed = _delete_unless_held(folder)
+            if freed is not None:
+                count, size = count + 1, size + freed
     return count, size
 
 
-def _delete_unless_held(folder: Path) -> bool:
-    with (folder / "lock").open() as lock:
-        try:
+def _delete_unless_held(folder: Path) -> int | None:
+    """Bytes that were freed; None where a process holds the folder, or has deleted it."""
+    try:
+        with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        shutil.rmtree(folder)
-    return True
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            shutil.rmtree(folder)
+    except (BlockingIOError, FileNotFoundError):
+        return None
+    return size

@@ -1,12 +1,13 @@
 """Kernel selection: the one place that decides which operations of the model a kernel of this project computes.
 
 Each function gives the kernel for the tensors at hand, or None: then torch's own operations are taken, which stand
-where the kernel is asked for. What a kernel is for, its module says in `supports`. Triton's modules are imported only
-for tensors on a GPU: elsewhere Triton need not be installed.
+where the kernel is asked for. What a kernel is for, its module says in `supports`, or this one. Triton's modules are
+imported only for tensors on a GPU: elsewhere Triton need not be installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from niels_gpt.model.kernels import attention_cpu, attention_unfused, embedding_gpu
 
 _Kernel = Callable[..., torch.Tensor]
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def embedding(ids: torch.Tensor) -> _Kernel | None:
@@ -22,12 +24,11 @@ def embedding(ids: torch.Tensor) -> _Kernel | None:
 
 
 def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, ...]] | None:
-    if _compiled_for_gpu(x):
-        from niels_gpt.model.kernels import rope_triton
+    if not (_compiled_for_gpu(x) and _has_separate_bias(qkv)):
+        return None
+    from niels_gpt.model.kernels import rope_triton
 
-        if rope_triton.supports(qkv):
-            return rope_triton.project_and_rotate
-    return None
+    return rope_triton.project_and_rotate
 
 
 def rotate_and_attend(qkv: torch.Tensor) -> _Kernel | None:
@@ -39,16 +40,15 @@ def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.T
 
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
-    if _compiled_for_gpu(x):
-        from niels_gpt.model.kernels import gelu_triton
+    if not (_compiled_for_gpu(x) and _has_separate_bias(linear)):
+        return None
+    from niels_gpt.model.kernels import gelu_triton
 
-        if gelu_triton.supports(linear):
-            return gelu_triton.project_and_gelu
-    return None
+    return gelu_triton.project_and_gelu
 
 
 def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
-    if logits.is_cuda:
+    if logits.is_cuda and HAS_TRITON:
         from niels_gpt.model.kernels import loss_triton
 
         if loss_triton.supports(logits):
@@ -59,3 +59,12 @@ def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
 def _compiled_for_gpu(x: torch.Tensor) -> bool:
     """Where torch.compile would make kernels of its own, which are slower."""
     return x.is_cuda and torch.compiler.is_compiling()
+
+
+def _has_separate_bias(linear: nn.Module) -> bool:
+    """Whether weight and bias are all there is to it.
+
+    Exactly nn.Linear: a kernel that takes its weight and adds its bias does not call it, and a subclass (quantized, or
+    with low-rank adapters) may compute something else.
+    """
+    return type(linear) is nn.Linear and linear.bias is not None

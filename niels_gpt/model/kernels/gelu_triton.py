@@ -10,14 +10,8 @@ import triton.language as tl
 from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.model.kernels.linear import has_separate_bias
-
 _TILE, _COLUMNS = 4, 1024  # what a program holds at a time
 _PROGRAMS = 1024  # keep a GPU busy; backward each sums its share of the bias's gradient
-
-
-def supports(linear: nn.Linear) -> bool:
-    return has_separate_bias(linear)
 
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -14,13 +14,7 @@ import triton.language as tl
 from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.model.kernels.linear import has_separate_bias
-
 _PROGRAMS = 1024  # keep a GPU busy; backward each sums its share of the bias's gradient
-
-
-def supports(qkv: nn.Linear) -> bool:
-    return has_separate_bias(qkv)
 
 
 def project_and_rotate(
