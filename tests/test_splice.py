@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
@@ -92,8 +92,8 @@ def test_golden_enumeration(inputs: dict[str, Any], expect: dict[str, Any]) -> N
     for key in ("valid_docs", "starts_per_doc", "quotas", "K_per_doc"):
         if key in expect:
             assert summary[key] == expect[key], key
-    for example in expect.get("examples", []) if epoch == 0 else []:
-        check_example(ds[expect["triples"].index([example[key] for key in ("doc_idx", "t", "s")])], example)
+    for wanted in expect.get("examples", []) if epoch == 0 else []:
+        check_example(ds[expect["triples"].index([wanted[key] for key in ("doc_idx", "t", "s")])], wanted)
 
 
 @pytest.mark.parametrize(("inputs", "expect"), of_kind("construct"))
@@ -274,6 +274,11 @@ rules = st.fixed_dictionaries(
 )
 
 
+LONG = {"S": 4, "content_length": 14, "content_stride": 1, "offset_stride": 1, "min_copy_len": 2}  # than the frame
+
+
+@example({**LONG, "content_start_mode": "slide_within", "offset_bound": "tight"}, 15)
+@example({**LONG, "content_start_mode": "coverage_balanced", "offset_bound": "loose"}, 15)
 @given(rules, st.integers(1, 15))
 def test_pairs_by_number_are_those_of_plain_loops(arguments: dict[str, Any], L: int) -> None:
     S, K, least = arguments["S"], arguments["content_length"] or 10**9, arguments["min_copy_len"]

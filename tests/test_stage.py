@@ -130,12 +130,15 @@ def test_outputs_appear_together_at_the_end(project: Path) -> None:
         second.write_text("two")
         assert stage.out("cache/mix.json").read_text() == "one"  # the same, and still there
         assert not Path("cache/mix.json").exists()
+        stage.on_success.append(lambda: seen.append(Path("cache/mix.json").read_text()))
 
+    seen: list[str] = []
     (project / "cache/.mix.json.tmp1").write_text("of a run that was killed")
     before = files(project) - {"cache/.mix.json.tmp1"}
     execute("mix", "", main)
     assert files(project) == before | {"cache/mix.json", "cache/chat_mix.json"}
     assert Path("cache/mix.json").read_text() == "one"
+    assert seen == ["one"]
 
 
 def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
@@ -161,6 +164,7 @@ def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
 def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, change: str, named: str) -> None:
     def main(stage: Stage) -> None:
         stage.out("cache/mix.json").write_text("one")
+        stage.on_success.append(lambda: pytest.fail("nothing was published"))
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         in_place = file == "params.yaml"
@@ -169,6 +173,18 @@ def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, chang
     with pytest.raises(ValueError, match=f"^{named} changed while the stage ran"):
         execute("mix", "", main)
     assert not Path("cache/mix.json").exists()
+
+
+def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) -> None:
+    def main(stage: Stage) -> None:
+        stage.out("cache/mix.json").write_text("one")
+        for name in (".git", "__pycache__"):  # as of notes that git keeps, too
+            Path("cache/manifests", name).mkdir(parents=True)
+            Path("cache/manifests", name, "index").write_text("new")
+
+    Path("cache/manifests").mkdir(parents=True, exist_ok=True)
+    execute("mix", "", main)
+    assert Path("cache/mix.json").read_text() == "one"
 
 
 def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: Path) -> None:
