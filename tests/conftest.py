@@ -211,6 +211,11 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
         browser.close()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: a tenth of their time tests wait for servers and for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest test first: taken last, it would keep one of two test processes waiting for minutes."""
     items.sort(key=lambda item: not item.name.startswith("test_a_script_of_the_readmes"))
