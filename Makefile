@@ -17,7 +17,7 @@ run: $(INSTALLED)
 	niels-gpt summary
 
 test: $(INSTALLED)
-	python -m pytest -n auto
+	python -m pytest -n auto --dist worksteal
 
 same: $(INSTALLED)
 	python -m pytest -q -k golden tests/test_train.py tests/test_splice.py
