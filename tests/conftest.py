@@ -138,6 +138,14 @@ def with_values(text: str, values: dict[str, object]) -> str:
     return apply_preset(text, out.getvalue())
 
 
+def run_python(
+    code: str, *arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A program, in a process of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
 def stages_run(output: str) -> list[str]:
     return re.findall(r"^Running stage '(.+)':", output, flags=re.MULTILINE)
 

@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from niels_gpt.data.hub import HubError, stream_rows
 from niels_gpt.files.atomic import write_json
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.folder import describe
@@ -226,6 +228,18 @@ def test_a_lasting_fault_is_a_sentence_and_no_file(
         for sentence in sentences:
             assert sentence in error
         assert not (repo.path / "cache/raw" / name).exists()
+
+
+def test_what_opening_has_tried_often_enough_is_not_tried_as_often_again() -> None:
+    opened = []
+
+    def open_rows() -> Iterator[Any]:
+        opened.append(1)
+        raise HubError("dataset a/b: gone after 4 attempts") from ConnectionError("reset")  # which may pass
+
+    with pytest.raises(HubError, match="gone after 4 attempts"):
+        list(stream_rows(open_rows, path="a/b"))
+    assert len(opened) == 1
 
 
 def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:

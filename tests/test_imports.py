@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_python
 
 LEFT_OUT = ("dvc", "datasets", "sentencepiece", "pyarrow", "tqdm", "typer", "ruamel", "pandas")
 BLOCK = f"""
@@ -20,12 +17,6 @@ sys.meta_path.insert(0, Block())
 """
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
-    )
-
-
 def test_training_imports_without_what_only_loading_needs() -> None:
     modules = [
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
@@ -33,11 +24,13 @@ def test_training_imports_without_what_only_loading_needs() -> None:
         if path.name not in ("cli.py", "console.py", "inspection.py", "corpus.py", "documents.py")  # typer's, parquet's
         and not path.name.endswith("_triton.py")  # a GPU's
     ]
-    done = python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix, stages.shard")
+    done = run_python(
+        f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix, stages.shard"
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("stage", ["load", "split", "tokenizer", "tokenize", "shard", "mix", "curves", "code"])
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
-    done = python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
+    done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr

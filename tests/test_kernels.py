@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import run_python
 
 pytest.importorskip("triton", reason="Triton is not installed: the GPU kernels are not tested here")
 
@@ -73,15 +71,7 @@ print(json.dumps(errors))
 
 
 def test_kernels_compute_what_plain_torch_does() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=ROOT,
-        env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
     assert len(errors) == 8

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from niels_gpt.data.kinds import kind_files, source_kinds
 from niels_gpt.pipeline import code
-from tests.conftest import ROOT, TINY, with_values
+from tests.conftest import ROOT, TINY, run_python, with_values
 
 TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
 CHATS = {"chat", "dolly", "oasst1"}
@@ -102,9 +101,7 @@ def test_a_new_kind_is_one_file(project: Path) -> None:
         values = {"sources.roam.input": "poems.txt", "sources.roam.load": {"kind": "poem", "verses": verses}}
         text = (ROOT / "presets/sample.yaml").read_text()
         (project / "params.yaml").write_text(with_values(text, TINY | values))
-        return subprocess.run(
-            [sys.executable, "-c", LOAD], cwd=project, env={}, capture_output=True, text=True, timeout=600, check=False
-        )
+        return run_python(LOAD, cwd=project, env={})
 
     done = load(2)
     assert "['one', 'two']" in done.stdout, done.stderr

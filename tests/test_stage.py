@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.graph import sentence_with_remedy
 from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
-from tests.conftest import ROOT, Repo
+from tests.conftest import ROOT, Repo, run_python
 
 
 @pytest.fixture
@@ -39,15 +37,7 @@ def run_module(project: Path, body: str, *, module: str = "mix", address: str | 
     script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DVC_")}
     environment |= {"PYTHONPATH": str(ROOT)} | ({} if address is None else {"DVC_STAGE": address})
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python(script, cwd=project, env=environment)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_python
 
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
@@ -199,16 +197,7 @@ def test_an_addition_touches_few_files(adds: str, tmp_path: Path) -> None:
     for name in ("dvc.yaml", "params.yaml", "README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     walk.take(tmp_path)
-    environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", walk.check],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_python(walk.check, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"})
     assert done.returncode == 0, done.stderr
 
 
