@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from niels_gpt.cache.integrity import described_by
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.descriptions import described_by
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source

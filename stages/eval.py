@@ -7,7 +7,6 @@ from typing import Any
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
@@ -15,9 +14,11 @@ from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.held_out import Score, score_stream
 from niels_gpt.eval.samples import Sampler
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.generate import Sampling
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
@@ -39,7 +40,7 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(layout.TOKENIZER)
     pretrained, tuned = (load_model(folder / layout.BEST, device) for folder in (layout.PRETRAINED, layout.TUNED))
     T = pretrained.cfg.T
-    mix = open_mix(layout.MIX, root=Path(), documents=stage.params.train.document_mask)
+    mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)
     chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
     check_lengths({"val": streams}, T=T)

@@ -1,36 +1,46 @@
-"""load@S and load_chat@S: one source, as it lies, into one row a document or a chat."""
+"""load@S and load_chat@S: one source, as it lies, into parts of one row a document or a chat."""
 
 from __future__ import annotations
 
-from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.loading import Slice, cut_source, digest_inputs, load_parts
+from niels_gpt.data.parts import MANIFEST, manifest_of
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.progress import Tally, progress
+from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.engines import open_engine
 from niels_gpt.pipeline.inputs import located
+from niels_gpt.pipeline.places import place_of
 from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
     source = stage.chat_source or stage.source
-    settings = source.settings()
+    settings, runtime, text_bytes = source.settings(), stage.params.runtime, stage.params.parts.text_bytes
     path, revision = located(source.input, settings)
-    max_tokens = None if stage.chat_source else stage.source.shard.tokens()
-    request = Request(path, revision, max_tokens=max_tokens, patience_s=stage.params.runtime.hub_patience_s)
-    place = layout.RAW / stage.key
-    out = stage.out(place)
-    with progress(total=None, unit="doc", title=stage.title) as bar:
-        tally, rows = Tally(bar, stage.title), source.kind.read(settings, request)
-        if source.kind.holds_chats:
-            count = write_chats(out, rows, tick=tally)
-        else:
-            # A blank document has nothing to learn from, and would only be an end of text.
-            count = write_documents(out, (row for row in rows if row.text.strip()), tick=tally)
-    if not count.rows:
+    max_tokens = None if stage.chat_source else stage.source.budget.tokens()
+    request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
+    engine, out = open_engine(runtime), layout.RAW / stage.key
+
+    def slices(store: Store) -> list[Slice]:
+        return cut_source(source.kind.name, settings, request, store=store, text_bytes=text_bytes)
+
+    with progress(total=None, unit="B", title=stage.title) as bar:
+        tally = Tally(bar, stage.title)
+        made_of = []
+        if not stage.chat_source and stage.source.stored:
+            found = engine.map(digest_inputs, slices(Store("")), tick=bool)
+            made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
+        place = place_of(stage, out, "texts", source.load.model_dump(), max_tokens, text_bytes, made_of)
+        parts = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
+    if not any(part.rows for part in parts):
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
+    place.finish()
     facts = {"name": stage.key, **source.load.model_dump(), "streaming": getattr(settings, "streamed", False)}
-    write_json(out / "source.json", {**facts, "revision": revision, "rows": count.rows, "bytes": count.bytes})
-    stage.say(f"{tally} -> {place}")
+    manifest = manifest_of(parts, {**facts, "revision": revision}, at=place.at)
+    write_json(stage.out(out) / MANIFEST, manifest)
+    stage.say(f"{manifest['rows']:,} documents in {len(parts):,} parts, {tally} -> {place.at or out}")
 
 
 if __name__ == "__main__":

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.cache.integrity import described_by
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.eval.memorization import measure_extraction, stats_together, token_log_probs
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
 from niels_gpt.report.tsv import write_tsv
-from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
 
 
-def chosen_documents(*, at_least: int) -> dict[str, np.ndarray]:
+def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
     """The documents that the splice stage trained on, by name."""
     path = layout.SPLICED / layout.CHOSEN
     chosen = read_meta(path)
     with described_by(path):
-        store = TokenStore(layout.TOKENS / chosen["dataset_name"])
+        store = open_documents(params, chosen["dataset_name"])
         documents = {f"doc{row}": store.document(row) for row in chosen["rows"]}
     for name, tokens in documents.items():
         if len(tokens) < at_least:
@@ -41,7 +41,7 @@ def main(stage: Stage) -> None:
         "before": load_model(layout.PRETRAINED / layout.BEST, device),
         "after": load_model(layout.SPLICED / layout.LAST, device),
     }
-    documents = chosen_documents(at_least=settings.chunk_size)
+    documents = chosen_documents(stage.params, at_least=settings.chunk_size)
     measured = {name: measure_extraction(models, tokens, **settings.model_dump()) for name, tokens in documents.items()}
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     together = stats_together(list(measured.values()))

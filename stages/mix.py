@@ -17,7 +17,7 @@ def val_names(sources: Mapping[str, AnySource]) -> dict[str, str]:
 
 def main(stage: Stage) -> None:
     texts = join_manifests(
-        layout.MANIFESTS, val_names(stage.params.sources), required=["train.tokens", "train.shards", "val.shards"]
+        layout.MANIFESTS, val_names(stage.params.sources), required=["train.tokens", "train.parts", "val.parts"]
     )
     chats = join_manifests(
         layout.CHAT_MANIFESTS, val_names(stage.params.chats), required=["special_token_ids", "folder", "files"]

@@ -10,6 +10,7 @@ from niels_gpt.checkpoint import load_model
 from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.train.chats import ChatTask
@@ -19,15 +20,15 @@ from niels_gpt.train.pretraining import PretrainTask
 def main(stage: Stage) -> None:
     if trained_by_ranks(stage):
         return
-    params, root = stage.params, Path()
+    params = stage.params
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
     T = model.cfg.T
-    mix = open_mix(layout.MIX, root=root, documents=params.train.document_mask)
-    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=root)
+    mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask)
+    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path())
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)

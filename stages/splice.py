@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from niels_gpt.cache.integrity import described_by
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Splice
+from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
@@ -23,9 +22,7 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
     """Rows of the store, and why these."""
     lengths, source = store.lengths.tolist(), settings.dataset_name
     if settings.restrict_to_training_subset:
-        with described_by(layout.MIX):
-            trained_tokens = int(read_meta(layout.MIX)["sources"][source]["train"]["tokens"])
-        lengths = within_first_tokens(lengths, trained_tokens)
+        lengths = within_first_tokens(lengths, store.trained_tokens)
     return select_documents(
         lengths,
         n=settings.num_docs,
@@ -44,7 +41,7 @@ def main(stage: Stage) -> None:
     params, settings = stage.params, stage.params.splice
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
-    store = TokenStore(layout.TOKENS / settings.dataset_name)
+    store = open_documents(params, settings.dataset_name)
     rows, reason = choose(store, settings)
     names = tuple(f"doc{row}" for row in rows)
     dataset = MultiSpliceDocumentDataset(

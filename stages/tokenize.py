@@ -2,64 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
-from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
-from niels_gpt.cache.integrity import read_split
-from niels_gpt.cache.meta import describe_origin, list_files, read_meta, write_meta
-from niels_gpt.chat_template import format_chat
-from niels_gpt.data.documents import FILE_NAME, read_chats, read_texts
+from niels_gpt.cache.encoding import describe_tokenizer, encode_chats, write_sft_files
+from niels_gpt.cache.integrity import Splits, read_split
+from niels_gpt.cache.meta import describe_origin, write_meta
+from niels_gpt.cache.token_parts import encode_parts
+from niels_gpt.data.parts import Texts, open_texts
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checksums import list_files
 from niels_gpt.files.progress import progress
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.engines import open_engine
+from niels_gpt.pipeline.places import place_of, store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
-def texts(raw: Path, rows: np.ndarray, *, title: str) -> Iterator[str]:
-    with progress(total=len(rows), unit="doc", title=title) as bar:
-        for batch in read_texts(raw, rows):
-            yield from batch
-            bar.update(len(batch))
+def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
+    out, budget = layout.TOKENS / stage.key, stage.source.budget
+    stage.out(out).mkdir()
+    place = place_of(stage, out, "tokens", texts.digest, splits.facts, meta["tokenizer_sha256"])
+    with progress(total=texts.text_bytes, unit="B", title=stage.title) as bar:
+        counted = encode_parts(
+            open_engine(stage.params.runtime),
+            texts,
+            splits,
+            layout.TOKENIZER,
+            tokens=place.store,
+            budgets={"train": budget.max_train_tokens, "val": budget.max_val_tokens},
+            say=stage.say,
+            tick=bar.update,
+        )
+    place.finish()
+    for split, found in counted.items():
+        if not found["parts"]:
+            raise ValueError(
+                f"no document for {split} within its budget: raise budget.max_{split}_tokens; where that is null, add "
+                "text, or choose another val_frac"
+            )
+    identity = {key: meta[key] for key in ("tokenizer_sha256", "vocab_size")}
+    where = {} if place.at is None else {"at": place.at}
+    totals = {f"{split}_tokens": found["tokens"] for split, found in counted.items()}
+    write_meta(stage.out(out) / "meta.json", {**meta, **totals})
+    write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), {**identity, **where, **counted})
+    stage.say(
+        f"{totals['train_tokens']:,} train and {totals['val_tokens']:,} val tokens in "
+        f"{len(counted['train']['parts'])} + {len(counted['val']['parts'])} files -> {place.at or out}"
+    )
 
 
-def rendered(tokenizer: Tokenizer, raw: Path, rows: np.ndarray) -> Iterator[np.ndarray]:
-    for batch in read_chats(raw, rows):
-        for messages in batch:
-            yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
-
-
-def tokenize_texts(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
-    split, place = layout.SPLIT / stage.key, layout.TOKENS / stage.key
+def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
+    place, T = layout.CHATS / stage.key, stage.params.model.T
     out = stage.out(place)
     out.mkdir()
-    totals = {}
-    for name, rows in read_split(split, raw / FILE_NAME).items():
-        documents = encode_documents(tokenizer, texts(raw, rows, title=f"{stage.title} {name}"))
-        _, totals[name] = write_token_file(out / f"{name}_tokens.bin", out / f"{name}_idx.npy", documents)
-    files = list_files(out, "*_*.*", published=str(place))
-    write_meta(out / "meta.json", {**meta, "split": read_meta(split / "split.json"), "files": files})
-    stage.say(f"{totals['train']:,} train and {totals['val']:,} val tokens -> {place}")
-
-
-def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str, Any]) -> None:
-    split, place = layout.CHAT_SPLIT / stage.key, layout.CHATS / stage.key
-    out = stage.out(place)
-    out.mkdir()
-    rows = read_split(split, raw / FILE_NAME)
-    examples = {name: rendered(tokenizer, raw, chosen) for name, chosen in rows.items()}
-    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=stage.params.model.T)
+    examples = encode_chats(tokenizer, texts, splits)
+    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=T)
     if not totals["train_examples"] or not totals["val_examples"]:
-        raise ValueError(f"no chat has an answer within model.T = {stage.params.model.T} tokens: raise it")
-    source = meta.pop("source")
-    origin = describe_origin(source, read_meta(split / "split.json", required=["by"]))
-    write_meta(out / "meta.json", {**meta, **origin, **totals})
+        raise ValueError(f"no chat has an answer within model.T = {T} tokens: raise it")
+    write_meta(out / "meta.json", {**meta, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
         "folder": str(place),
@@ -74,9 +76,11 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, raw: Path, meta: dict[str
 
 
 def main(stage: Stage) -> None:
-    tokenizer, raw = load_tokenizer(layout.TOKENIZER), layout.RAW / stage.key
-    meta = {**describe_tokenizer(tokenizer), "source": read_meta(raw / "source.json", required=["name"])}
-    (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, raw, meta)
+    tokenizer = load_tokenizer(layout.TOKENIZER)
+    texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
+    splits = read_split((layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key, texts)
+    meta = {**describe_tokenizer(tokenizer), **describe_origin(texts.facts, splits.facts)}
+    (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, texts, splits, meta)
 
 
 if __name__ == "__main__":

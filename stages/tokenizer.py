@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from niels_gpt.cache.corpus import sampled_texts
+from niels_gpt.cache.integrity import read_split
+from niels_gpt.data.parts import open_texts
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import SentencePiece
+from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.tokenizer.folder import write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -13,9 +16,12 @@ from niels_gpt.tokenizer.training import train_sentencepiece
 def main(stage: Stage) -> None:
     settings, model = stage.params.tokenizer, None
     if isinstance(settings, SentencePiece):
-        sources = {name: (layout.RAW / name, layout.SPLIT / name) for name in stage.params.sources}
-        texts = sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed)
-        model = train_sentencepiece(texts, vocab_size=settings.vocab_size)
+        texts = {
+            name: open_texts(layout.RAW / name, stored=store_of(stage.params, name)) for name in stage.params.sources
+        }
+        sources = {name: (found, read_split(layout.SPLIT / name, found)) for name, found in texts.items()}
+        sample = sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed)
+        model = train_sentencepiece(sample, vocab_size=settings.vocab_size)
     tokenizer = write_tokenizer(stage.out(layout.TOKENIZER), model=model)
     stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> {layout.TOKENIZER}")
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.integrity import described_by
-from niels_gpt.cache.manifest import check_files
-from niels_gpt.cache.meta import read_meta
+from niels_gpt.cache.manifest import Listed, check_files
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.files.descriptions import described_by, read_meta
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,9 @@ def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, r
 
 def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
-    check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
+    files = [file for source in sources.values() for file in source["files"]]
+    listed = (Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files)
+    check_files(listed, vocab_size=mix["vocab_size"])
 
     def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
         return {

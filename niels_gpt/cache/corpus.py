@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.cache.integrity import read_split
-from niels_gpt.cache.meta import read_meta
-from niels_gpt.data.documents import FILE_NAME, read_texts
+from niels_gpt.cache.integrity import Splits
+from niels_gpt.data.documents import read_column, read_texts
+from niels_gpt.data.parts import Texts, reading_part
+from niels_gpt.data.split import Drawn, split_by_hash
 
 
-def sampled_texts(sources: Mapping[str, tuple[Path, Path]], *, sample_bytes: int, seed: int) -> Iterator[str]:
-    """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order.
-
-    `sources`: the folder of documents and the folder of the split of each.
-    """
-    sizes = [read_meta(raw / "source.json", required=["bytes"])["bytes"] for raw, _ in sources.values()]
-    share = min(1.0, sample_bytes / sum(sizes))
+def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
+    """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order."""
+    share = min(1.0, sample_bytes / sum(texts.text_bytes for texts, _ in sources.values()))
     for name in sorted(sources):
-        raw, split = sources[name]
-        rows = read_split(split, raw / FILE_NAME)["train"]
-        if share < 1:
-            import torch
+        texts, splits = sources[name]
+        yield from (
+            _sampled_rows(texts, splits, share, seed)
+            if splits.rule is None
+            else _sampled_parts(texts, splits.rule, share, seed)
+        )
 
-            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).numpy()
-            rows = np.sort(rows[order[: max(1, int(len(rows) * share))]])
-        for texts in read_texts(raw, rows):
-            yield from texts
+
+def _sampled_rows(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[str]:
+    """Of a source whose rows are listed: so many of them."""
+    assert splits.rows is not None
+    rows = splits.rows["train"]
+    if share < 1:
+        import torch
+
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).numpy()
+        rows = np.sort(rows[order[: max(1, int(len(rows) * share))]])
+    first = 0
+    for part in texts.parts:
+        wanted = rows[slice(*np.searchsorted(rows, (first, first + part.rows)))] - first
+        first += part.rows
+        if len(wanted):
+            with reading_part(texts.store, part) as path:
+                for batch in read_texts(path, wanted):
+                    yield from batch
+
+
+# Parts are read whole to be sampled, so not all of a large corpus are: enough for so many times the sample.
+_OVERSAMPLED = 8
+
+
+def _sampled_parts(texts: Texts, rule: Drawn, share: float, seed: int) -> Iterator[str]:
+    """Of a source that is split row by row: some parts, chosen by a hash of their names, and in each the rows that a
+    hash of their ids chooses."""
+    wanted = share * texts.text_bytes
+    chosen, size = set(), 0
+    for part in sorted(texts.parts, key=lambda part: hashlib.sha256(f"{seed} {part.name}".encode()).digest()):
+        if size >= _OVERSAMPLED * wanted:
+            break
+        chosen.add(part.name)
+        size += part.text_bytes
+    # Of the train rows of these parts, so many are passed over; by other keys than the split's, or it would be all.
+    left_out = Drawn(val_frac=max(0.0, 1 - wanted / max(1, size)), seed=seed)
+    for part in texts.parts:
+        if part.name not in chosen:
+            continue
+        with reading_part(texts.store, part) as path:
+            ids = read_column(path, "id")
+            train = split_by_hash(ids, rule)["train"]
+            kept = split_by_hash([f"sample {ids[row]}" for row in train], left_out)["train"]
+            for batch in read_texts(path, train[kept]):
+                yield from batch

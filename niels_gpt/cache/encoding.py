@@ -13,20 +13,25 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
+from niels_gpt.cache.integrity import Splits
 from niels_gpt.cache.sft_mask import supervised
+from niels_gpt.chat_template import format_chat
+from niels_gpt.data.documents import read_chats, read_column
+from niels_gpt.data.parts import Texts, reading_part
+from niels_gpt.data.split import split_by_hash
 from niels_gpt.tokenizer.folder import tokenizer_sha256
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 _BATCH = 64
 
 
-def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.ndarray]:
-    """Each text's ids with the end-of-text id behind them, in order, encoded on all cores.
+def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int | None = None) -> Iterator[np.ndarray]:
+    """Each text's ids with the end-of-text id behind them, in order, encoded on so many threads (None: all cores).
 
     Several small batches are under way at once: while one is in the encoder's own code, which lets Python go on, the
     ids of another become an array. What comes out does not depend on how many.
     """
-    workers = os.cpu_count() or 1
+    workers = threads or os.cpu_count() or 1
     eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
     remaining = iter(texts)
     pending: deque[Future[list[np.ndarray]]] = deque()
@@ -38,6 +43,26 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[np.
                 return
             for ids in pending.popleft().result():
                 yield np.concatenate((ids, eot))
+
+
+def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
+    """{split: ids of every chat}, rendered with the chat tokens."""
+
+    def rendered(split: str) -> Iterator[np.ndarray]:
+        first = 0
+        for part in texts.parts:
+            rows = splits.of_part(first, first + part.rows)
+            first += part.rows
+            with reading_part(texts.store, part) as path:
+                if rows is None:
+                    assert splits.rule is not None
+                    trees = zip(read_column(path, "group"), read_column(path, "id"), strict=True)
+                    rows = split_by_hash([group or own for group, own in trees], splits.rule)
+                for batch in read_chats(path, rows[split]):
+                    for messages in batch:
+                        yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+
+    return {split: rendered(split) for split in ("train", "val")}
 
 
 def write_sft_files(

@@ -21,5 +21,6 @@ def write_token_file(tokens_path: Path, idx_path: Path, documents: Iterable[np.n
             offsets.append(total)
             f.write(np.ascontiguousarray(ids, dtype=TOKEN_DTYPE).data)
             total += len(ids)
-    np.save(idx_path, np.frombuffer(offsets, dtype=np.int64))
+    with idx_path.open("wb") as f:  # given a path, numpy may choose another name
+        np.save(f, np.frombuffer(offsets, dtype=np.int64))
     return len(offsets), total

@@ -1,46 +1,18 @@
-"""Checksums and consistency: files that others point into are believed only when they are what was written.
-
-A number that has rotted is still a number. What a stage writes is therefore listed beside it with sizes and hashes
-(`meta.list_files`), and whoever reads it compares first.
-"""
+"""Consistency of caches: what a split, or a file of offsets, says of other files is compared with them first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.meta import read_meta, sha256_file
+from niels_gpt.data.parts import Texts
+from niels_gpt.data.split import Drawn
+from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
-
-
-@contextmanager
-def described_by(path: str | Path) -> Iterator[None]:
-    """What is done here follows a JSON file: where that lacks a key or has another kind of value, it is at fault."""
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError) as error:
-        problem = f"{error} is not in it" if isinstance(error, KeyError) else str(error)
-        raise Damaged(path, f"is not what was written ({problem})") from error
-
-
-def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str, str]:
-    """Of listed files, below `root`, those that are not what they were when the list was made: {path: in a word}."""
-    bad = {}
-    for file in files:
-        path = root / file["path"]
-        if not path.is_file():
-            bad[file["path"]] = "missing"
-        elif path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]:
-            bad[file["path"]] = "changed"
-    return bad
-
-
-def name_all(bad: Mapping[str, str]) -> str:
-    return ", ".join(f"{path} ({what})" for path, what in bad.items())
+from niels_gpt.files.descriptions import described_by, read_meta
 
 
 def read_checked(path: Path) -> dict[str, Any]:
@@ -54,12 +26,32 @@ def read_checked(path: Path) -> dict[str, Any]:
     return facts
 
 
-def read_split(folder: Path, documents: Path) -> dict[str, np.ndarray]:
-    """{"train": rows, "val": rows}, as the split stage wrote them, of a file that is still the one it split."""
-    facts = read_checked(folder / "split.json")
-    if sha256_file(documents) != facts.get("documents_sha256"):
-        raise Damaged(documents, f"is not what {folder} was made of", others=[folder])
-    return {split: np.load(folder / f"{split}.npy") for split in ("train", "val")}
+@dataclass(frozen=True)
+class Splits:
+    """Which rows of a source are train and which are held out: a list of them (by number over all parts), or a rule
+    that decides row by row."""
+
+    rows: dict[str, np.ndarray] | None
+    rule: Drawn | None
+    facts: dict[str, Any]
+
+    def of_part(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """Row numbers within the part that has rows `first` to `last`; None where the rule decides."""
+        if self.rows is None:
+            return None
+        return {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in self.rows.items()}
+
+
+def read_split(folder: Path, texts: Texts) -> Splits:
+    """What the split stage wrote, of texts that are still those it split."""
+    path = folder / "split.json"
+    facts = read_checked(path)
+    if facts.get("texts_sha256") != texts.digest:
+        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
+    with described_by(path):
+        if facts["by"] == "hash":
+            return Splits(rows=None, rule=Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), facts=facts)
+    return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, rule=None, facts=facts)
 
 
 def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.integrity import changed_files, described_by, name_all
-from niels_gpt.cache.meta import read_meta
-from niels_gpt.cache.mmap import open_offsets, open_tokens
+import numpy as np
+
+from niels_gpt.cache.integrity import read_offsets
+from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.checksums import name_all, sha256_file
 from niels_gpt.files.damage import Damaged
+from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.files.store import Store
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file that a manifest lists: its path on this machine, and which bytes it has. Where it lies in a bucket,
+    `store` is that, and the path is one to copy it to."""
+
+    place: str
+    path: Path
+    bytes: int
+    sha256: str
+    store: Store | None = None
+
+    def fault(self, *, vocab_size: int) -> str | None:
+        """What is wrong with it, in a word; fetched first, where that is to be done."""
+        if self.store is not None and not self.path.is_file():
+            with suppress(FileNotFoundError):
+                self.store.fetch(self.place.removeprefix(self.store.place("")), self.path)
+        if not self.path.is_file():
+            return "missing"
+        if self.path.stat().st_size != self.bytes or sha256_file(self.path) != self.sha256:
+            return "changed"
+        if self.path.suffix == ".bin" and int(open_tokens(self.path).max()) >= vocab_size:
+            return f"ids at or above V={vocab_size}"
+        return None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the token files of each source lie: in a folder of its own below `beside`, or in its store, under what its
+    manifest says. Files of a bucket are copied to `copies`."""
+
+    beside: Path
+    stores: Mapping[str, Store] = field(default_factory=dict)
+    copies: Path = Path()
+
+    def folder(self, source: str, at: str | None) -> Store:
+        """What has the files of a source that its manifest lists."""
+        if at is None:
+            return Store(str(self.beside / source))
+        if source not in self.stores:
+            raise ValueError(f"the tokens of {source} lie in a store, under {at}: name the store in runtime.stores")
+        return self.stores[source].below(at)
+
+    def path(self, source: str, at: str | None, file: str) -> Path:
+        """Of a file on this machine."""
+        folder = self.folder(source, at)
+        return self.copies / str(at) / file if folder.is_remote else folder.path(file)
+
+    def listed(self, source: str, at: str | None, file: Mapping[str, Any]) -> Listed:
+        folder, path = self.folder(source, at), self.path(source, at, file["file"])
+        store = folder if folder.is_remote else None
+        return Listed(folder.place(file["file"]), path, file["bytes"], file["sha256"], store)
 
 
 @dataclass(frozen=True)
@@ -24,44 +82,57 @@ class Mix:
     val_names: dict[str, str]
 
 
-def open_mix(path: str | Path, *, root: Path, documents: bool = False) -> Mix:
-    """Open the shards that a mix file names, below `root`, once each is known to be the one it was made of.
+def open_mix(path: str | Path, *, places: Places, documents: bool = False) -> Mix:
+    """Open the token files that a mix file names, once each is known to be the one it was made of.
 
     With `documents`, streams know where theirs begin, and those that share a window do not see each other.
     """
     with described_by(path):
-        return _open_mix(read_meta(path), root=root, documents=documents)
+        return _open_mix(read_meta(path), places=places, documents=documents)
 
 
-def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool) -> Mix:
+def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool) -> Mix:
     sources = mix["sources"]
-    splits = [source[split] for source in sources.values() for split in ("train", "val")]
-    files = [shard for split in splits for shard in split["shards"]]
-    check_files([*files, *(split["offsets"] for split in splits if documents)], vocab_size=mix["vocab_size"], root=root)
+    check_files(listed_files(sources, places, documents=documents), vocab_size=mix["vocab_size"])
 
-    def streams(split: str) -> dict[str, TokenStream]:
-        return {
-            name: TokenStream(
-                [open_tokens(root / shard["path"]) for shard in source[split]["shards"]],
-                documents=open_offsets(root / source[split]["offsets"]["path"]) if documents else None,
-            )
-            for name, source in sources.items()
-        }
+    def stream(name: str, split: str) -> TokenStream:
+        at, parts = sources[name].get("at"), sources[name][split]["parts"]
+        arrays = [open_tokens(places.path(name, at, part["file"]))[: part["tokens"]] for part in parts]
+        if not documents:
+            return TokenStream(arrays)
+        starts, first = [], 0
+        for part, array in zip(parts, arrays, strict=True):
+            own, _ = read_offsets(places.path(name, at, part["offsets"]["file"]), tokens=part["bytes"] // 2)
+            starts.append(own[: part["documents"]] + first)
+            first += len(array)
+        return TokenStream(arrays, documents=np.concatenate(starts))
 
     return Mix(
         vocab_size=mix["vocab_size"],
-        train=streams("train"),
-        val=streams("val"),
+        train={name: stream(name, "train") for name in sources},
+        val={name: stream(name, "val") for name in sources},
         val_names={name: source["val_name"] for name, source in sources.items()},
     )
 
 
-def check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path) -> None:
+def check_files(files: Iterable[Listed], *, vocab_size: int) -> None:
     """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not."""
-    bad = changed_files(files, root=root)
-    for path in (file["path"] for file in files if file["path"].endswith(".bin") and file["path"] not in bad):
-        if int(open_tokens(root / path).max()) >= vocab_size:
-            bad[path] = f"ids at or above V={vocab_size}"
+    bad = {file.place: fault for file in files if (fault := file.fault(vocab_size=vocab_size))}
     if bad:
         first, *others = bad
         raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)
+
+
+def listed_files(sources: Mapping[str, Any], places: Places, *, documents: bool) -> Iterator[Listed]:
+    """The token files of all sources, and with `documents` also the files of offsets."""
+    for name, source in sources.items():
+        for part in (part for split in ("train", "val") for part in source[split]["parts"]):
+            for file in (part, part["offsets"]) if documents else (part,):
+                yield places.listed(name, source.get("at"), file)
+
+
+def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> Iterator[tuple[str, np.ndarray]]:
+    """(where it lies, ids) of each of a source's training files, on this machine."""
+    for part in manifest["train"]["parts"]:
+        path = places.path(source, manifest.get("at"), part["file"])
+        yield str(path), open_tokens(path)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from niels_gpt.cache.integrity import read_offsets
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_mask import supervised
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.files.pages import release_pages
 from niels_gpt.model.targets import IGNORE_INDEX
 

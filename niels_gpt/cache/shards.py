@@ -10,8 +10,6 @@ from typing import BinaryIO
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE
-from niels_gpt.cache.integrity import read_offsets
-from niels_gpt.cache.mmap import open_tokens
 
 
 class ShardWriter:
@@ -52,20 +50,3 @@ class ShardWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def write_shards(tokens_path: Path, idx_path: Path, out_dir: Path, *, shard_bytes: int, max_tokens: int | None) -> int:
-    """Cut a token file into shards, up to a budget of `max_tokens` that ends at a document's end; tokens kept."""
-    tokens = open_tokens(tokens_path)
-    offsets, lengths = read_offsets(idx_path, tokens=len(tokens))
-    ends = offsets + lengths
-    kept = len(ends) if max_tokens is None else int(np.searchsorted(ends, max_tokens, side="right"))
-    if not kept:
-        raise ValueError(
-            f"a budget of {max_tokens:,} tokens is smaller than the first document of {tokens_path} "
-            f"({int(ends[0]):,} tokens): raise it"
-        )
-    with ShardWriter(out_dir, shard_bytes=shard_bytes) as writer:
-        for start, end in zip(offsets[:kept], ends[:kept], strict=True):
-            writer.write(tokens[start:end])
-        return writer.tokens

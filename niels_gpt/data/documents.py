@@ -1,4 +1,4 @@
-"""Documents and chats on disk: one parquet file a source, one row each, written and read a row group at a time."""
+"""Documents and chats on disk: a parquet file, one row each, written and read a row group at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.damage import Damaged
 
-FILE_NAME = "documents.parquet"
 _S = pa.string()
 DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
 CHAT_SCHEMA = pa.schema(
@@ -32,48 +31,43 @@ class RowCount:
     bytes: int
 
 
-def write_documents(folder: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
-    """Write `folder`/documents.parquet, in order. Equal documents give equal bytes; `tick` is told each one's size."""
-    return _write(folder, documents, DOCUMENT_SCHEMA, tick)
+def write_documents(path: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
+    """Write a parquet file, in order. Equal documents give equal bytes; `tick` is told each one's size."""
+    return _write(path, documents, DOCUMENT_SCHEMA, tick)
 
 
-def write_chats(folder: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
+def write_chats(path: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
     """The same for chats."""
-    return _write(folder, chats, CHAT_SCHEMA, tick)
+    return _write(path, chats, CHAT_SCHEMA, tick)
 
 
-def read_column(folder: Path, name: str) -> list[Any]:
+def read_column(path: Path, name: str) -> list[Any]:
     """One short column (`split`, `group`, `id`) of all rows."""
-    with _opened(folder) as file:
+    with _opened(path) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
     return values
 
 
-def count_rows(folder: Path) -> int:
-    with _opened(folder) as file:
-        return int(file.metadata.num_rows)
-
-
-def read_texts(folder: Path, rows: np.ndarray) -> Iterator[list[str]]:
+def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
     """Texts of the given rows (ascending), a list per row group: never more than a few MB at once."""
-    yield from _read(folder, rows, "text")
+    yield from _read(path, rows, "text")
 
 
-def read_chats(folder: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
+def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
     """Messages of the given rows (ascending), a list per row group."""
-    yield from _read(folder, rows, "messages")
+    yield from _read(path, rows, "messages")
 
 
 def _write(
-    folder: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
+    path: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
 ) -> RowCount:
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = total_bytes = group_bytes = 0
     group: list[Document | Chat] = []
     # No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums:
     # without them 90 of 400 flipped bits were read as other text.
     options = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-    with pq.ParquetWriter(folder / FILE_NAME, schema, **options) as writer:
+    with pq.ParquetWriter(path, schema, **options) as writer:
 
         def flush() -> None:
             columns = {name: [getattr(item, name) for item in group] for name in schema.names}
@@ -93,8 +87,8 @@ def _write(
     return RowCount(rows=count, bytes=total_bytes)
 
 
-def _read(folder: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
-    with _opened(folder) as file:
+def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
+    with _opened(path) as file:
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
@@ -106,17 +100,20 @@ def _read(folder: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[pq.ParquetFile]:
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     """The file, its checksums checked as it is read; its table of contents has none, but must agree with itself."""
-    path = folder / FILE_NAME
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             contents = file.metadata
             rows = sum(contents.row_group(group).num_rows for group in range(contents.num_row_groups))
-            if rows != contents.num_rows or file.schema_arrow not in (DOCUMENT_SCHEMA, CHAT_SCHEMA):
+            if rows != contents.num_rows or not _is_ours(file.schema_arrow):
                 raise pa.ArrowInvalid("its table of contents does not agree with itself")
             yield file
     except FileNotFoundError:
         raise Damaged(path, "is missing: make it again") from None
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
+
+
+def _is_ours(schema: pa.Schema) -> bool:
+    return schema in (DOCUMENT_SCHEMA, CHAT_SCHEMA)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset
 from niels_gpt.data.readers.fields import select_text_field
-from niels_gpt.data.streamed import StreamSettings, stream_documents, stream_samples
+from niels_gpt.data.streamed import StreamSettings, stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "fineweb_edu"
 
-__all__ = ["KIND", "Settings", "documents", "iter_fineweb_edu", "select_text_field"]
+__all__ = ["KIND", "Settings", "documents", "iter_fineweb_edu", "select_text_field", "slices"]
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 _COLUMNS = ("text", "id", "url", "score")
@@ -28,6 +28,10 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
     return stream_documents(iter_fineweb_edu, settings, request, path=request.path, name=settings.config)
 
 
+def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    return stream_slices(settings, request, split=settings.split, name=settings.config)
+
+
 def iter_fineweb_edu(
     *,
     name: str = "CC-MAIN-2024-10",
@@ -40,6 +44,7 @@ def iter_fineweb_edu(
     path: str = DATASET,
     revision: str | None = None,
     patience_s: float = PATIENCE_S,
+    files: Sequence[str] | None = None,
 ) -> Iterator[PretrainSample]:
     """Pages in a seeded order, at most `take`. `path` may name a folder or file in the place of the hub id."""
     yield from stream_samples(
@@ -55,4 +60,5 @@ def iter_fineweb_edu(
         take=take,
         revision=revision,
         patience_s=patience_s,
+        files=files,
     )

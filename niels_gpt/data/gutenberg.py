@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from niels_gpt.data.hub import PATIENCE_S, load_dataset
 from niels_gpt.data.streamed import StreamSettings as Settings
-from niels_gpt.data.streamed import stream_documents, stream_samples
+from niels_gpt.data.streamed import stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.progress import say_above_bar
 
@@ -22,6 +22,10 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
     return stream_documents(iter_gutenberg, settings, request, dataset_id=request.path)
 
 
+def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    return stream_slices(settings, request, split=_split(request.path, settings.split))
+
+
 def iter_gutenberg(
     *,
     dataset_id: str = DATASET,
@@ -33,6 +37,7 @@ def iter_gutenberg(
     take: int | None = None,
     revision: str | None = None,
     patience_s: float = PATIENCE_S,
+    files: Sequence[str] | None = None,
 ) -> Iterator[PretrainSample]:
     """Books in a seeded order, at most `take`. The raw dataset's splits are languages: its "train" is English.
 
@@ -47,11 +52,16 @@ def iter_gutenberg(
         load_dataset,
         dataset_id,
         source=KIND,
-        split="en" if dataset_id == RAW_DATASET and split == "train" else split,
+        split=_split(dataset_id, split),
         streaming=streaming,
         shuffle_buffer=min(shuffle_buffer_size, MAX_BUFFERED_BOOKS) if shuffle else None,
         seed=seed,
         take=take,
         revision=revision,
         patience_s=patience_s,
+        files=files,
     )
+
+
+def _split(dataset_id: str, split: str) -> str:
+    return "en" if dataset_id == RAW_DATASET and split == "train" else split

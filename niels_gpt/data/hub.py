@@ -65,7 +65,7 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
         except ValueError as error:
             raise HubError(str(error)) from error
         if Path(path).is_file():
-            builder = _BUILDERS.get(Path(path.removesuffix(".gz")).suffix)
+            builder = builder_of(path)
             if builder is None:
                 raise HubError(f"{path} is no dataset file: {', '.join(sorted(_BUILDERS))} can be read")
             path, name, options = builder, None, {**options, "data_files": path, "split": "train"}
@@ -79,8 +79,13 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
     else:
         check_reachable(path)
     if options.get("streaming"):
-        _count_reads()
+        count_reads()
     return retried(lambda: datasets.load_dataset(path, name, **options), path=source, name=config)
+
+
+def builder_of(file: str) -> str | None:
+    """What the library has to read a file of that ending."""
+    return _BUILDERS.get(Path(file.removesuffix(".gz")).suffix)
 
 
 def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
@@ -300,7 +305,7 @@ class _Reader:
         """Leave the stream; where that is before its own end, come back when Arrow's threads have been quiet a while."""
         self._stopped.set()
         self._thread.join(timeout=2.0)
-        if self._exhausted or not _count_reads.cache_info().currsize:
+        if self._exhausted or not count_reads.cache_info().currsize:
             return
         deadline, quiet_since = time.monotonic() + 10.0, time.monotonic()
         while time.monotonic() < deadline and time.monotonic() - quiet_since < _QUIET_S:
@@ -350,7 +355,7 @@ _reads_in_flight: set[int] = set()
 
 
 @cache
-def _count_reads() -> None:
+def count_reads() -> None:
     """Keep track of reads that Arrow's threads have under way (apache/arrow issue 45214).
 
     An interpreter that ends while those threads still work dies or hangs: with 150 ms of latency, 12 of 12 processes

@@ -2,7 +2,9 @@
 
 Such a module has
 - `Settings`, a frozen dataclass: the kind's parameters, and in `splits` the rules by which its rows may be held out;
-- `documents(settings, request)`, which yields a `Document` each, or `chats(settings, request)`, which yields a `Chat`.
+- `documents(settings, request)`, which yields a `Document` each, or `chats(settings, request)`, which yields a `Chat`;
+- where a source of the kind may be too large for one process, `slices(settings, request, text_bytes)`: requests for
+  some of its files each, of about so much text, that together, in order, ask for the same.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class Kind:
     settings: type[Any]
     read: Callable[[Any, Request], Iterator[Any]]
     holds_chats: bool
+    slices: Callable[[Any, Request, int], list[Request]] | None
 
 
 def kind_files(folder: Path) -> dict[str, Path]:
@@ -44,5 +47,6 @@ def source_kinds() -> dict[str, Kind]:
     for name, path in kind_files(Path(__file__).parent).items():
         module: Any = import_module(f"{__package__}.{path.stem}")
         holds_chats = hasattr(module, "chats")
-        kinds[name] = Kind(name, module.Settings, module.chats if holds_chats else module.documents, holds_chats)
+        read = module.chats if holds_chats else module.documents
+        kinds[name] = Kind(name, module.Settings, read, holds_chats, getattr(module, "slices", None))
     return kinds

@@ -1,11 +1,13 @@
-"""The train/validation split. Whole items are held out: a note, a dialogue, an article is never cut in two."""
+"""Train/validation splits by a seeded draw. Whatever is split (files, dialogues, documents, trees) stays whole."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 from annotated_types import Ge, Lt
 
 
@@ -15,6 +17,23 @@ class Drawn:
 
     val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
+
+
+def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
+    """{"train": row numbers, "val": row numbers} of rows with these keys (a document's id, or its tree's).
+
+    Each row is decided by its own key and the seed, so that a part of a corpus is split without the rest of it.
+    """
+    key, bound = rule.seed.to_bytes(8, "big"), rule.val_frac * 2.0**64
+    held_out = np.fromiter(
+        (
+            int.from_bytes(hashlib.blake2b(row.encode("utf-8"), digest_size=8, key=key).digest(), "big") < bound
+            for row in keys
+        ),
+        dtype=bool,
+        count=len(keys),
+    )
+    return {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)}
 
 
 def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:

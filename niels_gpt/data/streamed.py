@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import HubError, HubSettings, explain, is_local, stream_rows
+from niels_gpt.data.hub_files import dataset_files, open_files
 from niels_gpt.data.readers.fields import select_text_field, small_fields
 from niels_gpt.data.types import Document, PretrainSample, Request
 
@@ -40,16 +41,28 @@ def stream_documents(
         take=settings.max_documents,
         revision=request.revision,
         patience_s=request.patience_s,
+        files=request.files,
         **options,
     )
     wanted = math.inf if request.max_tokens is None else request.max_tokens * settings.bytes_per_token
     fetched = 0
     for i, sample in enumerate(samples):
-        document = Document(id=str(sample.meta.get("id", i)), text=sample.text)
+        place = f"{Path(request.files[0]).name}:{i}" if request.files else str(i)
+        document = Document(id=str(sample.meta.get("id", place)), text=sample.text)
         yield document
         fetched += document.bytes()
         if fetched >= wanted:
             return
+
+
+def stream_slices(
+    settings: StreamSettings, request: Request, *, split: str, name: str | None = None
+) -> list[Request]:
+    """A request for each file of the dataset, where all of it is wanted, and in its own order."""
+    if settings.shuffle_buffer is not None or settings.max_documents is not None or request.max_tokens is not None:
+        return []
+    files = dataset_files(request.path, name, split=split, revision=request.revision)
+    return [replace(request, files=(file,)) for file in files]
 
 
 def stream_samples(
@@ -66,14 +79,18 @@ def stream_samples(
     take: int | None,
     revision: str | None,
     patience_s: float,
+    files: Sequence[str] | None,
 ) -> Iterator[PretrainSample]:
-    """Rows that `load` opens, as samples, in a seeded order (None: in the dataset's own), at most `take`."""
+    """Rows that `load` opens, as samples, in a seeded order (None: in the dataset's own), at most `take`. With `files`,
+    only the rows of these files of the dataset."""
     options: dict[str, Any] = {"name": name} if name else {}
     if revision:
         options["revision"] = revision
 
     def open_rows() -> Iterable[Any]:
         parquet = parquet_options(path, columns=columns)
+        if files is not None:
+            return open_files(files, path=path, **(parquet if files[0].endswith(".parquet") else {}))
         rows = load(path, split=split, streaming=streaming, **options, **parquet)
         if shuffle_buffer is None:
             return rows

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.readers.fields import select_text_field
-from niels_gpt.data.readers.files import decode_text, file_documents, read_bytes, text_files, unpacked_suffix
+from niels_gpt.data.readers.files import (
+    decode_text,
+    file_documents,
+    read_bytes,
+    slice_files,
+    text_files,
+    unpacked_suffix,
+)
 from niels_gpt.data.readers.json_lines import iter_json_lines
 from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -36,7 +44,9 @@ class Settings:
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
-    samples = iter_text(request.path, glob=settings.glob, front_matter=settings.front_matter)
+    samples = iter_text(
+        request.path, glob=settings.glob, front_matter=settings.front_matter, files=request.files
+    )
     for document in file_documents(samples):
         if not settings.held_out_tail:
             yield document
@@ -46,13 +56,22 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
         yield Document(id=f"{document.id}, end", text=document.text[cut:], split="val")
 
 
-def iter_text(path: str, *, glob: str | None = None, front_matter: bool = True) -> Iterator[PretrainSample]:
+def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    if not os.path.isdir(request.path):
+        return []
+    names = [name for _, name in text_files(request.path, SUFFIXES, glob=settings.glob)]
+    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
+
+
+def iter_text(
+    path: str, *, glob: str | None = None, front_matter: bool = True, files: Sequence[str] | None = None
+) -> Iterator[PretrainSample]:
     """Every document as a sample; meta holds its place below the folder, its file, and the file's encoding.
 
     `glob` chooses files by their place below the folder ("2024/*.md"); without `front_matter` the YAML between two
-    lines of --- at a file's head is dropped.
+    lines of --- at a file's head is dropped. With `files`, only these of the folder are read.
     """
-    for file, name in text_files(path, SUFFIXES, glob=glob):
+    for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
         kind = unpacked_suffix(file)
         if kind in (".txt", ".md"):
             text, encoding = decode_text(read_bytes(file))

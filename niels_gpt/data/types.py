@@ -31,12 +31,14 @@ class ChatSample:
 @dataclass(frozen=True)
 class Request:
     """What is asked of a kind of source: `path` is a file, a folder or the id of a hub dataset, at that `revision`;
-    text for `max_tokens` is enough (None: all of it); a silent hub is given up after `patience_s`."""
+    text for `max_tokens` is enough (None: all of it); a silent hub is given up after `patience_s`. With `files`, only
+    these of its files are meant."""
 
     path: str
     revision: str | None
     max_tokens: int | None
     patience_s: float
+    files: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

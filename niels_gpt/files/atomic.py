@@ -64,6 +64,24 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Delete the temporary files below a folder whose writers are gone; those of processes that live are left."""
+    for path in folder.rglob(".*.tmp*"):
+        pid = path.name.rpartition(".tmp")[2].removesuffix(".old")
+        if pid.isdigit() and not _lives(int(pid)):
+            discard(path)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def json_text(value: Any) -> str:
     """JSON with a fixed layout: equal values give equal bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -28,38 +28,32 @@ def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> I
         return
     from tqdm import tqdm  # only people at a terminal need it installed
 
-    with tqdm(total=total, initial=initial, unit=unit, desc=title, dynamic_ncols=True, leave=False) as bar:
+    with tqdm(
+        total=total, initial=initial, unit=unit, unit_scale=unit == "B", desc=title, dynamic_ncols=True, leave=False
+    ) as bar:
         yield bar
 
 
 class Tally:
-    """Counts documents and bytes of a stream whose end nobody knows: called with each document's size."""
+    """Counts the bytes of a stream whose end nobody knows."""
 
     def __init__(self, bar: Bar, title: str) -> None:
         self._bar: Any = bar
         self._title = title
-        self._documents = self._bytes = 0
+        self._bytes = 0
         self._start = self._last = time.monotonic()
 
     def __call__(self, size: int) -> None:
-        self._documents += 1
         self._bytes += size
-        self._bar.update(1)
-        if self._documents % 256:
-            return
+        self._bar.update(size)
         now = time.monotonic()
-        if not isinstance(self._bar, _NoBar):
-            self._bar.set_postfix_str(f"{self._bytes / 1e6:,.0f} MB", refresh=False)
-        elif now - self._last > _LINE_EVERY_S:
+        if isinstance(self._bar, _NoBar) and now - self._last > _LINE_EVERY_S:
             self._last = now
             print(f"{self._title}: {self}", flush=True)
 
     def __str__(self) -> str:
         seconds = max(1e-9, time.monotonic() - self._start)
-        return (
-            f"{self._documents:,} documents, {self._bytes:,} bytes, "
-            f"{self._documents / seconds:,.0f} documents/s, {self._bytes / seconds / 1e6:,.1f} MB/s"
-        )
+        return f"{self._bytes:,} bytes, {self._bytes / seconds / 1e6:,.1f} MB/s"
 
 
 def say_above_bar(line: str) -> None:

@@ -300,7 +300,7 @@ _PLACES = (
     ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
     ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
-    ("tokens", "cache/pretrain/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+    ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
 )
 

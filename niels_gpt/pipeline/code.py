@@ -18,8 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.data.kinds import kind_files
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 
@@ -28,6 +28,7 @@ _KINDS = "niels_gpt/data"  # where every kind of source has its file
 # Code that changes how a stage runs but not what it computes: an edit there runs nothing again.
 _NEUTRAL = (
     "niels_gpt/device.py",
+    "niels_gpt/engine/",
     "niels_gpt/files/",
     "niels_gpt/pipeline/",
     "niels_gpt/train/log.py",

@@ -84,8 +84,8 @@ def _device(name: str) -> Finding:
 def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     inputs = sum(_size(folder / source["input"]) for source in params["sources"].values())
-    # Text, tokens and shards, each once in the work tree and once in DVC's cache; weights, moments and best weights.
-    needed = 6 * inputs + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
+    # Text and tokens, each once in the work tree and once in DVC's cache; weights, moments and best weights.
+    needed = 4 * inputs + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"

@@ -23,16 +23,18 @@ def report(
     ] = "niels bakes rye bread, 3.5 kg of it 🥖",
 ) -> None:
     """Bytes a token by source, how much of the vocabulary is used, the longest pieces, and how a line is cut."""
-    from niels_gpt.cache.mmap import open_tokens
+    from niels_gpt.cache.manifest import train_files
+    from niels_gpt.pipeline.places import token_places
     from niels_gpt.tokenizer import load_tokenizer
     from niels_gpt.tokenizer.report import format_report, report_source
 
     with one_sentence():
-        files = sorted(layout.TOKENS.glob("*/train_tokens.bin"))
-        if not files:
-            raise ValueError("there are no tokens yet: run `dvc repro mix` first")
-        chosen = load_tokenizer(layout.TOKENIZER)
-        sources = {path.parent.name: report_source(chosen, open_tokens(path), name=str(path)) for path in files}
+        params, mix = read_params()[0], read_result(layout.MIX)
+        chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
+        sources = {
+            name: report_source(chosen, train_files(name, manifest, places=places))
+            for name, manifest in mix["sources"].items()
+        }
         typer.echo(format_report(chosen, sources, line=line))
 
 
@@ -45,21 +47,20 @@ def inspect_documents(
     n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
 ) -> None:
     """The first documents of a source as they were loaded: name, size, how they begin."""
-    import numpy as np
-
-    from niels_gpt.data.documents import FILE_NAME, count_rows, read_column, read_texts
+    from niels_gpt.data.parts import MANIFEST, first_documents, open_texts
+    from niels_gpt.pipeline.places import store_of
 
     with one_sentence():
         folder = layout.RAW / source
-        if not (folder / FILE_NAME).is_file():
+        if not (folder / MANIFEST).is_file():
             known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none; run `dvc repro` first"
             raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
-        if source in read_params()[1]["chats"]:
+        params = read_params()[0]
+        if source in params.chats:
             raise ValueError(f"{source} is a source of chats: `niels-gpt inspect sft` shows those")
-        rows = np.arange(min(n, count_rows(folder)))
-        texts = (text for group in read_texts(folder, rows) for text in group)
-        typer.echo(f"{count_rows(folder):,} documents in {source}")
-        for name, text in zip(read_column(folder, "id"), texts, strict=False):
+        texts = open_texts(folder, stored=store_of(params, source) if source in params.sources else None)
+        typer.echo(f"{texts.rows:,} documents in {source}")
+        for name, text in first_documents(texts, n):
             begins = visible(" ".join(text.split())[:160])
             typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
 

@@ -10,8 +10,7 @@ CODE = Path("cache/code")  # what the code of each stage says: STAGE.json, load/
 RAW = Path("cache/raw")  # documents and chats, a folder a source
 SPLIT, CHAT_SPLIT = Path("cache/split"), Path("cache/split_chat")  # which rows are held out
 TOKENIZER = Path("cache/tokenizer")
-TOKENS = Path("cache/tokens")  # every document encoded, a folder a source
-SHARDS, MANIFESTS = Path("cache/pretrain"), Path("cache/manifests")  # the token budget of a source, and its sha256
+TOKENS, MANIFESTS = Path("cache/tokens"), Path("cache/manifests")  # a source's documents encoded, and their sha256
 CHATS, CHAT_MANIFESTS = Path("cache/sft"), Path("cache/chat_manifests")  # the same of a source of chats
 MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # all sources joined
 
@@ -29,6 +28,7 @@ EXTRACTION = METRICS / "pz"  # P(z) along each document, a curve each
 
 # Outside the DAG: what an interrupted run goes on from, and what is told of a run while it goes.
 CHECKPOINTS, LOGS = Path("checkpoints"), Path("logs")
+FETCHED = Path("cache/fetched")  # copies of a bucket's token files, to train on
 UNWATCHED = {".git", ".hg", ".dvc", "__pycache__", ".DS_Store"}  # DVC leaves these out by itself, or by .dvcignore
 # What the pipeline writes, and what git, DVC and Python keep: no place for text to train on.
 WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc", ".venv")

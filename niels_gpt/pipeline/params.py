@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen, MultipleOf
+from annotated_types import Ge, Gt, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from niels_gpt.config import INT64, Count, ModelConfig, Seed, TrainConfig
@@ -48,8 +48,8 @@ class SentencePiece(Section):
     seed: Annotated[Seed, "of the choice of that text"]
 
 
-class Shard(Section):
-    shard_bytes: Annotated[int, Ge(2), MultipleOf(2), INT64, "size of a shard file"]
+class Parts(Section):
+    text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
 
 class ModelSection(Section):
@@ -100,7 +100,7 @@ class Splice(Section):
     doc_index: Annotated[Annotated[int, Ge(0), INT64] | None, "one document by number, for num_docs: 1"]
     strict_num_docs: Annotated[bool, "false fills up with the longest where too few are of that length"]
     restrict_to_training_subset: Annotated[
-        bool, "true: only documents that pretraining draws from, within the source's shard.max_train_tokens"
+        bool, "true: only documents that pretraining draws from, within the source's budget.max_train_tokens"
     ]
     spans: Spans
     balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"]
@@ -126,6 +126,13 @@ class Runtime(Section):
     device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
     threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
+    engine: Annotated[Literal["local", "ray"], "who works on parts: processes of this machine, or a Ray cluster"]
+    workers: Annotated[int, Ge(0), INT64, "parts worked on at once; 0: as many as there are cores"]
+    ray_address: Annotated[str | None, "of the cluster's head; null starts one on this machine"]
+    stores: Annotated[
+        dict[str, str | None],
+        "by remote, where the parts of stored sources lie: a folder, or a URL such as s3://bucket/folder",
+    ]
     nproc: Annotated[Count, "processes that train together; several GPUs need as many"]
     compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
     micro_batch_tokens: Annotated[
@@ -145,7 +152,7 @@ class Params(Section):
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
     tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
-    shard: Shard
+    parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
     p_sft: Annotated[Weights, "how often a fine-tuning row comes from each source of chats"]

@@ -34,15 +34,23 @@ class File(BaseModel):
     sha256: str
 
 
-class Part(BaseModel):
+class TokenFile(BaseModel):
+    file: str
     tokens: int
-    shards: list[File]
+    bytes: int
+    sha256: str
+
+
+class Split(BaseModel):
+    tokens: int
+    parts: list[TokenFile]
 
 
 class MixedSource(BaseModel):
     val_name: str
-    train: Part
-    val: Part
+    at: str | None = None
+    train: Split
+    val: Split
 
 
 class Mix(BaseModel):

@@ -53,7 +53,17 @@ def _check_processes(nproc: int, B: int) -> None:
         raise ValueError(f"{nproc} processes share B={B} rows a step: lower it, or raise B")
 
 
+def _check_stores(stores: dict[str, str | None]) -> None:
+    """Private text must not come to lie where public text is read."""
+    places = {name: f"{place.rstrip('/')}/" for name, place in stores.items() if place}
+    for name, place in places.items():
+        for other, outer in places.items():
+            if name != other and place.startswith(outer):
+                raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
+
+
 RULES = (
+    Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("model.H", ("model.C", "model.H"), lambda C, H: ModelConfig(C=C, H=H)),
     Rule(
         "splice.spans",
@@ -79,7 +89,12 @@ def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str
     """What is wrong between values. Of the raw mapping, so that a mistake elsewhere does not hide it; where a value is
     wrong by itself (`wrong` has its path), no rule is asked about it."""
     tables = {table: raw[table] if isinstance(raw.get(table), dict) else {} for table in ("sources", "chats")}
-    found = [*_bad_names(raw, tables), *_shared_val_names(tables), *_unknown_source(raw, tables["sources"])]
+    found = [
+        *_bad_names(raw, tables),
+        *_shared_val_names(tables),
+        *_unknown_source(raw, tables["sources"]),
+        *_without_store(raw, tables["sources"]),
+    ]
     for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
         weights, names = raw.get(table), list(map(str, tables[of]))
         if isinstance(weights, dict) and names:
@@ -130,6 +145,17 @@ def _unknown_source(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
     if isinstance(learned, str) and sources and learned not in sources:
         known = sorted(map(str, sources))
         yield ("splice",), f"splice.dataset_name is {learned!r}, which is no source; there are: {known}"
+
+
+def _without_store(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
+    stores = _at(raw, "runtime", "stores")
+    for name, source in sources.items():
+        remote = _at(source, "remote")
+        if _at(source, "stored") is True and isinstance(stores, dict) and not stores.get(remote):
+            yield (
+                ("sources", str(name)),
+                f"sources.{name}.stored is true, but runtime.stores has no place for {remote}: name one there",
+            )
 
 
 def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool) -> Iterator[str]:

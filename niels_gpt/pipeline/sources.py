@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from typing import Any as TextLoad
 else:
     TextLoad, ChatLoad = _load_sections(chats=False), _load_sections(chats=True)
-    Split = GivenSplit | create_model("DrawnSplit", __base__=section(Drawn), by=(Literal["document", "tree"], ...))
+    Split = GivenSplit | create_model(
+        "DrawnSplit", __base__=section(Drawn), by=(Literal["document", "tree", "hash"], ...)
+    )
 
 
-class SourceShard(Section):
+class Budget(Section):
     max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
     max_val_tokens: Annotated[Count | None, "the same of what is held out"]
 
@@ -94,7 +96,8 @@ class AnySource(Section):
         load = info.data.get("load")
         if load is None:  # was refused itself
             return split
-        fitting = _settings(load).splits
+        kinds = _settings(load).splits
+        fitting = (*kinds, "hash") if {"document", "tree"} & set(kinds) else kinds
         if split.by not in fitting:
             raise ValueError(
                 f"by: {split.by} does not go with this load of kind {load.kind}: use by: {' or by: '.join(fitting)}"
@@ -104,7 +107,11 @@ class AnySource(Section):
 
 class Source(AnySource):
     load: Annotated[TextLoad, Field(discriminator="kind")]
-    shard: SourceShard
+    stored: Annotated[
+        bool,
+        "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them",
+    ]
+    budget: Budget
 
 
 class ChatSource(AnySource):

@@ -168,7 +168,7 @@ def only_declared(section: Section, declared: Sequence[str]) -> Any:
     for name in type(section).model_fields:
         value = getattr(section, name)
         below = [path.removeprefix(f"{name}.") for path in declared if path.startswith(f"{name}.")]
-        if name in declared or name in ("runtime", "input"):
+        if name in declared or name in ("runtime", "input", "remote"):
             seen[name] = value
         elif isinstance(value, dict) and name in ("sources", "chats"):
             seen[name] = {

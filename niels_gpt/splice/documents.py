@@ -1,22 +1,35 @@
-"""Documents of a token store: one file of ids, and where each document begins in it."""
+"""Documents of a source by number, over all of its token files."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.integrity import read_checked, read_offsets
+from niels_gpt.cache.integrity import read_offsets
+from niels_gpt.cache.manifest import Places, check_files, listed_files
 from niels_gpt.cache.mmap import open_tokens
 
 
 class TokenStore:
-    """The training documents of a folder of token files, memory-mapped."""
+    """The training documents of a source, memory-mapped; `manifest` lists its token files."""
 
-    def __init__(self, folder: str | Path) -> None:
-        read_checked(Path(folder, "meta.json"))
-        self._tokens = open_tokens(Path(folder, "train_tokens.bin"))
-        self._starts, self.lengths = read_offsets(Path(folder, "train_idx.npy"), tokens=len(self._tokens))
+    def __init__(self, source: str, manifest: Mapping[str, Any], *, places: Places) -> None:
+        check_files(listed_files({source: manifest}, places, documents=True), vocab_size=manifest["vocab_size"])
+        parts, at = manifest["train"]["parts"], manifest.get("at")
+        self._tokens = [open_tokens(places.path(source, at, part["file"])) for part in parts]
+        offsets = [
+            read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))
+            for part, tokens in zip(parts, self._tokens, strict=True)
+        ]
+        self._starts = [starts for starts, _ in offsets]
+        self._lengths = [lengths for _, lengths in offsets]
+        self.lengths = np.concatenate(self._lengths)
+        self.trained_tokens = int(manifest["train"]["tokens"])  # pretraining draws from the first so many
+        self._first = np.cumsum([0, *map(len, self._starts)])
 
     def document(self, row: int) -> np.ndarray:
-        return self._tokens[self._starts[row] : self._starts[row] + self.lengths[row]]
+        part = int(np.searchsorted(self._first, row, side="right")) - 1
+        start = self._starts[part][row - self._first[part]]
+        return self._tokens[part][start : start + self.lengths[row]]

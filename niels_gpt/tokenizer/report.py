@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,15 +19,17 @@ class SourceReport:
     vocabulary_used: int
 
 
-def report_source(tokenizer: Tokenizer, tokens: np.ndarray, *, name: str = "the token file") -> SourceReport:
-    """Counts over a token file (memory-mapped is enough: one pass), which `name` stands for in a message."""
-    counts = np.bincount(tokens, minlength=tokenizer.vocab_size)
-    if len(counts) > tokenizer.vocab_size:
-        raise Damaged(name, f"has ids at or above V={tokenizer.vocab_size}")
+def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]]) -> SourceReport:
+    """Counts over token files, (name, ids) each, one at a time (memory-mapped is enough)."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for name, ids in files:
+        found = np.bincount(ids, minlength=tokenizer.vocab_size)
+        if len(found) > tokenizer.vocab_size:
+            raise Damaged(name, f"has ids at or above V={tokenizer.vocab_size}")
+        counts += found
+    tokens = int(counts.sum())
     text_bytes = int(counts @ tokenizer.token_bytes())
-    return SourceReport(
-        tokens=len(tokens), bytes_per_token=text_bytes / len(tokens), vocabulary_used=int((counts > 0).sum())
-    )
+    return SourceReport(tokens=tokens, bytes_per_token=text_bytes / tokens, vocabulary_used=int((counts > 0).sum()))
 
 
 def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, line: str) -> str:

@@ -11,7 +11,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
@@ -71,8 +71,27 @@ def unpacked_suffix(path: str) -> str:
     return os.path.splitext(name)[1] if suffix in (".gz", ".zst") else suffix
 
 
-def text_files(path: str, suffixes: tuple[str, ...], *, glob: str | None) -> Iterator[tuple[str, str]]:
-    """(file, its place below the folder) of a file or of all in a folder that have such an ending."""
+def slice_files(path: str, names: Iterable[str], text_bytes: int) -> list[tuple[str, ...]]:
+    """Files of a folder in groups of about so many bytes, in order."""
+    groups: list[list[str]] = []
+    room = 0
+    for name in names:
+        if room <= 0:
+            groups.append([])
+            room = text_bytes
+        groups[-1].append(name)
+        room -= os.path.getsize(os.path.join(path, name))
+    return [tuple(group) for group in groups]
+
+
+def text_files(
+    path: str, suffixes: tuple[str, ...], *, glob: str | None, files: Sequence[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """(file, its place below the folder) of a file or of all in a folder that have such an ending; or of `files`."""
+    if files is not None:
+        for name in files:
+            yield os.path.join(os.path.abspath(path), name), name
+        return
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist")
     if os.path.isfile(path):

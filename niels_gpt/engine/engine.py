@@ -1,0 +1,54 @@
+"""Engines: one function over the parts of a corpus, in processes of this machine or on a cluster.
+
+What a part becomes is a function of that part alone, and is published whole. So neither the engine, nor the number of
+workers, nor the order, nor a second try can show in the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+TRIES = 3  # of a part whose worker died, or met a failure that may pass
+
+
+class Item(Protocol):
+    """What is to be done for one part: anything that can be pickled and has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+I = TypeVar("I", bound=Item)  # noqa: E741
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a function over parts may use where it runs: so many threads, and someone to tell of bytes it is through."""
+
+    threads: int = 1
+    tick: Callable[[int], object] = bool
+
+
+Function = Callable[[I, Worker], R]
+
+
+class Engine(Protocol):
+    def map(
+        self, function: Function[I, R], items: Iterable[I], *, tick: Callable[[int], object]
+    ) -> Iterator[tuple[I, R]]:
+        """(item, function(item, worker)) for every item, as they get done. Items are asked for when a worker is free,
+        so whoever has enough may stop giving them; leaving early ends what is under way."""
+        ...
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another try would fail as well: the input is at fault, not the machine."""
+    return isinstance(error, ValueError)
+
+
+def task_failed(item: Any, error: BaseException | str, *, tries: int) -> RuntimeError:
+    times = f"failed {tries} times" if tries > 1 else "failed"
+    return RuntimeError(f"{item.name} {times}; the last time: {error}")

@@ -1,0 +1,105 @@
+"""Done-records: what was made of each part, written last of all. They are the truth about a store, never a listing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from niels_gpt.engine.engine import Engine, Function, I, Item, Worker
+from niels_gpt.files.atomic import json_text
+from niels_gpt.files.store import Store
+
+Record = dict[str, Any]  # "files" lists what it vouches for: file, bytes and sha256 of each
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A function over parts that leaves a record of each in the store, once all the part's files are there."""
+
+    function: Callable[[Any, Worker], Record]
+    store: Store
+
+    def __call__(self, item: Item, worker: Worker) -> Record:
+        record = self.function(item, worker)
+        write_record(self.store, item.name, record)
+        return record
+
+
+def make_parts(
+    engine: Engine,
+    function: Function[I, Record],
+    items: Sequence[I],
+    *,
+    store: Store,
+    enough: Callable[[Sequence[Record]], bool] = lambda records: False,
+    say: Callable[[str], object] = bool,
+    tick: Callable[[int], object] = bool,
+) -> list[Record]:
+    """The records of all items, in order, or of the first that are `enough`; only what lacks one is made."""
+    store.sweep()
+    known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
+
+    def first_records() -> list[Record]:
+        found: list[Record] = []
+        for item in items:
+            if item.name not in known or enough(found):
+                break
+            found.append(known[item.name])
+        return found
+
+    def missing() -> Iterator[I]:
+        for item in items:
+            if enough(first_records()):
+                return
+            if item.name not in known:
+                yield item
+
+    if len(items) > 1 or known:
+        say(f"{len(items) - len(known):,} of {len(items):,} parts to do")
+    for item, record in engine.map(_Recorded(function, store), missing(), tick=tick):
+        known[item.name] = record
+    store.sweep()
+    return _read_back(items, store, enough)
+
+
+def _read_back(items: Sequence[I], store: Store, enough: Callable[[Sequence[Record]], bool]) -> list[Record]:
+    records: list[Record] = []
+    for item in items:
+        if enough(records):
+            break
+        record = read_record(store, item.name)
+        if record is None:
+            raise RuntimeError(
+                f"{store.place(_file(item.name))}, the record that the part is done, is missing: run again"
+            )
+        records.append(record)
+    return records
+
+
+def write_record(store: Store, name: str, record: Record) -> None:
+    with store.writing(_file(name)) as path:
+        path.write_text(json_text(record), encoding="utf-8")
+
+
+def read_record(store: Store, name: str) -> Record | None:
+    """What was made of a part; None where it is not done, or a file that the record vouches for is gone or cut off."""
+    data = store.read(_file(name))
+    if data is None:
+        return None
+    try:
+        record = json.loads(data)
+        whole = all(store.size(file["file"]) == file["bytes"] for file in record["files"])
+    except (ValueError, TypeError, LookupError):
+        return None
+    return record if whole else None
+
+
+def forget(store: Store, name: str) -> None:
+    """Let a part count as not done."""
+    store.remove(_file(name))
+
+
+def _file(name: str) -> str:
+    return f"done/{name}.json"

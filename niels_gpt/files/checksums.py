@@ -1,0 +1,45 @@
+"""Checksums: files that others point into are believed only when they are what was written.
+
+A number that has rotted is still a number. What a stage writes is therefore listed beside it with sizes and hashes,
+and whoever reads it compares first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def sha256_file(path: str | Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, Any]]:
+    """path (below `published`, where the folder will stand), bytes and sha256 of the files that match, in order."""
+    return [
+        {
+            "path": f"{published}/{path.relative_to(folder).as_posix()}",
+            "bytes": path.stat().st_size,
+            "sha256": sha256_file(path),
+        }
+        for path in sorted(folder.glob(pattern))
+    ]
+
+
+def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str, str]:
+    """Of listed files, below `root`, those that are not what they were when the list was made: {path: in a word}."""
+    bad = {}
+    for file in files:
+        path = root / file["path"]
+        if not path.is_file():
+            bad[file["path"]] = "missing"
+        elif path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]:
+            bad[file["path"]] = "changed"
+    return bad
+
+
+def name_all(bad: Mapping[str, str]) -> str:
+    return ", ".join(f"{path} ({what})" for path, what in bad.items())
