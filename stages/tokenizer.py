@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from niels_gpt.cache.corpus import sampled_texts
-from niels_gpt.cache.integrity import read_split
 from niels_gpt.data.parts import open_texts
+from niels_gpt.data.splits import read_split
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import SentencePiece
 from niels_gpt.pipeline.places import store_of

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from niels_gpt.cache.integrity import Splits
 from niels_gpt.data.documents import read_column, read_texts
 from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
+from niels_gpt.data.splits import Splits
 
 
 def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Token files of a source: each part of text becomes one for training and one for validation, whoever makes it."""
+"""Parts of text to token files: one for training and one for validation of each part, whoever makes it; and chats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.encoding import encode_documents
-from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.integrity import Splits, read_offsets
-from niels_gpt.data.documents import read_column, read_texts
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
+from niels_gpt.cache.integrity import read_offsets
+from niels_gpt.chat_template import format_chat
+from niels_gpt.data.documents import read_chats, read_column, read_texts
 from niels_gpt.data.parts import Part, Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
+from niels_gpt.data.splits import Splits
 from niels_gpt.engine.engine import Engine, Worker
 from niels_gpt.engine.records import Record, make_parts
 from niels_gpt.files.checksums import sha256_file
@@ -94,6 +96,26 @@ def encode_parts(
 
     records = make_parts(engine, encode_part, items, store=tokens, enough=enough, say=say, tick=tick)
     return {split: _within(tokens, records, split, budgets[split]) for split in SPLITS}
+
+
+def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
+    """{split: ids of every chat}, rendered with the chat tokens."""
+
+    def rendered(split: str) -> Iterator[np.ndarray]:
+        first = 0
+        for part in texts.parts:
+            rows = splits.of_part(first, first + part.rows)
+            first += part.rows
+            with reading_part(texts.store, part) as path:
+                if rows is None:
+                    assert splits.rule is not None
+                    trees = zip(read_column(path, "group"), read_column(path, "id"), strict=True)
+                    rows = split_by_hash([group or own for group, own in trees], splits.rule)
+                for batch in read_chats(path, rows[split]):
+                    for messages in batch:
+                        yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+
+    return {split: rendered(split) for split in ("train", "val")}
 
 
 def _within(store: Store, records: Sequence[Record], split: str, budget: int | None) -> dict[str, Any]:

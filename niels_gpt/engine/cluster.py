@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def _started(address: str | None, workers: int) -> Any:
             **options,
             runtime_env={"py_modules": [niels_gpt]},
             log_to_driver=False,
-            logging_level="error",
+            logging_level=logging.ERROR,
             include_dashboard=False,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -63,7 +64,7 @@ def _call(function: Function[I, R], item: I) -> R:
 
 def _in_tasks(ray: Any, function: Function[I, R], items: Iterator[I], limit: int) -> Iterator[tuple[I, R]]:
     # A task whose worker or host died is Ray's to try again; one that raised an error is ours.
-    remote = ray.remote(_call).options(num_cpus=1, max_retries=TRIES - 1)
+    task, options = ray.remote(_call), {"num_cpus": 1, "max_retries": TRIES - 1}
     tries: Counter[str] = Counter()
     again: deque[I] = deque()
     pending: dict[Any, I] = {}
@@ -72,7 +73,7 @@ def _in_tasks(ray: Any, function: Function[I, R], items: Iterator[I], limit: int
             new = [again.popleft() for _ in range(min(len(again), limit - len(pending)))]
             for item in [*new, *islice(items, limit - len(pending) - len(new))]:
                 tries[item.name] += 1
-                pending[remote.options(name=item.name).remote(function, item)] = item
+                pending[task.options(name=item.name, **options).remote(function, item)] = item
             if not pending:
                 return
             for done in ray.wait(list(pending), num_returns=1)[0]:
@@ -89,5 +90,5 @@ def _in_tasks(ray: Any, function: Function[I, R], items: Iterator[I], limit: int
                 except ray.exceptions.RayError as error:
                     raise task_failed(item, error, tries=TRIES) from None
     finally:
-        for task in pending:
-            ray.cancel(task, force=True)
+        for started in pending:
+            ray.cancel(started, force=True)

@@ -9,7 +9,7 @@ import typer
 
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.sentences import read_text, sentence, visible
-from niels_gpt.pipeline import inspection, layout
+from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.dvc_files import committed_lock
 from niels_gpt.pipeline.dvc_files import mend as mend_files
@@ -271,6 +271,7 @@ def gc(
 
 app.add_typer(inspection.tokenizer_app, name="tokenizer")
 app.add_typer(inspection.app, name="inspect")
+app.add_typer(stored.app, name="tokens")
 
 
 @app.command()

@@ -52,10 +52,16 @@ def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
 
 def store_of(params: Params, name: str) -> Store | None:
     """The store of a source: that of the remote it names, so that private text is never put beside public."""
-    url = params.runtime.stores.get(params.sources[name].remote) if name in params.sources else None
-    if url is None:
-        return None
-    return Store(url if "://" in url else str(project_root() / url))
+    return stores_by_remote(params).get(params.sources[name].remote) if name in params.sources else None
+
+
+def stores_by_remote(params: Params) -> dict[str, Store]:
+    """A folder is one of the checkout's, also where an experiment runs in a copy of it."""
+    return {
+        remote: Store(url if "://" in url else str(project_root() / url))
+        for remote, url in params.runtime.stores.items()
+        if url is not None
+    }
 
 
 def open_documents(params: Params, source: str) -> TokenStore:

@@ -1,0 +1,54 @@
+"""What the split stage wrote, read back: which rows of a source are train, and which are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.data.parts import Texts
+from niels_gpt.data.split import Drawn
+from niels_gpt.files.checksums import changed_files, name_all
+from niels_gpt.files.damage import Damaged
+from niels_gpt.files.descriptions import described_by, read_meta
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which rows of a source are train and which are held out: a list of them (by number over all parts), or a rule
+    that decides row by row."""
+
+    rows: dict[str, np.ndarray] | None
+    rule: Drawn | None
+    facts: dict[str, Any]
+
+    def of_part(self, first: int, last: int) -> dict[str, np.ndarray] | None:
+        """Row numbers within the part that has rows `first` to `last`; None where the rule decides."""
+        if self.rows is None:
+            return None
+        return {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in self.rows.items()}
+
+
+def read_split(folder: Path, texts: Texts) -> Splits:
+    """What the split stage wrote, of texts that are still those it split."""
+    path = folder / "split.json"
+    facts = _read_checked(path)
+    if facts.get("texts_sha256") != texts.digest:
+        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
+    with described_by(path):
+        if facts["by"] == "hash":
+            return Splits(rows=None, rule=Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), facts=facts)
+    return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, rule=None, facts=facts)
+
+
+def _read_checked(path: Path) -> dict[str, Any]:
+    """What a JSON file says of its folder, once the files that it lists under "files" are known to be as written."""
+    facts, folder = read_meta(path), path.parent
+    with described_by(path):
+        here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
+        bad = changed_files(here, root=Path())
+    if bad:
+        raise Damaged(folder, f"is not what was written: {name_all(bad)}")
+    return facts
