@@ -6,6 +6,7 @@ Run: python -m bench.engine [MEGABYTES [FOLDER]]   (text of FOLDER or the sample
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import subprocess
 import sys
@@ -13,11 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import bench.engine  # by this name a worker finds what is in it
 from bench.rounds import print_result
 from bench.tokenize import make_tokenizer, texts
 from niels_gpt.cache.encoding import encode_documents
@@ -30,7 +29,7 @@ from niels_gpt.data.splits import Splits
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from niels_gpt.engine.cluster import RayEngine
-from niels_gpt.engine.engine import Engine, Worker
+from niels_gpt.engine.engine import Engine
 from niels_gpt.engine.local import LocalEngine
 from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.store import Store
@@ -38,15 +37,6 @@ from niels_gpt.tokenizer import load_tokenizer
 
 PART_BYTES, ROUNDS, CORES = 2_000_000, 3, os.cpu_count() or 1
 RULE = Drawn(val_frac=0.1, seed=1)
-
-
-@dataclass(frozen=True)
-class Nothing:
-    name: str
-
-
-def nothing(item: Nothing, worker: Worker) -> None:
-    """What is left of an engine's time when there is nothing to do."""
 
 
 def write_corpus(folder: Path, megabytes: float, source: str | None) -> Texts:
@@ -185,7 +175,7 @@ def measure(folder: Path, ways: dict[str, Callable[[Path], None]], engines: dict
     start_up = {}
     for name, engine in engines.items():
         begin = time.perf_counter()
-        list(engine.map(bench.engine.nothing, [bench.engine.Nothing(str(i)) for i in range(CORES)], tick=bool))
+        list(engine.map(operator.is_, corpus.parts[:CORES], tick=bool))  # next to nothing
         start_up[f"start-up of {name}"] = time.perf_counter() - begin
     best = {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
     ratios = {

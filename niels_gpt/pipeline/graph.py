@@ -12,6 +12,7 @@ from niels_gpt.files.sentences import read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
+_IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # see places.py
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 
@@ -57,6 +58,8 @@ def sentence_with_remedy(error: BaseException) -> str:
     if isinstance(error, Damaged) and layout.DAG.is_file():
         outs = sorted({out for path in error.paths if (out := out_holding(path))})
         said += f"; delete {', '.join(outs)} and run `dvc repro`" if outs else ""
+        if any(_IN_A_STORE.search(path) for path in error.paths):
+            said += "; `niels-gpt tokens verify` finds all that is damaged in stores, and says how to make it again"
     return said
 
 

@@ -1,0 +1,151 @@
+"""Stored sources in the DAG: DVC keeps manifests, the parts lie in a folder or in a bucket and are made once."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Repo
+from tests.s3 import S3, running_s3
+
+pytestmark = pytest.mark.dag
+
+STORED: dict[str, object] = {
+    "parts.text_bytes": 1000,
+    "runtime.workers": 2,
+    "sources.wiki.stored": True,
+    "sources.roam.stored": True,
+    "sources.wiki.split": {"by": "hash", "val_frac": 0.3, "seed": 3},
+    "sources.roam.split": {"by": "hash", "val_frac": 0.3, "seed": 3},
+}
+TOKENS = "tokenize@roam"
+
+
+def to_do(output: str) -> dict[str, tuple[int, int]]:
+    """{stage: (parts that were to be done, parts in all)}."""
+    return {stage: (int(a), int(b)) for stage, a, b in re.findall(r"(\S+): (\d+) of (\d+) parts to do", output)}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    stores = {"store": str(lake / "public"), "private": str(lake / "private")}
+    fresh_repo.set_all({**STORED, "runtime.stores": stores})
+    fresh_repo.commit("stored")
+    fresh_repo.run("dvc", "repro", TOKENS)
+    fresh_repo.commit("built")
+    whole, manifests = files(lake), files(fresh_repo.path / "cache/manifests")
+    assert {"/".join(path.split("/")[:3]) for path in whole} == {"private/texts/roam", "private/tokens/roam"}
+    assert not list(fresh_repo.path.glob("cache/**/part-*"))
+
+    # Another parameter makes another folder; the old value is cached.
+    fresh_repo.set(sources__roam__split__seed=4)
+    assert "tokenize@roam" in fresh_repo.repro(TOKENS)
+    assert set(whole) < set(files(lake))
+    fresh_repo.run("git", "checkout", "params.yaml")
+    assert fresh_repo.repro(TOKENS) == []
+    assert files(fresh_repo.path / "cache/manifests") == manifests
+
+    # Killed half-way, it does what is missing, and what a killed writer left is taken away.
+    (token_folder,) = (lake / "private/tokens/roam").glob(json.loads(manifests["roam.json"])["at"].split("/")[-1])
+    records = sorted((token_folder / "done").glob("*.json"))
+    assert len(records) > 2
+    records[0].unlink()
+    (token_folder / "train/.part-00000.bin.tmp999999999").write_bytes(b"half")
+    for path in token_folder.rglob(f"{records[1].stem}.bin"):
+        path.write_bytes(path.read_bytes()[:-2])
+    run = fresh_repo.run("dvc", "repro", "--force", "--single-item", "tokenize@roam")
+    assert to_do(run.stdout) == {"tokenize@roam": (2, len(records))}
+
+    # An experiment in a copy of the checkout finds the same store; so does a fresh clone, which does nothing.
+    fresh_repo.run("dvc", "exp", "run", "--temp", "-S", "sources.roam.split.seed=4", TOKENS)
+    clone = Repo(tmp_path / "clone")
+    fresh_repo.run("git", "clone", "-q", str(fresh_repo.path), str(clone.path))
+    run = clone.run("dvc", "repro", TOKENS)
+    assert {done for done, _ in to_do(run.stdout).values()} == {0}
+    assert set(to_do(run.stdout)) == {"load@roam", "tokenize@roam"}
+    assert files(clone.path / "cache/manifests") == manifests
+    now = files(lake)
+    assert {path: now[path] for path in whole} == whole
+    assert not [path for path in now if ".tmp" in path]
+
+    # What is damaged is found, taken away, and made again; what no manifest names can go.
+    victim = next(path for path in token_folder.rglob("*.bin"))
+    data = bytearray(victim.read_bytes())
+    data[0] ^= 1
+    victim.write_bytes(data)
+    found = fresh_repo.run("niels-gpt", "tokens", "verify", "--remove", check=False)
+    assert found.returncode == 1
+    assert f"{victim}: changed" in found.stdout
+    assert "dvc repro --force --single-item tokenize@roam" in found.stderr
+    run = fresh_repo.run("dvc", "repro", "--force", "--single-item", "tokenize@roam")
+    assert to_do(run.stdout) == {"tokenize@roam": (1, len(records))}
+    assert "are as the manifests say" in fresh_repo.run("niels-gpt", "tokens", "verify").stdout
+
+    stale = lake / "public/tokens/wiki/0123"
+    shutil.copytree(token_folder, stale)
+    assert str(stale) in fresh_repo.run("niels-gpt", "tokens", "prune").stdout
+    assert stale.is_dir()
+    fresh_repo.run("niels-gpt", "tokens", "prune", "--delete")
+    assert not stale.exists()
+    assert set(files(lake)) >= set(whole)
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[S3]:
+    pytest.importorskip("moto", reason="moto is not installed: a store on S3 was not tried")
+    with running_s3(tmp_path / "s3") as server:
+        yield server
+
+
+def asked(s3: S3, method: str, ending: str) -> list[str]:
+    return sorted(path for kind, path in s3.requests() if kind == method and path.endswith(ending))
+
+
+def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
+    fresh_repo: Repo, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
+    fresh_repo.set_all({**STORED, "runtime.stores": stores})
+    fresh_repo.run("dvc", "repro", "mix")
+    public, private = s3.objects("public"), s3.objects("private")
+    before = len(s3.requests())
+    assert {key.split("/")[2] for key in public} == {"wiki"}
+    assert {key.split("/")[2] for key in private} == {"roam"}
+    secret = {body for key, body in private.items() if key.endswith((".parquet", ".bin"))}
+    assert secret
+    assert not set(public.values()) & secret
+    parquet = {f"/{bucket}/{key}" for bucket, found in (("public", public), ("private", private)) for key in found}
+    texts = sorted(path for path in parquet if path.endswith(".parquet"))
+    assert len(texts) > 4
+    once = asked(s3, "GET", ".parquet")[: -len(texts)]  # the last ones are this test's own
+    assert sorted(once) == texts
+    assert fresh_repo.repro("mix") == []
+    assert len(s3.requests()) == before
+
+    # Training fetches every token file once; a flipped byte is refused by name.
+    tokens = sorted(path for path in parquet if path.endswith(".bin"))
+    key = next(key for key in public if key.endswith(".bin"))
+    body = bytearray(public[key])
+    body[0] ^= 1
+    s3.client().put_object(Bucket="public", Key=key, Body=bytes(body))
+    refused = fresh_repo.stage("train")
+    assert f"s3://public/{key} (changed)" in refused.stderr
+    assert "niels-gpt tokens verify" in refused.stderr
+    assert refused.returncode == 1
+    s3.client().put_object(Bucket="public", Key=key, Body=public[key])
+    shutil.rmtree(fresh_repo.path / "cache/fetched")
+    start = len(s3.requests())
+    fresh_repo.run("dvc", "repro", "train")
+    fetched = [path for kind, path in s3.requests()[start:] if kind == "GET" and path.endswith(".bin")]
+    assert sorted(fetched) == tokens
