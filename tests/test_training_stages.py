@@ -293,8 +293,8 @@ def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest
     seen: list[bool] = []
     real = PretrainTask.batch
 
-    def noted(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
-        batch = real(self, n)
+    def noted(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
+        batch = real(self, n, rows)
         seen.append("segment_ids" in batch.tensors and bool(batch.tensors["segment_ids"].any()))
         return batch
 
@@ -357,10 +357,10 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     shutil.rmtree("models")
     real, signals = PretrainTask.batch, {7: signal.SIGTERM}
 
-    def batch(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
+    def batch(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
         if n in signals:
             signal.raise_signal(signals.pop(n))
-        return real(self, n)
+        return real(self, n, rows)
 
     monkeypatch.setattr(PretrainTask, "batch", batch)
     with pytest.raises(SystemExit) as leaving:

@@ -11,6 +11,7 @@ from niels_gpt.cache.integrity import described_by
 from niels_gpt.cache.manifest import check_files
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.files.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,19 @@ class Chats:
     val_names: dict[str, str]
 
 
-def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
+def open_chats(
+    path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
+) -> Chats:
     """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
     with described_by(path):
-        return _open_chats(read_meta(path), names=names, T=T, device=device, root=root)
+        mix = read_meta(path)
+        files = [file for name in names for file in mix["sources"][name]["files"]]
+        check_files(files, vocab_size=mix["vocab_size"], root=root, ranks=ranks)
+        return _open_chats(mix, names=names, T=T, device=device, root=root)
 
 
 def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
-    check_files([f for source in sources.values() for f in source["files"]], vocab_size=mix["vocab_size"], root=root)
 
     def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
         return {

@@ -15,6 +15,7 @@ import numpy as np
 
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.files.damage import Damaged
+from niels_gpt.files.ranks import ALONE, Ranks
 
 
 @contextmanager
@@ -39,16 +40,22 @@ def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str
     return bad
 
 
+def pooled(bad: Mapping[str, str], *, ranks: Ranks) -> dict[str, str]:
+    """What all ranks have found, each in its share of the files: the same on all, so that they refuse alike."""
+    return {path: what for found in ranks.exchange(dict(bad)) for path, what in found.items()}
+
+
 def name_all(bad: Mapping[str, str]) -> str:
     return ", ".join(f"{path} ({what})" for path, what in bad.items())
 
 
-def read_checked(path: Path) -> dict[str, Any]:
-    """What a JSON file says of its folder, once the files that it lists under "files" are known to be as written."""
+def read_checked(path: Path, *, ranks: Ranks = ALONE) -> dict[str, Any]:
+    """What a JSON file says of its folder, once the files that it lists under "files" are known to be as written.
+    Of several ranks each checks its share of the files."""
     facts, folder = read_meta(path), path.parent
     with described_by(path):
         here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
-        bad = changed_files(here, root=Path())
+        bad = pooled(changed_files(here[ranks.rank :: ranks.size], root=Path()), ranks=ranks)
     if bad:
         raise Damaged(folder, f"is not what was written: {name_all(bad)}")
     return facts
