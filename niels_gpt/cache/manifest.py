@@ -47,7 +47,9 @@ def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool, ranks: Ran
     check_files([*files, *offsets], vocab_size=mix["vocab_size"], root=root, ranks=ranks)
 
     def stream(split: Mapping[str, Any]) -> TokenStream:
-        shards = [TokenFile(root / shard["path"], shard["bytes"] // TOKEN_DTYPE.itemsize) for shard in split["shards"]]
+        shards = [
+            TokenFile(str(root / shard["path"]), shard["bytes"] // TOKEN_DTYPE.itemsize) for shard in split["shards"]
+        ]
         if not documents:
             return TokenStream(shards)
         starts, ends = np.load(root / split["offsets"]["path"]), np.cumsum([len(shard) for shard in shards])
