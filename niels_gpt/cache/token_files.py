@@ -65,6 +65,7 @@ class OffsetFile:
     def _index(self) -> tuple[int, int, memoryview]:
         """Bytes before the first offset, how many offsets there are, and every 512th of them."""
         offsets = np.load(self.path, allow_pickle=False)
+        assert (offsets.dtype, offsets.ndim) == (_OFFSET_DTYPE, 1), f"{self.path} was not checked"
         return os.stat(self.path).st_size - offsets.nbytes, len(offsets), offsets[::_EVERY].copy().data
 
 
