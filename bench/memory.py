@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
@@ -39,7 +39,7 @@ def main() -> None:
             rng = np.random.default_rng(0)
             for _ in range(16):
                 rng.integers(0, 512, 32 << 20, dtype=np.uint16).tofile(f)
-        stream = {"text": TokenStream([open_tokens(path)])}
+        stream = {"text": TokenStream([TokenFile.whole(path)])}
         task = PretrainTask(train=stream, val=stream, cfg=cfg, T=model.T, device="cpu")
         seen: dict[int, dict[str, float]] = {0: resident()}
 

@@ -7,7 +7,7 @@ same batch, however many rows are drawn at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ class Draw:
     names: tuple[str, ...]
     choices: np.ndarray
     windows: np.ndarray
+
+    def take(self, rows: slice) -> Draw:
+        """Some of the rows."""
+        return replace(self, choices=self.choices[rows], windows=self.windows[rows])
 
     def counts(self) -> dict[str, int]:
         """Rows drawn from each source."""

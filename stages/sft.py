@@ -8,31 +8,34 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.checkpoint import load_model
 from niels_gpt.data.mix import mix_probabilities
-from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, train_and_write, train_config, trained_by_ranks
 from niels_gpt.train.chats import ChatTask
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
 
 
 def main(stage: Stage) -> None:
-    if trained_by_ranks(stage):
-        return
-    params = stage.params
+    if not trained_by_ranks(stage):
+        with execution_of(stage) as execution:
+            tune(stage, execution)
+
+
+def tune(stage: Stage, execution: Execution) -> None:
+    params, device, ranks = stage.params, execution.device, execution.ranks
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
-    device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
     T = model.cfg.T
-    mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask)
-    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path())
+    mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
+    chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path(), ranks=ranks)
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
-    train_and_write(stage, model, task, cfg, device=device, out=layout.TUNED, renderer="chat_tokens")
+    train_and_write(stage, model, task, cfg, execution=execution, out=layout.TUNED, renderer="chat_tokens")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from niels_gpt.checkpoint import load_model
-from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Splice
 from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.plan import describe_plan
 from niels_gpt.splice.selection import select_documents, within_first_tokens
 from niels_gpt.splice.task import SpliceTask
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.execution import Execution
 
 
 def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
@@ -36,12 +36,15 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
 
 
 def main(stage: Stage) -> None:
-    if trained_by_ranks(stage):
-        return
-    params, settings = stage.params, stage.params.splice
-    device = prepare_device(params.runtime.device, threads=params.runtime.threads)
+    if not trained_by_ranks(stage):
+        with execution_of(stage) as execution:
+            learn(stage, execution)
+
+
+def learn(stage: Stage, execution: Execution) -> None:
+    params, settings, device = stage.params, stage.params.splice, execution.device
     model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
-    store = open_documents(params, settings.dataset_name)
+    store = open_documents(params, settings.dataset_name, ranks=execution.ranks)
     rows, reason = choose(store, settings)
     names = tuple(f"doc{row}" for row in rows)
     dataset = MultiSpliceDocumentDataset(
@@ -60,7 +63,7 @@ def main(stage: Stage) -> None:
     p = {name: quota / len(dataset) for name, quota in zip(names, dataset.quotas, strict=True)}
     cfg = train_config(settings.train, p_train=p, p_val={})
     task = SpliceTask(dataset=dataset, names=names, cfg=cfg, device=device, shuffle=settings.shuffle)
-    if train_and_write(stage, model, task, cfg, device=device, out=layout.SPLICED):
+    if train_and_write(stage, model, task, cfg, execution=execution, out=layout.SPLICED):
         chosen = {"dataset_name": settings.dataset_name, "rows": rows, "reason": reason, "summary": summary}
         write_json(stage.out(layout.SPLICED) / layout.CHOSEN, chosen)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.pretraining import open_pretraining
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import train_and_write, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, train_and_write, trained_by_ranks
 from niels_gpt.rng import derive_seed, set_seed
 
 
 def main(stage: Stage) -> None:
     if trained_by_ranks(stage):
         return
-    runtime = stage.params.runtime
-    device = prepare_device(runtime.device, threads=runtime.threads)
-    task, model_cfg = open_pretraining(stage.params, device=device)
-    set_seed(derive_seed(task.cfg.seed, "init"))
-    train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, device=device, out=layout.PRETRAINED)
+    with execution_of(stage) as execution:
+        device = execution.device
+        task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
+        set_seed(derive_seed(task.cfg.seed, "init"))
+        train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, execution=execution, out=layout.PRETRAINED)
 
 
 if __name__ == "__main__":

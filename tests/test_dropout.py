@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.files.ranks import Ranks
 from niels_gpt.model.dropout import RowDropout, dropout_mask
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.plain_step import PlainStep
-from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.task import Batch
 from niels_gpt.train.thread_step import ThreadStep
 

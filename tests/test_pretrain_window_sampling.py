@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache import token_files
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.meta import list_files
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cache.token_files import OffsetFile, TokenFile
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.damage import Damaged
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.loop import train
+from niels_gpt.train.pretraining import PretrainTask
+from tests.test_train import CONFIG, MODEL
 from tests.token_caches import TOK, pretrain
 
 
@@ -53,3 +67,98 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, data: bytes) -> None
     (tmp_path / "shard_00001.bin").write_bytes(data)
     with pytest.raises(ValueError, match=r"shard_00001\.bin is no token file .*: build it again"):
         PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")
+
+
+def written(folder: Path, seed: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
+    """Token files 0.bin, ... with their offsets 0.npy, ...: what they hold, and how many tokens of each count."""
+    dice = np.random.default_rng(seed)
+    arrays, documents, tokens = [], [], []
+    for i in range(int(dice.integers(1, 5))):
+        lengths = dice.integers(1, 9, int(dice.integers(1, 40)))
+        arrays.append(dice.integers(0, 60_000, lengths.sum()).astype("<u2"))
+        documents.append(np.concatenate(([0], lengths.cumsum()[:-1])))
+        tokens.append(len(arrays[-1]) if dice.random() < 0.5 else int(dice.integers(1, len(arrays[-1]) + 1)))
+        arrays[-1].tofile(folder / f"{i}.bin")
+        np.save(folder / f"{i}.npy", documents[-1])
+    return arrays, documents, tokens
+
+
+@pytest.mark.parametrize("every", [1, 3, 512])
+def test_windows_and_documents_of_files_are_those_of_arrays(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which a budget may count only the first tokens, whatever documents begin behind them."""
+    monkeypatch.setattr(token_files, "_EVERY", every)
+    for seed in range(30):
+        arrays, documents, tokens = written(tmp_path, seed)
+        files = [TokenFile(str(tmp_path / f"{i}.bin"), n) for i, n in enumerate(tokens)]
+        opened = TokenStream(files, documents=[OffsetFile(str(tmp_path / f"{i}.npy")) for i in range(len(files))])
+        plain = TokenStream([array[:n] for array, n in zip(arrays, tokens, strict=True)], documents=documents)
+        assert len(opened) == len(plain) == sum(tokens)
+        for T in (1, 4, 30):
+            numbers = np.random.default_rng(seed).permutation(plain.windows(T))
+            assert opened.windows(T) == plain.windows(T)
+            for some in (numbers, numbers[:0]) if len(numbers) else ():
+                np.testing.assert_array_equal(opened.gather(some, T), plain.gather(some, T))
+                np.testing.assert_array_equal(opened.segments(some, T), plain.segments(some, T))
+
+
+def test_a_file_is_opened_when_a_window_falls_into_it_and_no_sooner(tmp_path: Path) -> None:
+    np.arange(20, dtype="<u2").tofile(tmp_path / "there.bin")
+    np.save(tmp_path / "there.npy", np.array([0, 12]))
+    names = ("absent", "there", "gone")
+    stream = TokenStream(
+        [TokenFile(str(tmp_path / f"{name}.bin"), 20) for name in names],
+        documents=[OffsetFile(str(tmp_path / f"{name}.npy")) for name in names],
+    )
+    assert (len(stream), stream.windows(9)) == (60, 33)
+    numbers = np.arange(11, 22)
+    np.testing.assert_array_equal(stream.gather(numbers, 9)[:, 0], np.arange(11))
+    segments = stream.segments(numbers, 9)
+    assert segments is not None
+    assert segments[:, -1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
+    for number, name in ((10, "absent"), (22, "gone")):
+        with pytest.raises(FileNotFoundError, match=rf"{name}\.bin"):
+            stream.gather(np.array([number]), 9)
+        with pytest.raises(FileNotFoundError, match=rf"{name}\.npy"):
+            stream.segments(np.array([number]), 9)
+
+
+def test_a_file_that_was_cut_while_it_was_in_use_is_named(tmp_path: Path) -> None:
+    """A map of it would end the process without a word."""
+    np.arange(40, dtype="<u2").tofile(tmp_path / "a.bin")
+    stream = TokenStream([TokenFile.whole(tmp_path / "a.bin")])
+    np.arange(8, dtype="<u2").tofile(tmp_path / "a.bin")
+    with pytest.raises(Damaged, match=r"a\.bin is shorter than it was when it was checked: build it again"):
+        stream.gather(np.array([3]), 9)
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """256 files may be open at once, as after `ulimit -n 256`."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_descriptors: None) -> None:
+    for split, count in (("train", 1000), ("val", 20)):
+        (tmp_path / split).mkdir()
+        for i in range(count):
+            np.full(MODEL.T + 9, i % 250, dtype="<u2").tofile(tmp_path / split / f"{i:04d}.bin")
+        np.save(tmp_path / split / "offsets.npy", np.arange(0, count * (MODEL.T + 9), 7))
+    (train_offsets,), (val_offsets,) = (list_files(tmp_path, f"{s}/*.npy", published=".") for s in ("train", "val"))
+    source = {
+        "val_name": "held out",
+        "train": {"shards": list_files(tmp_path, "train/*.bin", published="."), "offsets": train_offsets},
+        "val": {"shards": list_files(tmp_path, "val/*.bin", published="."), "offsets": val_offsets},
+    }
+    write_json(tmp_path / "mix.json", {"vocab_size": MODEL.V, "sources": {"wiki": source}})
+    mix = open_mix(tmp_path / "mix.json", root=tmp_path, documents=True)
+    cfg = replace(CONFIG, total_steps=2, p_train={"wiki": 1.0}, B=600, eval_steps=1)
+    task = PretrainTask(train=mix.train, val=mix.val, cfg=cfg, T=MODEL.T, device="cpu")
+    assert len(set(task.batch(0).x[:, 0].tolist())) > 200
+    state = train(GPT(replace(MODEL, C=8)), task, replace(cfg, B=4))
+    assert np.isfinite(state.losses).all()
+    assert len(state.validations) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -23,10 +21,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.memory import resident
-from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
+from niels_gpt.files.ranks import Ranks
 from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
@@ -44,17 +43,16 @@ from niels_gpt.train.meter import StepReport
 from niels_gpt.train.optimizer import Muon, build_optimizers, orthogonal, set_lr
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.ranks import Ranks
 from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
-from niels_gpt.train.task import Batch
+from niels_gpt.train.task import ALL, Batch
 from niels_gpt.train.thread_step import ThreadStep, supports_threads
-from tests.conftest import ROOT, Repo
+from tests.conftest import Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
 DRY = replace(MODEL, dropout=0.0)
-CUT = {name: TokenStream(stream.arrays, documents=np.arange(0, len(stream), 7)) for name, stream in STREAMS.items()}
+CUT = {name: TokenStream(stream.arrays, documents=[np.arange(0, len(stream), 7)]) for name, stream in STREAMS.items()}
 
 
 def trained(execution: Execution | None = None, *, documents: bool = False, **changes: Any) -> tuple[GPT, RunState]:
@@ -452,11 +450,11 @@ class FailingTask(PretrainTask):
     fails: int = -1
     failed: threading.Event = field(default_factory=threading.Event)
 
-    def batch(self, n: int) -> Batch:
+    def batch(self, n: int, rows: slice = ALL) -> Batch:
         if n == self.fails:
             self.failed.set()
             raise OSError(f"no batch {n}")
-        return super().batch(n)
+        return super().batch(n, rows)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -486,66 +484,6 @@ def test_a_feed_that_nobody_reads_any_more_ends_its_thread(fails: int, monkeypat
     closing.join(timeout=60)
     assert not closing.is_alive()
     assert "batches" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_ranks_share_rows_without_overlap() -> None:
-    for B, size in ((8, 2), (7, 3), (5, 5)):
-        rows = [n for rank in range(size) for n in range(B)[Ranks(rank, size).rows(B)]]
-        assert rows == list(range(B))
-    with pytest.raises(ValueError, match=r"lower runtime\.nproc"):
-        Ranks(0, 9).rows(8)
-
-
-TWO_RANKS = """
-import sys, torch
-from dataclasses import replace
-from niels_gpt.rng import set_seed
-from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import attention_cpu
-from niels_gpt.train.loop import train
-from niels_gpt.train.ranks import joined_ranks
-from niels_gpt.train.execution import Execution
-from tests.test_step import CONFIG, DRY, TASK
-torch.set_num_threads(1)
-with joined_ranks("cpu") as ranks:
-    if ranks.rank == 1 and "die" in sys.argv:
-        raise ValueError("rank 1 has had enough")
-    set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
-    cfg = replace(CONFIG, B=7)
-    run = train(GPT(DRY), replace(TASK, cfg=cfg), cfg, execution=Execution(ranks=ranks, micro_batch_tokens=64))
-    if ranks.first:
-        print("LOSSES", *run.losses)
-    else:
-        assert not run.validations
-"""
-
-
-def torchrun(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (path / "two_ranks.py").write_text(TWO_RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.run(
-        [*launch, str(path / "two_ranks.py"), *arguments],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
-def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
-    done = torchrun(tmp_path)
-    assert done.returncode == 0, done.stderr
-    losses = [float(x) for x in done.stdout.split("LOSSES")[1].split()]
-    _, alone = trained(B=7, total_steps=30, eval_every=10)
-    np.testing.assert_allclose(losses, alone.losses, rtol=2e-5)
-
-
-def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, "die")
-    assert done.returncode != 0
-    assert "rank 1 has had enough" in done.stderr
 
 
 @pytest.mark.dag
@@ -592,7 +530,7 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
     paths = [tmp_path / "shard_0.bin", tmp_path / "shard_1.bin"]
     for path in paths:
         np.zeros(64 << 20, dtype="<u2").tofile(path)
-    stream = TokenStream([open_tokens(path) for path in paths])
+    stream = TokenStream([TokenFile.whole(path) for path in paths])
     cfg = replace(CONFIG, total_steps=2000, p_train={"wiki": 1.0}, eval_every=2000, eval_steps=1)
     tiny = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.0)
     task = PretrainTask(train={"wiki": stream}, val={"wiki": STREAMS["wiki"]}, cfg=cfg, T=16, device="cpu")
@@ -604,4 +542,4 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
 
     train(GPT(tiny), task, cfg, hooks=Hooks(report=note, log_every=250))
     assert mib[1750]["allocated"] - mib[250]["allocated"] < 4, mib
-    assert mib[1750]["mapped"] - mib[250]["mapped"] < 4, mib  # the windows between touch 90 MiB
+    assert mib[1750]["mapped"] - mib[250]["mapped"] < 4, mib  # the windows between are of 90 MiB of pages

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache import integrity
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
@@ -26,6 +29,7 @@ from niels_gpt.eval.chats import generate_reply, score_chats
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.damage import Damaged
+from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import Sampling, generate
 from niels_gpt.pipeline import training
 from niels_gpt.pipeline.code import code_of
@@ -35,8 +39,9 @@ from niels_gpt.report.history import History
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
-from stages import curves, mix, sft, shard, tokenizer, train
+from stages import curves, mix, sft, shard, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
 
@@ -293,8 +298,8 @@ def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest
     seen: list[bool] = []
     real = PretrainTask.batch
 
-    def noted(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
-        batch = real(self, n)
+    def noted(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
+        batch = real(self, n, rows)
         seen.append("segment_ids" in batch.tensors and bool(batch.tensors["segment_ids"].any()))
         return batch
 
@@ -357,10 +362,10 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     shutil.rmtree("models")
     real, signals = PretrainTask.batch, {7: signal.SIGTERM}
 
-    def batch(self: PretrainTask, n: int):  # type: ignore[no-untyped-def]
+    def batch(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
         if n in signals:
             signal.raise_signal(signals.pop(n))
-        return real(self, n)
+        return real(self, n, rows)
 
     monkeypatch.setattr(PretrainTask, "batch", batch)
     with pytest.raises(SystemExit) as leaving:
@@ -371,6 +376,35 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     run_here(train.main, "train", parameters())
     assert "going on after step 8" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in Path("models/pretrain").iterdir()} == whole
+
+
+@dataclass(frozen=True)
+class Deaf(Ranks):
+    """One of two, who hears nothing of the other."""
+
+    def exchange(self, value):  # type: ignore[no-untyped-def]
+        return [value, value]
+
+
+@pytest.mark.parametrize(("stage", "files"), [(train, "mix"), (sft, "mix chat_mix"), (splice, "tokens/wiki/meta")])
+def test_ranks_of_a_stage_share_the_files_that_are_hashed(
+    stage: ModuleType, files: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to where they would train together."""
+    hashed: list[str] = []
+    real = integrity.sha256_file
+    monkeypatch.setattr(integrity, "sha256_file", lambda path: hashed.append(str(path)) or real(path))
+    monkeypatch.setattr(splice, "choose", lambda store, settings: ([0], "it is the first"))
+    monkeypatch.setattr(splice, "describe_plan", lambda summary, names: sys.exit(0))
+    for module in (train, sft):
+        monkeypatch.setattr(module, "train_and_write", lambda *_, **__: sys.exit(0))
+    name = stage.__name__.removeprefix("stages.")
+    for rank in (0, 1):
+        monkeypatch.setattr(stage, "execution_of", lambda _, rank=rank: nullcontext(Execution(ranks=Deaf(rank, 2))))
+        with pytest.raises(SystemExit):
+            run_here(stage.main, name, parameters(train__document_mask=True, splice__dataset_name="wiki"))
+    listed = "".join(Path(f"cache/{file}.json").read_text() for file in files.split())
+    assert len(hashed) == len(set(hashed)) == listed.count('"sha256"') > 1
 
 
 def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,14 +190,14 @@ FAULTS = (
     Fault("a budget that just fits does not", "niels_gpt/cache/shards.py", 'side="right"', 'side="left"', _STAGES),
     Fault(
         "an odd file accepted",
-        "niels_gpt/cache/mmap.py",
+        "niels_gpt/cache/token_files.py",
         "if size == 0 or size % TOKEN_DTYPE.itemsize:",
         "if size == 0:",
         "tests/test_pretrain_window_sampling.py::test_a_damaged_shard_is_refused_by_name",
     ),
     Fault(
         "an empty file accepted",
-        "niels_gpt/cache/mmap.py",
+        "niels_gpt/cache/token_files.py",
         "if size == 0 or size % TOKEN_DTYPE.itemsize:",
         "if size % TOKEN_DTYPE.itemsize:",
         "tests/test_pretrain_window_sampling.py::test_a_damaged_shard_is_refused_by_name",

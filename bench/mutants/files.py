@@ -205,7 +205,7 @@ FAULTS = (
     Fault(
         "a changed shard passes",
         _MANIFEST,
-        "bad = changed_files(files, root=root)",
+        "bad = changed_files(own, root=root)",
         "bad: dict[str, str] = {}",
         _SHARDS,
     ),
@@ -226,7 +226,7 @@ FAULTS = (
     Fault(
         "documents to splice unchecked",
         "niels_gpt/splice/documents.py",
-        '        read_checked(Path(folder, "meta.json"))\n',
+        '        read_checked(Path(folder, "meta.json"), ranks=ranks)\n',
         "",
         "tests/test_integrity.py::test_documents_to_learn_by_heart_are_read_from_files_as_written",
     ),

@@ -238,8 +238,8 @@ FAULTS = (
     Fault(
         "rows credited to the wrong document",
         _TASK,
-        "rows = dict(zip(self.names, counts",
-        "rows = dict(zip(self.names[::-1], counts",
+        "dict(zip(self.names, counts",
+        "dict(zip(self.names[::-1], counts",
         f"{_T}::test_rows_are_credited_to_their_documents",
     ),
     Fault(
@@ -252,8 +252,8 @@ FAULTS = (
     Fault(
         "validation without its mask",
         _TASK,
-        "y = masked_targets(grid).to(self.device)",
-        'y = grid["targets"].to(self.device)',
+        "y = masked_targets(grid)[rows].to(self.device)",
+        'y = grid["targets"][rows].to(self.device)',
         _GRID,
     ),
     Fault(

@@ -280,7 +280,7 @@ FAULTS = (
     Fault(
         "documents unmasked in training",
         "niels_gpt/train/pretraining.py",
-        "segments = gather_segments(self.train, draw, T=self.T)",
+        "segments = gather_segments(self.train, own, T=self.T)",
         "segments = None",
         _MASKED_RUN,
     ),
@@ -302,22 +302,22 @@ FAULTS = (
     Fault(
         "a document begun at the window's start counts",
         "niels_gpt/cache/windows.py",
-        "(starts + 1, starts + T)",
-        "(starts, starts + T)",
+        "start + 1, start + T)",
+        "start, start + T)",
         _DOCUMENTS,
     ),
     Fault(
         "a document at the window's end is missed",
         "niels_gpt/cache/windows.py",
-        "(starts + 1, starts + T)",
-        "(starts + 1, starts + T - 1)",
+        "start + 1, start + T)",
+        "start + 1, start + T - 1)",
         _DOCUMENTS,
     ),
     Fault(
-        "offsets counted within a shard",
+        "every window has the documents of the first array",
         "niels_gpt/cache/windows.py",
-        "np.cumsum([len(array) for array in self.arrays])",
-        "np.cumsum([0 for _ in self.arrays])",
+        "_between(self.documents[i], ",
+        "_between(self.documents[0], ",
         _DOCUMENTS,
     ),
     Fault(
@@ -330,8 +330,8 @@ FAULTS = (
     Fault(
         "offsets unchecked",
         "niels_gpt/cache/manifest.py",
-        '*(split["offsets"] for split in splits if documents)',
-        "*()",
+        "check_files([*files, *offsets], ",
+        "check_files(files, ",
         "tests/test_document_mask.py::test_offsets_that_are_not_those_of_the_mix_are_refused_by_name",
     ),
     # scores
@@ -558,20 +558,6 @@ FAULTS = (
     ),
     Fault("a log is begun anew", "niels_gpt/train/log.py", 'open("a"', 'open("w"', _LOG_LINE),
     Fault("hours are lost", "niels_gpt/train/log.py", "divmod(minutes, 60)", "(0, minutes)", _LOG_LINE),
-    Fault(
-        "ranks share rows",
-        "niels_gpt/train/ranks.py",
-        "slice(B * self.rank // self.size, ",
-        "slice(0, ",
-        "tests/test_step.py::test_ranks_share_rows_without_overlap",
-    ),
-    Fault(
-        "more ranks than rows",
-        "niels_gpt/train/ranks.py",
-        "if self.size > B:",
-        "if self.size > 2 * B:",
-        "tests/test_step.py::test_ranks_share_rows_without_overlap",
-    ),
     # the model's own paths
     Fault(
         "targets that do not count have gradients",

@@ -10,6 +10,7 @@ from typing import Any
 from niels_gpt.cache.manifest import Listed, check_files
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.files.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,20 @@ class Chats:
     val_names: dict[str, str]
 
 
-def open_chats(path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
+def open_chats(
+    path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
+) -> Chats:
     """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
     with described_by(path):
-        return _open_chats(read_meta(path), names=names, T=T, device=device, root=root)
+        mix = read_meta(path)
+        files = [file for name in names for file in mix["sources"][name]["files"]]
+        listed = [Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files]
+        check_files(listed, vocab_size=mix["vocab_size"], ranks=ranks)
+        return _open_chats(mix, names=names, T=T, device=device, root=root)
 
 
 def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
-    files = [file for source in sources.values() for file in source["files"]]
-    listed = (Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files)
-    check_files(listed, vocab_size=mix["vocab_size"])
 
     def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
         return {

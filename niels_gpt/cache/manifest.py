@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.token_files import OffsetFile, TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.files.checksums import name_all, sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 
 
@@ -82,30 +83,26 @@ class Mix:
     val_names: dict[str, str]
 
 
-def open_mix(path: str | Path, *, places: Places, documents: bool = False) -> Mix:
-    """Open the token files that a mix file names, once each is known to be the one it was made of.
+def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks: Ranks = ALONE) -> Mix:
+    """The token files that a mix file names, once each is known to be the one it was made of: of several ranks each
+    hashes its share of them. They are opened when a window falls into them.
 
     With `documents`, streams know where theirs begin, and those that share a window do not see each other.
     """
     with described_by(path):
-        return _open_mix(read_meta(path), places=places, documents=documents)
+        return _open_mix(read_meta(path), places=places, documents=documents, ranks=ranks)
 
 
-def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool) -> Mix:
+def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool, ranks: Ranks) -> Mix:
     sources = mix["sources"]
-    check_files(listed_files(sources, places, documents=documents), vocab_size=mix["vocab_size"])
+    files = list(listed_files(sources, places, documents=documents))
+    check_files(files, vocab_size=mix["vocab_size"], ranks=ranks)
 
     def stream(name: str, split: str) -> TokenStream:
         at, parts = sources[name].get("at"), sources[name][split]["parts"]
-        arrays = [open_tokens(places.path(name, at, part["file"]))[: part["tokens"]] for part in parts]
-        if not documents:
-            return TokenStream(arrays)
-        starts, first = [], 0
-        for part, array in zip(parts, arrays, strict=True):
-            own, _ = read_offsets(places.path(name, at, part["offsets"]["file"]), tokens=part["bytes"] // 2)
-            starts.append(own[: part["documents"]] + first)
-            first += len(array)
-        return TokenStream(arrays, documents=np.concatenate(starts))
+        files = [TokenFile(str(places.path(name, at, part["file"])), part["tokens"]) for part in parts]
+        offsets = [OffsetFile(str(places.path(name, at, part["offsets"]["file"]))) for part in parts]
+        return TokenStream(files, documents=offsets if documents else None)
 
     return Mix(
         vocab_size=mix["vocab_size"],
@@ -115,9 +112,12 @@ def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool) -> Mix
     )
 
 
-def check_files(files: Iterable[Listed], *, vocab_size: int) -> None:
-    """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not."""
-    bad = {file.place: fault for file in files if (fault := file.fault(vocab_size=vocab_size))}
+def check_files(files: Sequence[Listed], *, vocab_size: int, ranks: Ranks = ALONE) -> None:
+    """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not. Of
+    several ranks each reads its share of the files, and all refuse alike."""
+    own = files[ranks.rank :: ranks.size]
+    found = ranks.exchange({file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))})
+    bad = {place: fault for one in found for place, fault in one.items()}
     if bad:
         first, *others = bad
         raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)

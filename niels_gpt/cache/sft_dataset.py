@@ -46,19 +46,27 @@ class SFTExampleDataset:
 
     def examples(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The same for chosen examples."""
+        ids, learned = self._read(rows)
+        sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
+        sequence[:, : ids.shape[1]] = ids
+        masked = np.full_like(sequence, IGNORE_INDEX)
+        masked[:, : ids.shape[1]][learned] = ids[learned]
+        whole, targets = torch.from_numpy(sequence).to(self._device), torch.from_numpy(masked).to(self._device)
+        return whole[:, :-1], whole[:, 1:], targets[:, 1:]
+
+    def targets(self, rows: np.ndarray) -> np.ndarray:
+        """How many targets each of chosen examples has, without the tensors that `examples` makes of them."""
+        return self._read(rows)[1][:, 1:].sum(axis=1)
+
+    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of chosen examples, as wide as the longest, and which of them are learned."""
         lengths = np.minimum(self._lengths[rows], self._T + 1)[:, None]
-        places = np.arange(int(lengths.max()))  # beyond the longest example there is only padding
+        places = np.arange(int(lengths.max(initial=0)))  # beyond the longest example there is only padding
         inside = places < lengths
         # Past its end a row points at its own first token, which is then overwritten: one gather, no index outside.
         gathered = self._tokens[self._starts[rows][:, None] + places * inside]
         ids = np.where(inside, gathered, gathered.dtype.type(self._eot))
-        learned = supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
-        sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
-        sequence[:, : len(places)] = ids
-        masked = np.full_like(sequence, IGNORE_INDEX)
-        masked[:, : len(places)][learned] = ids[learned]
-        whole, targets = torch.from_numpy(sequence).to(self._device), torch.from_numpy(masked).to(self._device)
-        return whole[:, :-1], whole[:, 1:], targets[:, 1:]
+        return ids, supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
 
     def release(self) -> None:
         """Keep nothing of the file in this process's memory until the next example is read."""

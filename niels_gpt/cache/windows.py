@@ -1,7 +1,8 @@
 """Windows of T+1 tokens of a corpus, by number: the one place where training rows are cut out of token arrays.
 
-A stream is a list of arrays (one byte string, or the memory-mapped shards of a source). A window never crosses from
-one array into the next. Window numbers run over all arrays, so that a uniform number is a uniform window.
+A stream is a list of arrays (one byte string, or the token files of a source). A window never crosses from one array
+into the next. Window numbers run over all arrays, so that a uniform number is a uniform window. Of thousands of files
+none is opened but those that a window falls into.
 
 A stream may also know where its documents begin. Those that share a window do not see each other then; a token that
 ends documents is no such sign, since nothing keeps one from standing in the middle of a text.
@@ -14,17 +15,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from niels_gpt.files.pages import release_pages
+from niels_gpt.cache.token_files import OffsetFile, TokenFile
 
 
 class TokenStream:
-    """Tokens of one source and split, held as they lie (bytes, memory map); nothing is copied but windows.
+    """Tokens of one source and split, where they lie (in memory, or in files); nothing is copied but windows.
 
-    `documents`: ascending, how many tokens of all arrays stand before each document; it may be a memory map, too.
+    `documents`: for each of the arrays, where in it a document begins, ascending.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], *, documents: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Sequence[np.ndarray | TokenFile],
+        *,
+        documents: Sequence[np.ndarray | OffsetFile] | None = None,
+    ) -> None:
+        assert documents is None or len(documents) == len(arrays), "offsets are those of each array"
         self.arrays, self.documents = list(arrays), documents
+        self.lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+        self._ends: dict[int, np.ndarray] = {}  # by T
 
     @classmethod
     def of(cls, source: bytes | TokenStream) -> TokenStream:
@@ -32,46 +41,47 @@ class TokenStream:
 
     def __len__(self) -> int:
         """Tokens in all."""
-        return sum(len(array) for array in self.arrays)
+        return int(self.lengths.sum())
 
     def windows(self, T: int) -> int:
         """How many windows of T+1 tokens there are."""
-        return sum(max(0, len(array) - T) for array in self.arrays)
+        return int(self._window_ends(T)[-1])
 
     def gather(self, numbers: np.ndarray, T: int) -> np.ndarray:
         """The windows with these numbers: (n, T+1) int64."""
-        if len(self.arrays) == 1:
+        if len(self.arrays) == 1 and isinstance(self.arrays[0], np.ndarray):
             return sliding_window_view(self.arrays[0], T + 1)[numbers].astype(np.int64)
-        which, starts = self._places(numbers, T)
-        out = np.empty((len(numbers), T + 1), dtype=np.int64)
-        # Row by row: at B=32 over four shards twice as fast as grouping the rows by shard for one gather each.
-        for row, (array, start) in enumerate(zip(which.tolist(), starts.tolist(), strict=True)):
-            out[row] = self.arrays[array][start : start + T + 1]
-        return out
+        rows = [self.arrays[i][start : start + T + 1] for i, start in self._places(numbers, T)]
+        # Joined as they are and widened at once: a third faster at B=32 than row by row.
+        return np.concatenate((np.empty(0, dtype=np.uint8), *rows)).reshape(len(rows), T + 1).astype(np.int64)
 
     def segments(self, numbers: np.ndarray, T: int) -> np.ndarray | None:
         """Which document of its window each of the first T tokens is of, counted from 0: (n, T) int64. None where
         documents may see each other."""
         if self.documents is None:
             return None
-        which, starts = self._places(numbers, T)
-        starts = starts + np.concatenate(([0], np.cumsum([len(array) for array in self.arrays])))[which]
         begun = np.zeros((len(numbers), T), dtype=np.int64)
-        first, end = np.searchsorted(self.documents, (starts + 1, starts + T))
-        for row, (a, b) in enumerate(zip(first.tolist(), end.tolist(), strict=True)):
-            begun[row, self.documents[a:b] - starts[row]] = 1
+        for row, (i, start) in enumerate(self._places(numbers, T)):
+            begun[row, _between(self.documents[i], start + 1, start + T) - start] = 1
         return begun.cumsum(axis=1)
 
-    def _places(self, numbers: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, numbers: np.ndarray, T: int) -> list[tuple[int, int]]:
         """In which array each window lies, and where in it."""
-        ends = np.cumsum([max(0, len(array) - T) for array in self.arrays])
-        which = np.searchsorted(ends, numbers, side="right")
-        return which, numbers - np.concatenate(([0], ends))[which]
+        ends = self._window_ends(T)
+        which = np.searchsorted(ends[1:], numbers, side="right")
+        return list(zip(which.tolist(), (numbers - ends[which]).tolist(), strict=True))
 
-    def release(self) -> None:
-        """Keep nothing of the files in this process's memory until the next window is read."""
-        for array in (*self.arrays, *([] if self.documents is None else [self.documents])):
-            release_pages(array)
+    def _window_ends(self, T: int) -> np.ndarray:
+        """0, and behind each array how many windows there are up to its end."""
+        if T not in self._ends:
+            self._ends[T] = np.concatenate(([0], np.maximum(0, self.lengths - T).cumsum()))
+        return self._ends[T]
+
+
+def _between(offsets: np.ndarray | OffsetFile, start: int, stop: int) -> np.ndarray:
+    if isinstance(offsets, OffsetFile):
+        return offsets.between(start, stop)
+    return offsets[slice(*np.searchsorted(offsets, (start, stop)))]
 
 
 def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -> None:

@@ -12,17 +12,29 @@ from torch.nn import functional as F
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.eval.held_out import Score, inference, mean_score
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.generate import Sampling, generate_ids
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
-def mean_chat_loss(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int) -> float:
-    """Mean cross-entropy over the supervised tokens of these chats."""
+def mean_chat_loss(
+    model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int, ranks: Ranks = ALONE
+) -> float:
+    """Mean cross-entropy over the supervised tokens of these chats; of several ranks each takes its share of them."""
+    losses = []
     with inference(model):
-        losses = [_chat_losses(model, chats, rows[first : first + B])[0] for first in range(0, len(rows), B)]
-    return float(torch.cat(losses).mean())
+        for first in range(0, len(rows), B):
+            batch = rows[first : first + B]
+            own = batch[ranks.share(len(batch))]
+            # Where a rank has none, one that counts for nothing: a model that ranks hold together needs all of them.
+            found, _ = _chat_losses(model, chats, own if len(own) else batch[:1])
+            losses.append(found if len(own) else found[:0])
+    flat = torch.cat(losses)
+    parts = ranks.exchange((float(flat.mean()) if len(flat) else 0.0, len(flat)))
+    tokens = sum(count for _, count in parts)
+    return sum(mean * (count / tokens) for mean, count in parts)
 
 
 def score_chats(

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.loss import loss_fn
 
 
@@ -47,20 +48,26 @@ def evaluate(
     T: int,
     device: str,
     generator: torch.Generator,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
-    """Mean loss of `eval_steps` random batches of each stream. Documents that a stream knows do not see each other."""
+    """Mean loss of `eval_steps` random batches of each stream. Documents that a stream knows do not see each other.
+
+    Of several ranks each reads and scores its own rows of every batch, and all get the same numbers.
+    """
     if eval_steps < 1:
         raise ValueError(f"eval_steps must be at least 1, got {eval_steps}")
     losses: dict[str, float] = {}
+    rows = ranks.rows(B)
+    share = len(range(B)[rows]) / B
     with inference(model):
         for name, stream in eval_streams.items():
             total = 0.0
             for _ in range(eval_steps):
-                draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator)
+                draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator).take(rows)
                 x, y = split_targets(gather_rows({name: stream}, draw, T=T), device=device)
-                total += float(loss_fn(_logits(model, x, gather_segments({name: stream}, draw, T=T)), y))
+                total += share * float(loss_fn(_logits(model, x, gather_segments({name: stream}, draw, T=T)), y))
             losses[name] = total / eval_steps
-    return losses
+    return ranks.summed(losses)
 
 
 def score_stream(
@@ -119,8 +126,8 @@ def _logits(model: nn.Module, x: torch.Tensor, segments: torch.Tensor | None) ->
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:
     """Numbers of windows that lie end to end in each array. A rest shorter than T at an array's end is not scored."""
     numbers, first = [], 0
-    for array in stream.arrays:
-        count = max(0, len(array) - T)
+    for length in stream.lengths.tolist():
+        count = max(0, length - T)
         numbers.append(first + np.arange(0, count, T, dtype=np.int64))
         first += count
     starts = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)

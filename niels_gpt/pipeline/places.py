@@ -14,6 +14,7 @@ from typing import Any
 
 from niels_gpt.cache.manifest import Places
 from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
@@ -64,11 +65,11 @@ def stores_by_remote(params: Params) -> dict[str, Store]:
     }
 
 
-def open_documents(params: Params, source: str) -> TokenStore:
+def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> TokenStore:
     """The training documents of a source, by number."""
     path = layout.MANIFESTS / f"{source}.json"
     with described_by(path):
-        return TokenStore(source, read_meta(path), places=token_places(params))
+        return TokenStore(source, read_meta(path), places=token_places(params), ranks=ranks)
 
 
 def token_places(params: Params) -> Places:

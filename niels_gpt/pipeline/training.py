@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import Renderer, TrainConfig, to_dict
+from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Schedule
@@ -20,7 +23,6 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks
-from niels_gpt.train.ranks import joined_ranks
 from niels_gpt.train.run import run_training
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Task
@@ -52,13 +54,30 @@ def trained_by_ranks(stage: Stage) -> bool:
     return True
 
 
+@contextmanager
+def execution_of(stage: Stage) -> Iterator[Execution]:
+    """How this process trains, as runtime says, joined with the others of the job: before it opens a file, so that they
+    share the reading from the first byte on."""
+    runtime = stage.params.runtime
+    device = prepare_device(runtime.device, threads=runtime.threads)
+    with joined_ranks(device) as ranks:
+        yield Execution(
+            device=device,
+            compile=runtime.compile,
+            micro_batch_tokens=runtime.micro_batch_tokens,
+            deterministic=runtime.deterministic,
+            ranks=ranks,
+            say=stage.say if ranks.first else lambda text: None,
+        )
+
+
 def train_and_write(
     stage: Stage,
     model: GPT,
     task: Task,
     cfg: TrainConfig,
     *,
-    device: str,
+    execution: Execution,
     out: Path,
     renderer: Renderer = "transcript",
 ) -> bool:
@@ -70,28 +89,18 @@ def train_and_write(
     folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
     log = project_root() / layout.LOGS / f"{stage.name}.jsonl"
     decode = load_tokenizer(layout.TOKENIZER).decode
-    with joined_ranks(device) as ranks:
-        execution = Execution(
-            device=device,
-            compile=runtime.compile,
-            micro_batch_tokens=runtime.micro_batch_tokens,
-            deterministic=runtime.deterministic,
-            ranks=ranks,
-            say=stage.say if ranks.first else lambda text: None,
-        )
-        if ranks.first:
-            among = f" in each of {ranks.size} processes" if ranks.size > 1 else ""
-            stage.say(f"{model.parameter_count():,} parameters on {device}{among}, {cfg.B * task.T:,} tokens a step")
-            stage.say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
-        hooks = Hooks(
-            report=RunLog(log, total_steps=cfg.total_steps, decode=decode),
-            log_every=runtime.log_every,
-            checkpoint_every=runtime.checkpoint_every,
-        )
-        run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=stage.name)
+    ranks, say = execution.ranks, execution.say
+    among = f"{execution.device} in each of {ranks.size} processes" if ranks.size > 1 else execution.device
+    say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens a step")
+    say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
+    hooks = Hooks(
+        report=RunLog(log, total_steps=cfg.total_steps, decode=decode),
+        log_every=runtime.log_every,
+        checkpoint_every=runtime.checkpoint_every,
+    )
+    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=stage.name)
     if run.step < cfg.total_steps:
-        if ranks.first:
-            stage.say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
+        say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
         sys.exit(130)
     if not ranks.first:
         return False

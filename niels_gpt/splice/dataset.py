@@ -91,6 +91,11 @@ class MultiSpliceDocumentDataset:
             cyclic=self._cyclic,
         )
 
+    def content(self, indices: np.ndarray, *, epoch: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Of each example, without reading it: its document, and how many of its tokens carry loss."""
+        triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
+        return triples[:, 0], self._targets(triples)
+
     def summary(self) -> dict[str, Any]:
         """What is trained on, in numbers."""
         # Of a very long epoch, targets are counted in every 101st example.

@@ -10,13 +10,15 @@ import numpy as np
 from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.cache.manifest import Places, check_files, listed_files
 from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.files.ranks import ALONE, Ranks
 
 
 class TokenStore:
     """The training documents of a source, memory-mapped; `manifest` lists its token files."""
 
-    def __init__(self, source: str, manifest: Mapping[str, Any], *, places: Places) -> None:
-        check_files(listed_files({source: manifest}, places, documents=True), vocab_size=manifest["vocab_size"])
+    def __init__(self, source: str, manifest: Mapping[str, Any], *, places: Places, ranks: Ranks = ALONE) -> None:
+        files = list(listed_files({source: manifest}, places, documents=True))
+        check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
         parts, at = manifest["train"]["parts"], manifest.get("at")
         self._tokens = [open_tokens(places.path(source, at, part["file"])) for part in parts]
         offsets = [

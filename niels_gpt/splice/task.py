@@ -11,13 +11,14 @@ from torch.nn import functional as F
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import inference
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.example import Example, collate
 from niels_gpt.splice.sharding import epoch_order
 from niels_gpt.splice.spans import validation_grid
-from niels_gpt.train.task import Batch
+from niels_gpt.train.task import ALL, Batch
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class SpliceTask:
         """One width for all batches, so that a step can be recorded: the longest span there is."""
         return self.dataset.longest_span
 
-    def batch(self, n: int) -> Batch:
-        examples = self._draw(n)
-        counts = torch.bincount(examples["doc_idx"], minlength=len(self.names)).tolist()
-        rows = dict(zip(self.names, counts, strict=True))
-        return Batch.of(examples["tokens"], masked_targets(examples), rows, position_ids=examples["position_ids"])
+    def batch(self, n: int, rows: slice = ALL) -> Batch:
+        drawn = [self.dataset.content(indices, epoch=epoch) for epoch, indices in self._numbers(n, ALL)]
+        documents, targets = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+        counts = np.bincount(documents, minlength=len(self.names)).tolist()
+        examples = self._draw(n, rows)
+        return Batch.of(
+            examples["tokens"],
+            masked_targets(examples),
+            dict(zip(self.names, counts, strict=True)),
+            first=rows.indices(self.cfg.B)[0],
+            targets=int(targets.sum()),
+            position_ids=examples["position_ids"],
+        )
 
     def describe(self, n: int) -> str:
         examples = self._draw(n)
@@ -55,7 +64,7 @@ class SpliceTask:
         start: list[int] = np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
         return start
 
-    def validate(self, model: GPT) -> dict[str, float]:
+    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
         """The loss of every document that has spans, on a fixed grid of them; their mean decides."""
         losses = {}
         rules = self.dataset.rules
@@ -68,21 +77,33 @@ class SpliceTask:
                 grid = collate(
                     self.dataset.docs, triples, lens, S=rules.S, pad_id=self.dataset.pad_id, layout="compact"
                 )
-                logits = model(grid["tokens"].to(self.device), position_ids=grid["position_ids"].to(self.device))
-                y = masked_targets(grid).to(self.device)
-                losses[self.names[i]] = float(
+                # Every row has as many targets. Where a rank has no row, one that counts for nothing: a model that
+                # ranks hold together needs all of them.
+                rows = ranks.share(len(triples))
+                share = len(triples[rows]) / len(triples)
+                rows = rows if share else slice(1)
+                x, positions = grid["tokens"][rows].to(self.device), grid["position_ids"][rows].to(self.device)
+                logits = model(x, position_ids=positions)
+                y = masked_targets(grid)[rows].to(self.device)
+                losses[self.names[i]] = share * float(
                     F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX)
                 )
+        losses = ranks.summed(losses)
         return {"val_loss": sum(losses.values()) / len(losses), **losses}
 
-    def _draw(self, n: int) -> Example:
+    def _draw(self, n: int, rows: slice = ALL) -> Example:
+        batches = [self.dataset.batch(indices, epoch=epoch) for epoch, indices in self._numbers(n, rows)]
+        return _joined(batches, width=self.T, pad_id=self.dataset.pad_id)
+
+    def _numbers(self, n: int, rows: slice) -> list[tuple[int, np.ndarray]]:
+        """(epoch, examples of it): a batch may lie across two or more."""
         N, B = len(self.dataset), self.cfg.B
-        places = np.arange(n * B, (n + 1) * B)
-        batches = []
+        places = np.arange(n * B, (n + 1) * B)[rows]
+        drawn = []
         for epoch in np.unique(places // N).tolist():
             order = _order(N, self.cfg.seed, epoch) if self.shuffle else np.arange(N)
-            batches.append(self.dataset.batch(order[places[places // N == epoch] % N], epoch=epoch))
-        return _joined(batches, width=self.T, pad_id=self.dataset.pad_id)
+            drawn.append((epoch, order[places[places // N == epoch] % N]))
+        return drawn
 
 
 @lru_cache(maxsize=2)

@@ -11,11 +11,12 @@ import torch
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.task import Batch, release
+from niels_gpt.train.task import ALL, Batch
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,21 @@ class ChatTask:
     def T(self) -> int:
         return self.text.T
 
-    def batch(self, n: int) -> Batch:
+    def batch(self, n: int, rows: slice = ALL) -> Batch:
         chosen = self._draw(n)
-        parts = [self.train[name].examples(rows) for name, rows in chosen.items() if len(rows)]
+        start, stop, _ = rows.indices(self.cfg.B)
+        parts, passed, targets = [], 0, 0
+        for name, examples in chosen.items():
+            own = slice(max(0, start - passed), max(0, stop - passed))
+            if len(examples[own]):
+                parts.append(self.train[name].examples(examples[own]))
+            # Of the rows of others too it must be known how much there is to learn in them.
+            targets += int(self.train[name].targets(np.delete(examples, own)).sum())
+            passed += len(examples)
         x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        release(self.train)
-        return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()})
+        targets += int((y != IGNORE_INDEX).sum())
+        _release(self.train)
+        return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()}, first=start, targets=targets)
 
     def describe(self, n: int) -> str:
         chosen = self._draw(n)
@@ -55,14 +65,14 @@ class ChatTask:
         prompt: list[int] = x[0, : first + 1].tolist()
         return prompt
 
-    def validate(self, model: GPT) -> dict[str, float]:
+    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
         limit = self.cfg.eval_steps * self.cfg.B
         losses = {
-            name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B)
+            name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B, ranks=ranks)
             for name, chats in self.val.items()
         }
-        release(self.val)
-        text = self.text.validate(model)
+        _release(self.val)
+        text = self.text.validate(model, ranks)
         text.pop("val_loss")
         return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
 
@@ -76,3 +86,9 @@ class ChatTask:
             name: torch.randint(0, len(self.train[name]), (count,), generator=generator).numpy()
             for name, count in zip(self.sources, counts, strict=True)
         }
+
+
+def _release(sources: Mapping[str, SFTExampleDataset]) -> None:
+    """Unmap what was read of token files, so that a run's memory does not grow: see niels_gpt.files.pages."""
+    for source in sources.values():
+        source.release()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.kernels import choice
-from niels_gpt.train.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Execution:
     compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
     deterministic: bool = True
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: Ranks = ALONE
     say: Callable[[str], None] = print
 
     @property

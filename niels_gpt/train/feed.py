@@ -6,18 +6,18 @@ import queue
 import threading
 from collections.abc import Generator
 
-from niels_gpt.train.task import Batch, Task
+from niels_gpt.train.task import ALL, Batch, Task
 
 _AHEAD = 8
 
 
-def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
-    """Batch n for n in `steps`, on the CPU. For a GPU a thread prefetches them into pinned memory.
+def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Generator[Batch]:
+    """These rows of batch n for n in `steps`, on the CPU. For a GPU a thread prefetches them into pinned memory.
 
     On the CPU itself a second thread would only take time from the matrix products.
     """
     if not device.startswith("cuda"):
-        yield from map(task.batch, steps)
+        yield from (task.batch(n, rows) for n in steps)
         return
     ready: queue.Queue[Batch | BaseException] = queue.Queue(_AHEAD)
     done = threading.Event()
@@ -32,7 +32,7 @@ def batches(task: Task, steps: range, *, device: str) -> Generator[Batch]:
     def draw() -> None:
         try:
             for n in steps:
-                put(task.batch(n).pinned())
+                put(task.batch(n, rows).pinned())
                 if done.is_set():
                     return
         except BaseException as error:

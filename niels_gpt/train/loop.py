@@ -56,7 +56,7 @@ def train(
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    The result has been through hooks.save. With several ranks, the first one validates, reports and saves.
+    The result has been through hooks.save. With several ranks, all train and validate, and the first reports and saves.
     """
     hooks, execution = hooks or Hooks(), execution or Execution()
     run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
@@ -82,6 +82,7 @@ def _run_steps(
     run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: Step, hooks: Hooks, execution: Execution
 ) -> None:
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
+    steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
     unread: list[torch.Tensor] = []
     meter = Meter(cfg, model.cfg, T=task.T, first_step=run.step, matmul_flops=hooks.matmul_flops)
 
@@ -93,7 +94,7 @@ def _run_steps(
             unread.clear()
 
     stopping = ranks.any(hooks.should_stop(), device=execution.device)
-    with closing(batches(task, range(run.step, cfg.total_steps), device=execution.device)) as feed:
+    with closing(batches(task, steps, device=execution.device, rows=own_rows)) as feed:
         while run.step < cfg.total_steps and not stopping:
             batch = next(feed)
             lr = scheduled_lr(cfg, run.step)
@@ -109,14 +110,12 @@ def _run_steps(
             if reporting or saving or len(unread) == read_every:
                 read_losses()
                 stopping = ranks.any(hooks.should_stop(), device=execution.device)
-            if not ranks.first:
-                continue
             if validating:
                 with meter.paused():
-                    _validate(model, task, cfg, run, device=execution.device)
-            if reporting:
+                    _validate(model, task, cfg, run, execution=execution)
+            if reporting and ranks.first:
                 hooks.report(meter.report(run, lr=lr, validated=validating))
-            if saving:
+            if saving and ranks.first:
                 hooks.save(_capture(run, model, step))
     read_losses()
 
@@ -135,9 +134,10 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
             )
 
 
-def _validate(model: GPT, task: Task, cfg: TrainConfig, run: RunState, *, device: str) -> None:
-    with computing_in(cfg.precision, device):
-        losses = task.validate(model)
+def _validate(model: GPT, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
+    """Ranks share the losses. What the model writes each finds out by itself, which takes no longer than waiting."""
+    with computing_in(cfg.precision, execution.device):
+        losses = task.validate(model, execution.ranks)
         prompt = task.prompt()
         dice = make_generator(derive_seed(cfg.seed, "sample"))
         ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)

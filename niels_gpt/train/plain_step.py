@@ -65,9 +65,8 @@ class PlainStep:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        batch = batch.take(self._execution.ranks.rows(self._cfg.B)).to(self._execution.device)
         self._prepare(lr, n)
-        return self._update(batch)
+        return self._update(batch.to(self._execution.device))
 
     def optimizer_state(self) -> dict[str, Any]:
         return optimizer_state(self._optimizers)

@@ -11,9 +11,10 @@ from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, sp
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.train.task import Batch, release
+from niels_gpt.train.task import ALL, Batch
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ class PretrainTask:
     def sources(self) -> tuple[str, ...]:
         return tuple(sorted(self.train))
 
-    def batch(self, n: int) -> Batch:
+    def batch(self, n: int, rows: slice = ALL) -> Batch:
         draw = self._draw(n)
-        x, y = split_targets(gather_rows(self.train, draw, T=self.T), device="cpu")
-        segments = gather_segments(self.train, draw, T=self.T)
-        release(self.train)
-        return Batch.of(x, y, draw.counts(), segment_ids=segments)
+        own = draw.take(rows)
+        x, y = split_targets(gather_rows(self.train, own, T=self.T), device="cpu")
+        segments = gather_segments(self.train, own, T=self.T)
+        first, targets = rows.indices(self.cfg.B)[0], self.cfg.B * self.T
+        return Batch.of(x, y, draw.counts(), first=first, targets=targets, segment_ids=segments)
 
     def rows(self, n: int) -> list[Row]:
         """The rows of batch n, each with where it comes from."""
@@ -62,7 +64,7 @@ class PretrainTask:
         window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
         return window[: max(1, self.T // 8)]
 
-    def validate(self, model: GPT) -> dict[str, float]:
+    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
         losses = evaluate(
             model,
             self.val,
@@ -71,8 +73,8 @@ class PretrainTask:
             T=self.T,
             device=self.device,
             generator=make_generator(derive_seed(self.cfg.seed, "validation")),
+            ranks=ranks,
         )
-        release(self.val)
         return {"val_loss": sum(self.cfg.p_val[name] * loss for name, loss in losses.items()), **losses}
 
     def _draw(self, n: int) -> Draw:

@@ -24,7 +24,7 @@ _ORDERED_T = 256
 
 class Step(Protocol):
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        """Train on this rank's rows of the batch; its part of the batch's mean loss, on the device."""
+        """Train on the rows of a batch that are this rank's; their part of the batch's mean loss, on the device."""
         ...
 
     def optimizer_state(self) -> dict[str, Any]: ...

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.targets import count_targets
+from niels_gpt.model.targets import count_targets, some_targets
+
+ALL = slice(None)  # rows of a batch
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source.
+    """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source. Of a batch that
+    several processes share it has some of the rows, and the counts of all.
 
     Everything lies in one tensor, so that a batch is copied to a GPU in one piece: x, y and, if given, position and
     segment ids, then which row of the whole batch each one is.
@@ -26,11 +29,22 @@ class Batch:
     rows: dict[str, int]
 
     @classmethod
-    def of(cls, x: torch.Tensor, y: torch.Tensor, rows: dict[str, int], **more: torch.Tensor | None) -> Batch:
-        """`more`: position_ids, segment_ids."""
+    def of(
+        cls,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        rows: dict[str, int],
+        *,
+        first: int = 0,
+        targets: int | None = None,
+        **more: torch.Tensor | None,
+    ) -> Batch:
+        """Rows from number `first` of a batch on, that has so many `targets` in all (None: these are all of it).
+        `more`: position_ids, segment_ids."""
         parts = {"x": x, "y": y, **{name: value for name, value in more.items() if value is not None}}
-        row_numbers = torch.arange(len(x), device=x.device)
-        flat = (*(value.long().flatten() for value in parts.values()), row_numbers, count_targets(y)[None])
+        row_numbers = torch.arange(first, first + len(x), device=x.device)
+        count = count_targets(y) if targets is None else some_targets(torch.tensor(targets, device=x.device))
+        flat = (*(value.long().flatten() for value in parts.values()), row_numbers, count[None])
         return cls(packed=torch.cat(flat), B=len(x), parts=tuple(parts), rows=rows)
 
     @property
@@ -73,8 +87,9 @@ class Batch:
 
 
 class Task(Protocol):
-    """Batch n is a function of (seed, n), and so is what `describe` says of its rows. `validate` gives losses by name,
-    and as "val_loss" the one that decides; `prompt` is held-out text for a sample of what the model writes."""
+    """Batch n is a function of (seed, n), and so is what `describe` says of its rows; of `batch` a process asks for the
+    rows that are its own, and reads no others. `validate` gives losses by name, equal on all ranks, which share the
+    work, and as "val_loss" the one that decides; `prompt` is held-out text for a sample of what the model writes."""
 
     @property
     def sources(self) -> tuple[str, ...]: ...
@@ -83,19 +98,7 @@ class Task(Protocol):
         """Tokens of a row. All batches are of one size; only those of spans are narrower than the model's context."""
         ...
 
-    def batch(self, n: int) -> Batch: ...
+    def batch(self, n: int, rows: slice = ALL) -> Batch: ...
     def describe(self, n: int) -> str: ...
     def prompt(self) -> list[int]: ...
-    def validate(self, model: GPT) -> dict[str, float]: ...
-
-
-class Mapped(Protocol):
-    """Tokens in memory-mapped files."""
-
-    def release(self) -> None: ...
-
-
-def release(sources: Mapping[str, Mapped]) -> None:
-    """Unmap what was read of token files, so that a run's memory does not grow: see niels_gpt.files.pages."""
-    for source in sources.values():
-        source.release()
+    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]: ...

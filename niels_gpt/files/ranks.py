@@ -1,0 +1,96 @@
+"""Ranks: several processes on one job, each with its share of the work, and what they tell each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch  # nobody waits for it who has no company
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `size` that train together. Every one knows the whole batch and takes its own rows of it."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """The one that logs and writes."""
+        return self.rank == 0
+
+    def rows(self, B: int) -> slice:
+        """This rank's part of the B rows of a step: one at least."""
+        if self.size > B:
+            raise ValueError(f"{self.size} processes for B={B} rows a step: lower runtime.nproc, or raise B")
+        return self.share(B)
+
+    def share(self, n: int) -> slice:
+        """This rank's part of n things; the parts differ by one at most."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """In place, over all ranks."""
+        if self.size > 1:
+            from torch import distributed
+
+            distributed.all_reduce(values)
+        return values
+
+    def any(self, flag: bool, *, device: str) -> bool:
+        """Whether it is so on any rank: they must stop at the same step, or wait for each other for ever."""
+        if self.size == 1:
+            return flag
+        import torch
+
+        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
+
+    def exchange(self, value: T) -> list[T]:
+        """What every rank has, in their order: the same list on all."""
+        if self.size == 1:
+            return [value]
+        from torch import distributed
+
+        box: list[Any] = [None] * self.size
+        distributed.all_gather_object(box, value)
+        return box
+
+    def summed(self, parts: Mapping[str, float]) -> dict[str, float]:
+        """Sums over all ranks, added up in their order, so that no two ranks differ by a bit."""
+        everyone = self.exchange(dict(parts))
+        return {name: sum(one[name] for one in everyone) for name in parts}
+
+    def from_first(self, value: Any) -> Any:
+        """What rank 0 has."""
+        if self.size == 1:
+            return value
+        from torch import distributed
+
+        box = [value]
+        distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def joined_ranks(device: str) -> Iterator[Ranks]:
+    """The group that torchrun describes in the environment; a single rank where there is none."""
+    if "RANK" not in os.environ:
+        yield ALONE
+        return
+    from torch import distributed
+
+    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Ranks(rank=distributed.get_rank(), size=distributed.get_world_size())
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,220 @@
+"""Several processes on one job: each reads, trains on, validates and hashes its share, and all come to the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.meta import list_files
+from niels_gpt.cache.token_files import TokenFile
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.ranks import Ranks
+from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import set_seed
+from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
+from niels_gpt.splice.task import SpliceTask
+from niels_gpt.train.loop import train
+from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.task import Task
+from tests.conftest import ROOT
+from tests.test_step import CONFIG, CUT, DRY, STREAMS, TASK
+from tests.test_train import chat_task
+
+
+def test_ranks_share_rows_without_overlap() -> None:
+    for B, size in ((8, 2), (7, 3), (5, 5)):
+        rows = [n for rank in range(size) for n in range(B)[Ranks(rank, size).rows(B)]]
+        assert rows == list(range(B))
+    with pytest.raises(ValueError, match=r"lower runtime\.nproc"):
+        Ranks(0, 9).rows(8)
+
+
+def tasks(folder: Path, *, B: int) -> dict[str, Task]:
+    """One of every kind. Of the spliced documents the first has one span to validate on, which one rank takes."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 250, length).astype("<u2") for length in (DRY.T, 70, 45)]
+    spans = MultiSpliceDocumentDataset(documents, S=DRY.T, pad_id=259, offset_jitter=3, min_copy_len=4)
+    chats = chat_task(folder)
+    texts = {"text": STREAMS, "documents": CUT}
+    return {
+        **{name: replace(TASK, train=mix, val=mix, cfg=text_config(B)) for name, mix in texts.items()},
+        "chats": replace(chats, cfg=replace(chats.cfg, B=B, eval_steps=5)),
+        "spans": SpliceTask(dataset=spans, names=("a", "b", "c"), cfg=replace(CONFIG, B=B), device="cpu"),
+    }
+
+
+def text_config(B: int) -> Any:
+    return replace(CONFIG, B=B, p_val={"wiki": 0.4, "roam": 0.6})
+
+
+@pytest.mark.parametrize(("B", "size"), [(7, 2), (7, 3), (3, 3)])
+def test_the_rows_of_all_ranks_are_the_batch_and_each_counts_the_targets_of_all(
+    B: int, size: int, tmp_path: Path
+) -> None:
+    for name, task in tasks(tmp_path, B=B).items():
+        for n in (0, 3, 50):
+            whole = task.batch(n)
+            parts = [task.batch(n, Ranks(rank, size).rows(B)) for rank in range(size)]
+            assert {part.B for part in parts} <= {B // size, -(-B // size)}
+            for key, value in whole.tensors.items():
+                assert torch.equal(torch.cat([part.tensors[key] for part in parts]), value), (name, key)
+            assert torch.cat([part.row_numbers for part in parts]).tolist() == list(range(B))
+            for part in (whole, *parts):
+                assert int(part.targets) == int((whole.y != -100).sum()), name
+                assert part.rows == whole.rows
+
+
+def test_a_rank_reads_no_file_but_those_of_its_own_rows(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.bin" for i in range(40)]
+    for i, path in enumerate(paths):
+        np.full(50, i, dtype="<u2").tofile(path)
+    stream = {"wiki": TokenStream([TokenFile.whole(path) for path in paths])}
+    cfg = replace(CONFIG, p_train={"wiki": 1.0})
+    task = PretrainTask(train=stream, val=stream, cfg=cfg, T=DRY.T, device="cpu")
+    whole, rows = task.batch(5), Ranks(1, 2).rows(cfg.B)
+    own = set(whole.x[rows, 0].tolist())
+    assert len(own) < len(set(whole.x[:, 0].tolist()))
+    for i in set(range(40)) - own:
+        paths[i].unlink()
+    assert torch.equal(task.batch(5, rows).x, whole.x[rows])
+    with pytest.raises(FileNotFoundError, match=r"\.bin"):
+        task.batch(5)
+
+
+TWO_RANKS = """
+import json, sys, torch
+from dataclasses import replace
+from pathlib import Path
+from niels_gpt.cache import integrity
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.files.ranks import joined_ranks
+from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import set_seed
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.loop import train
+from tests.test_ranks import CONFIG, DRY, TASK, tasks, text_config
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+hashed, real = [], integrity.sha256_file
+integrity.sha256_file = lambda path: hashed.append(Path(path).name) or real(path)
+with joined_ranks("cpu") as ranks:
+    if ranks.rank == 1 and "die" in sys.argv:
+        raise ValueError("rank 1 has had enough")
+    open_mix(folder / "mix.json", root=folder, documents=True, ranks=ranks)
+    try:
+        open_mix(folder / "damaged.json", root=folder, ranks=ranks)
+    except ValueError as error:
+        refused = str(error)
+    set_seed(1)
+    model = GPT(DRY)
+    here = folder / str(ranks.rank)
+    validations = {name: task.validate(model, ranks) for name, task in tasks(here, B=3).items()}
+    set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
+    cfg = text_config(7)
+    task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
+    run = train(GPT(DRY), task, cfg, execution=execution)
+    run = {key: getattr(run, key) for key in ("losses", "validations", "samples", "best_step", "best_val_loss")}
+found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run}
+(folder / f"rank_{ranks.rank}.json").write_text(json.dumps(found))
+"""
+
+
+def torchrun(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (path / "two_ranks.py").write_text(TWO_RANKS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*launch, str(path / "two_ranks.py"), str(path), *arguments],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def write_mixes(folder: Path) -> None:
+    """mix.json of five token files and two of offsets, and damaged.json, two of whose files are not what it says."""
+    for split, count in (("train", 4), ("val", 1)):
+        (folder / split).mkdir()
+        for i in range(count):
+            np.full(40, i, dtype="<u2").tofile(folder / split / f"{split}_{i}.bin")
+        np.save(folder / split / f"{split}.npy", np.arange(0, 40 * count, 10))
+    source: dict[str, Any] = {"val_name": "v"}
+    for split in ("train", "val"):
+        (offsets,) = list_files(folder, f"{split}/*.npy", published=".")
+        source[split] = {"shards": list_files(folder, f"{split}/*.bin", published="."), "offsets": offsets}
+    write_json(folder / "mix.json", {"vocab_size": 260, "sources": {"wiki": source}})
+    for i in (1, 2):
+        source["train"]["shards"][i]["sha256"] = "0"
+    write_json(folder / "damaged.json", {"vocab_size": 260, "sources": {"wiki": source}})
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Mapping[str, Any]]]:
+    """What each of two processes found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_mixes(folder)
+    done = torchrun(folder)
+    assert done.returncode == 0, done.stderr
+    return folder, [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, list[Mapping[str, Any]]]) -> None:
+    _, (first, second) = two_ranks
+    assert first["run"] == second["run"]
+    set_seed(1)
+    cfg = text_config(7)
+    alone = train(GPT(DRY), replace(TASK, cfg=cfg, val=STREAMS), cfg)
+    run = first["run"]
+    np.testing.assert_allclose(run["losses"], alone.losses, rtol=2e-5)
+    assert [row["step"] for row in run["validations"]] == [row["step"] for row in alone.validations]
+    for ours, theirs in zip(run["validations"], alone.validations, strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-5)
+    assert run["best_step"] == alone.best_step
+
+
+def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(
+    two_ranks: tuple[Path, list[Mapping[str, Any]]], tmp_path: Path
+) -> None:
+    """Also where a rank has no row: of the last batch of chats, of a document with one span."""
+    _, (first, second) = two_ranks
+    assert first["validations"] == second["validations"]
+    set_seed(1)
+    model = GPT(DRY)
+    for name, task in tasks(tmp_path, B=3).items():
+        alone = task.validate(model)
+        assert len(set(alone.values())) > 1
+        assert first["validations"][name] == pytest.approx(alone, rel=1e-6), name
+
+
+def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
+    two_ranks: tuple[Path, list[Mapping[str, Any]]],
+) -> None:
+    folder, (first, second) = two_ranks
+    shards = [f"train_{i}.bin" for i in range(4)] + ["val_0.bin"]
+    hashed = [*first["hashed"], *second["hashed"]]
+    assert sorted(hashed) == sorted([*shards, "train.npy", "val.npy", *shards])  # two mixes; of the second, no offsets
+    assert abs(len(first["hashed"]) - len(second["hashed"])) <= 2
+    assert first["refused"] == second["refused"]
+    with pytest.raises(ValueError, match="differs from what the mix was made of") as refused:
+        open_mix(folder / "damaged.json", root=folder)
+    for sentence in (first["refused"], str(refused.value)):
+        assert [name for name in shards if f"{name} (changed)" in sentence] == ["train_1.bin", "train_2.bin"]
+
+
+def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "die")
+    assert done.returncode != 0
+    assert "rank 1 has had enough" in done.stderr
