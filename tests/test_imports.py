@@ -24,13 +24,11 @@ def test_training_imports_without_what_only_loading_needs() -> None:
         if path.name not in ("cli.py", "console.py", "inspection.py", "corpus.py", "documents.py")  # typer's, parquet's
         and not path.name.endswith("_triton.py")  # a GPU's
     ]
-    done = run_python(
-        f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix, stages.shard"
-    )
+    done = run_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["load", "split", "tokenizer", "tokenize", "shard", "mix", "curves", "code"])
+@pytest.mark.parametrize("stage", ["load", "split", "tokenizer", "tokenize", "mix", "curves", "code"])
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
