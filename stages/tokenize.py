@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from niels_gpt.cache.encoding import describe_tokenizer, encode_chats, write_sft_files
+from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.integrity import Splits, read_split
 from niels_gpt.cache.meta import describe_origin, write_meta
-from niels_gpt.cache.token_parts import encode_parts, listed_names
+from niels_gpt.cache.token_parts import encode_chats, encode_parts, listed_names
 from niels_gpt.data.parts import Texts, open_texts
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checksums import list_files

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from niels_gpt.cache.corpus import sampled_texts
-from niels_gpt.cache.encoding import encode_chats
 from niels_gpt.cache.integrity import Splits, read_split
 from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.token_parts import encode_chats
 from niels_gpt.data.loading import cut_source, load_parts
 from niels_gpt.data.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts
 from niels_gpt.data.split import Drawn, split_by_hash

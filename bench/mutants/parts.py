@@ -34,7 +34,7 @@ FAULTS = (
     Fault("the seed of the hash ignored", _SPLIT, 'rule.seed.to_bytes(8, "big")', "bytes(8)", _ROW),
     Fault("another hash", _SPLIT, "digest_size=8", "digest_size=9", _ROW),
     Fault("val and train confused", _SPLIT, "np.flatnonzero(~held_out)", "np.flatnonzero(held_out)", _ROW),
-    Fault("trees torn", "niels_gpt/cache/encoding.py", "group or own for", "own for", _TREES),
+    Fault("trees torn", _TOKENS, "group or own for", "own for", _TREES),
     Fault(
         "rows of the first part for all", "niels_gpt/cache/integrity.py", "] - first for name", "] for name", _STAGES
     ),

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, write_token_file
-from niels_gpt.cache.integrity import Splits
 from niels_gpt.cache.sft_mask import supervised
-from niels_gpt.chat_template import format_chat
-from niels_gpt.data.documents import read_chats, read_column
-from niels_gpt.data.parts import Texts, reading_part
-from niels_gpt.data.split import split_by_hash
 from niels_gpt.tokenizer.folder import tokenizer_sha256
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -43,26 +38,6 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
                 return
             for ids in pending.popleft().result():
                 yield np.concatenate((ids, eot))
-
-
-def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
-    """{split: ids of every chat}, rendered with the chat tokens."""
-
-    def rendered(split: str) -> Iterator[np.ndarray]:
-        first = 0
-        for part in texts.parts:
-            rows = splits.of_part(first, first + part.rows)
-            first += part.rows
-            with reading_part(texts.store, part) as path:
-                if rows is None:
-                    assert splits.rule is not None
-                    trees = zip(read_column(path, "group"), read_column(path, "id"), strict=True)
-                    rows = split_by_hash([group or own for group, own in trees], splits.rule)
-                for batch in read_chats(path, rows[split]):
-                    for messages in batch:
-                        yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
-
-    return {split: rendered(split) for split in ("train", "val")}
 
 
 def write_sft_files(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from niels_gpt.data.parts import Texts
 from niels_gpt.data.split import Drawn
 from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.descriptions import described_by, read_meta
+
+if TYPE_CHECKING:  # who only trains needs no parquet
+    from niels_gpt.data.parts import Texts
 
 
 def read_checked(path: Path) -> dict[str, Any]:

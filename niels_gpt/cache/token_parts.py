@@ -1,4 +1,5 @@
-"""Token files of a source: each part of text becomes one for training and one for validation, whoever makes it."""
+"""Tokens of a source, part by part. Each part of text becomes a file for training and one for validation, whoever makes
+it; chats, which are few, come one by one."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.cache.encoding import encode_documents
-from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.integrity import Splits, read_offsets
-from niels_gpt.data.documents import read_column, read_texts
+from niels_gpt.chat_template import format_chat
+from niels_gpt.data.documents import read_chats, read_column, read_texts
 from niels_gpt.data.parts import Part, Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.engine.engine import Engine, Worker
@@ -128,6 +130,26 @@ def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
     ends = starts + lengths
     documents = int(np.searchsorted(ends, room, side="right"))
     return {"documents": documents, "tokens": int(ends[documents - 1]) if documents else 0}
+
+
+def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
+    """{split: ids of every chat}, rendered with the chat tokens."""
+
+    def rendered(split: str) -> Iterator[np.ndarray]:
+        first = 0
+        for part in texts.parts:
+            rows = splits.of_part(first, first + part.rows)
+            first += part.rows
+            with reading_part(texts.store, part) as path:
+                if rows is None:
+                    assert splits.rule is not None
+                    trees = zip(read_column(path, "group"), read_column(path, "id"), strict=True)
+                    rows = split_by_hash([group or own for group, own in trees], splits.rule)
+                for batch in read_chats(path, rows[split]):
+                    for messages in batch:
+                        yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+
+    return {split: rendered(split) for split in ("train", "val")}
 
 
 def _rule(item: PartToEncode) -> Drawn:
