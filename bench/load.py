@@ -43,14 +43,14 @@ def measure(root: Path) -> None:
     def load() -> None:
         pages = iter_fineweb_edu(shuffle_buffer_size=1000)
         documents = (Document(id=page.meta["id"], text=page.text) for page in pages)
-        counts["load"] = write_documents(root / "out", documents).rows
+        counts["load"] = write_documents(root / "part.parquet", documents).rows
 
     ways: dict[str, Callable[[], object]] = {"load": load, "plain iteration": plain}
     seconds = seconds_in_turns(ways, rounds=3, calls=1)
     assert counts["plain"] == counts["load"], counts
     rates = {name: counts["load"] / value for name, value in medians(seconds).items()}
     print_result(
-        f"documents of a {MEGABYTES} MB shard on a loopback hub",
+        f"documents of a {MEGABYTES} MB file on a loopback hub",
         rates,
         unit="documents/s",
         ratio=median_ratio(seconds["plain iteration"], seconds["load"]),

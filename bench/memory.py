@@ -34,7 +34,7 @@ def main() -> None:
     )
     model = ModelConfig(V=512, T=64, C=32, L=1, H=2, d_ff=64, dropout=0.0)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "shard.bin")
+        path = Path(folder, "part.bin")
         with path.open("wb") as f:
             rng = np.random.default_rng(0)
             for _ in range(16):

@@ -11,7 +11,7 @@ import tempfile
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 
 # Stages whose own work is short: the more of them, the more DVC there is in a run.
-STAGES = ["load@roam", "split@roam", "tokenize@roam", "shard@roam"]
+STAGES = ["load@roam", "split@roam", "tokenize@roam"]
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from niels_gpt.data.types import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 
+PART = "part-00000.parquet"
 CORPUS = Path("data/wikitext/wikitext-103-raw-v1/train.txt")
 
 
@@ -42,7 +43,7 @@ def texts(megabytes: float) -> Iterator[str]:
 
 def tokenize(tokenizer: SentencePieceTokenizer, folder: Path, rows: int) -> int:
     """What the stage does: parquet in, token file out."""
-    stream = (text for batch in read_texts(folder, np.arange(rows)) for text in batch)
+    stream = (text for batch in read_texts(folder / PART, np.arange(rows)) for text in batch)
     return write_token_file(folder / "t.bin", folder / "i.npy", encode_documents(tokenizer, stream))[1]
 
 
@@ -56,7 +57,7 @@ def compare() -> None:
         folder = Path(name)
         tokenizer = make_tokenizer(folder)
         sample = list(texts(8))
-        rows = write_documents(folder, (Document(id=str(i), text=text) for i, text in enumerate(sample))).rows
+        rows = write_documents(folder / PART, (Document(id=str(i), text=text) for i, text in enumerate(sample))).rows
         plain = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
         cores = os.cpu_count() or 1
         seconds = seconds_in_turns(
@@ -76,7 +77,9 @@ def measure_memory(megabytes: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tokenizer(folder)
-        rows = write_documents(folder, (Document(id=str(i), text=text) for i, text in enumerate(texts(megabytes)))).rows
+        rows = write_documents(
+            folder / PART, (Document(id=str(i), text=text) for i, text in enumerate(texts(megabytes)))
+        ).rows
         subprocess.run([sys.executable, "-m", "bench.tokenize", "--child", str(folder), str(rows)], check=True)
 
 

@@ -36,7 +36,7 @@ def main(stage: Stage) -> None:
         parts = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
     if not any(part.rows for part in parts):
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
-    place.finish()
+    place.finish({part.file for part in parts})
     facts = {"name": stage.key, **source.load.model_dump(), "streaming": getattr(settings, "streamed", False)}
     manifest = manifest_of(parts, {**facts, "revision": revision}, at=place.at)
     write_json(stage.out(out) / MANIFEST, manifest)

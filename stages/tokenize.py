@@ -6,7 +6,7 @@ from typing import Any
 
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.meta import describe_origin, write_meta
-from niels_gpt.cache.token_parts import encode_chats, encode_parts
+from niels_gpt.cache.token_parts import encode_chats, encode_parts, listed_names
 from niels_gpt.data.parts import Texts, open_texts
 from niels_gpt.data.splits import Splits, read_split
 from niels_gpt.files.atomic import write_json
@@ -35,7 +35,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
             say=stage.say,
             tick=bar.update,
         )
-    place.finish()
+    place.finish(listed_names(counted))
     for split, found in counted.items():
         if not found["parts"]:
             raise ValueError(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from niels_gpt.data.documents import write_chats, write_documents
+from niels_gpt.data.parts import MANIFEST, Part, Texts, manifest_of, open_texts
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.files.atomic import publish
+from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
-from stages import mix, shard, split, tokenize, tokenizer
+from stages import mix, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -35,10 +36,11 @@ SOURCES: dict[str, object] = {
         "notes": {
             "input": "data/notes",
             "remote": "store",
+            "stored": False,
             "val_name": "val_notes",
             "load": {"kind": "roam"},
             "split": {"by": "document", "val_frac": 0.3, "seed": 1},
-            "shard": {"max_train_tokens": None, "max_val_tokens": None},
+            "budget": {"max_train_tokens": None, "max_val_tokens": None},
         }
     },
     "chats": {
@@ -61,7 +63,6 @@ STAGES: dict[str, tuple[Callable[[Stage], None], str]] = {
     "tokenizer": (tokenizer.main, ""),
     "tokenize notes": (tokenize.main, "notes"),
     "tokenize own": (tokenize.main, "own"),
-    "shard notes": (shard.main, "notes"),
     "mix": (mix.main, ""),
 }
 
@@ -78,12 +79,25 @@ def run(name: str, params: Params | None = None) -> None:
     run_in_process(name.split(maxsplit=1)[0], main, params or notes_params(), key)
 
 
+def write_source(
+    name: str, rows: Sequence[Document] | Sequence[Chat], *, part_rows: int = 1000, **facts: object
+) -> Texts:
+    """What `load` leaves of a source, in parts of so many rows."""
+    folder, parts = Path("cache/raw", name), []
+    for number, first in enumerate(range(0, len(rows), part_rows)):
+        path = folder / f"part-{number:05d}.parquet"
+        some = rows[first : first + part_rows]
+        documents, chats = ([row for row in some if isinstance(row, kind)] for kind in (Document, Chat))
+        count = write_chats(path, chats) if chats else write_documents(path, documents)
+        parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
+    write_json(folder / MANIFEST, manifest_of(parts, {"name": name, "streaming": False, **facts}, at=None))
+    return open_texts(folder)
+
+
 def make_caches(notes: Sequence[str], params: Params | None = None) -> None:
-    """Notes, and twelve chats, as the stages leave them in cache/: raw, split, tokens, shards, mix."""
-    write_documents(Path("cache/raw/notes"), [Document(id=str(i), text=note) for i, note in enumerate(notes)])
+    """Notes, and twelve chats, as the stages leave them in cache/: raw, split, tokens, mix."""
+    write_source("notes", [Document(id=str(i), text=note) for i, note in enumerate(notes)])
     messages = [{"role": "user", "content": "why"}, {"role": "assistant", "content": "because"}]
-    write_chats(Path("cache/raw/own"), [Chat(id=str(i), messages=messages) for i in range(12)])
-    for name in ("notes", "own"):
-        Path(f"cache/raw/{name}/source.json").write_text(json.dumps({"name": name, "bytes": 200, "streaming": False}))
+    write_source("own", [Chat(id=str(i), messages=messages) for i in range(12)])
     for name in STAGES:
         run(name, params)

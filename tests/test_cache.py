@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import describe_origin, list_files, read_meta
+from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache.meta import describe_origin, read_meta, sha256_file
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
@@ -126,11 +126,11 @@ PARAMS = parse_params((ROOT / "presets/sample.yaml").read_text())[0]
 
 @pytest.fixture
 def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `shard` and `tokenize` leave for `mix`, of every source of the sample."""
+    """What `tokenize` leaves for `mix`, of every source of the sample."""
     monkeypatch.chdir(tmp_path)
     shared = {"tokenizer_sha256": "a" * 64, "vocab_size": 260}
     for name in PARAMS.sources:
-        split = {"tokens": 10, "shards": []}
+        split = {"tokens": 10, "parts": []}
         write_json(tmp_path / f"cache/manifests/{name}.json", {**shared, "train": split, "val": split})
     for name in PARAMS.chats:
         chats = {**shared, "special_token_ids": {}, "token_dtype": "uint16-le", "folder": "f", "files": []}
@@ -180,19 +180,22 @@ def test_a_damaged_manifest_is_named(manifests: Path) -> None:
 
 
 def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
+    (tmp_path / "x").mkdir()
+    parts = []
     for name, ids in (("good", [1, 2, 3]), ("high", [1, 300]), ("cut", [1, 2, 3]), ("gone", [5])):
-        np.array(ids, dtype="<u2").tofile(tmp_path / f"c/shard_{name}.bin")
-    shards = list_files(tmp_path / "c", "shard_*.bin", published="c")
-    (tmp_path / "c/shard_gone.bin").unlink()
-    (tmp_path / "c/shard_cut.bin").write_bytes(b"\1")
-    source = {"val_name": "v", "train": {"shards": shards}, "val": {"shards": []}}
+        path = tmp_path / f"x/{name}.bin"
+        np.array(ids, dtype="<u2").tofile(path)
+        file = {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+        parts.append({**file, "tokens": len(ids), "documents": 1})
+    (tmp_path / "x/gone.bin").unlink()
+    (tmp_path / "x/cut.bin").write_bytes(b"\1")
+    source = {"val_name": "v", "train": {"parts": parts}, "val": {"parts": []}}
     write_json(tmp_path / "mix.json", {"vocab_size": 260, "sources": {"x": source}})
     with pytest.raises(ValueError, match="differs from what the mix was made of") as error:
-        open_mix(tmp_path / "mix.json", root=tmp_path)
-    for part in ("shard_high.bin (ids at or above V=260)", "shard_cut.bin (changed)", "shard_gone.bin (missing)"):
+        open_mix(tmp_path / "mix.json", places=Places(tmp_path))
+    for part in ("x/high.bin (ids at or above V=260)", "x/cut.bin (changed)", "x/gone.bin (missing)"):
         assert part in str(error.value)
-    assert "shard_good" not in str(error.value)
+    assert "x/good.bin" not in str(error.value)
     (tmp_path / "mix.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
-        open_mix(tmp_path / "mix.json", root=tmp_path)
+        open_mix(tmp_path / "mix.json", places=Places(tmp_path))

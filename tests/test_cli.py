@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import to_dict
-from niels_gpt.data.documents import FILE_NAME, write_documents
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
@@ -30,8 +29,9 @@ from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.report.chats import mark_chat
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
-from stages import load, mix, shard, split, tokenize, tokenizer
+from stages import load, mix, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
+from tests.in_process import write_source
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
 V0, V1, SHAKESPEARE = (
@@ -84,7 +84,7 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "  T: 256  # mine\n" in text
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(V0)[1]
-    outside = mine.split("tokenizer:\n")[0] + mine.split("\nshard:\n")[1]  # v0 has another kind of tokenizer
+    outside = mine.split("tokenizer:\n")[0] + mine.split("\nparts:\n")[1]  # v0 has another kind of tokenizer
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
@@ -179,7 +179,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         run(tokenizer.main, "tokenizer")
         for key in (*TEXTS, *chats):
-            for module in (load, split, tokenize, *([shard] if key in TEXTS else [])):
+            for module in (load, split, tokenize):
                 run(module.main, module.__name__, key)
         run(mix.main, "mix")
         torch.manual_seed(0)
@@ -289,9 +289,7 @@ def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
 def test_text_does_not_command_the_terminal(finished: Path) -> None:
     """Documents, chats and samples come from anywhere; an escape in them could retitle, clear or paste."""
     escape = "\x1b]0;owned\x07\x9b2J"
-    spoilt = finished / "spoilt"
-    write_documents(spoilt, [Document(id=f"a{escape}", text=f"b{escape}")])
-    shutil.move(spoilt / FILE_NAME, finished / "cache/raw/roam" / FILE_NAME)
+    write_source("roam", [Document(id=f"a{escape}", text=f"b{escape}")])
     (finished / "metrics/samples.md").write_text(SAMPLES.replace("Why", f"Why{escape}").replace("once", escape))
     ids = ByteTokenizer().encode(f"x{escape}")
     shown = [
@@ -357,8 +355,8 @@ def test_a_damaged_tokenizer_is_named(finished: Path, damage: bytes) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"odd", b"\xff\xff"], ids=["empty", "odd", "ids that V has not"])
 def test_damaged_tokens_are_named(finished: Path, damage: bytes) -> None:
-    (finished / "cache/tokens/roam/train_tokens.bin").write_bytes(damage)
-    assert "cache/tokens/roam/train_tokens.bin" in refusal("tokenizer", "report")
+    (finished / "cache/tokens/roam/train/part-00000.bin").write_bytes(damage)
+    assert "cache/tokens/roam/train/part-00000.bin" in refusal("tokenizer", "report")
 
 
 def test_samples_that_are_no_text_are_named(finished: Path) -> None:
@@ -483,7 +481,7 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
     card = (finished / "away/README.md").read_text()
     mixed = json.loads((finished / "cache/mix.json").read_text())["sources"]
     for name, weight in {"wiki": 0.784, "roam": 0.196, "primer": 0.02}.items():
-        (file,) = mixed[name]["train"]["shards"]
+        (file,) = mixed[name]["train"]["parts"]
         assert f"| {name} | {weight} | {mixed[name]['train']['tokens']:,} | 1 | `{file['sha256']}` |" in card
     assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
 

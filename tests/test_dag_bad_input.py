@@ -62,7 +62,7 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Rep
     assert done.returncode == 0, done.stderr
     assert "latin1.md is not UTF-8" in done.stdout
     assert "11 documents" in done.stdout
-    for name, key in (("split", "roam"), ("tokenizer", ""), ("tokenize", "roam"), ("shard", "roam")):
+    for name, key in (("split", "roam"), ("tokenizer", ""), ("tokenize", "roam")):
         done = fresh_repo.stage(name, key)
         assert done.returncode == 0, done.stderr
 
@@ -72,7 +72,7 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Rep
     (roam / "locked.md").symlink_to("/proc/self/mem")
     refused(fresh_repo.stage("load", "roam"), "locked.md cannot be read")
     (roam / "locked.md").unlink()
-    assert (fresh_repo.path / "cache/raw/roam/documents.parquet").is_file()  # what was good before is still there
+    assert (fresh_repo.path / "cache/raw/roam/part-00000.parquet").is_file()  # what was good before is still there
     assert leftovers(fresh_repo) == []
 
 
@@ -89,8 +89,14 @@ def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -
         "there is no source 'news'",
         "['primer', 'roam', 'wiki']",
     )
-    built_repo.set(sources__wiki__shard__max_train_tokens=10)
-    refused(built_repo.stage("shard", "wiki"), "a budget of 10 tokens is smaller than the first document")
+    built_repo.set(sources__wiki__budget__max_train_tokens=10)
+    before = (built_repo.path / "cache/manifests/wiki.json").read_bytes()
+    refused(
+        built_repo.stage("tokenize", "wiki"),
+        "no document for train within its budget: raise budget.max_train_tokens",
+    )
+    assert (built_repo.path / "cache/manifests/wiki.json").read_bytes() == before
+    assert leftovers(built_repo) == []
 
 
 def test_sources_shorter_than_a_window_are_all_listed(built_repo: Repo) -> None:
@@ -111,17 +117,17 @@ def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
     assert (built_repo.path / "models/pretrain/history.json").read_bytes() == before
 
 
-def test_a_shard_that_changed_is_named(built_repo: Repo) -> None:
-    shard = built_repo.path / "cache/pretrain/roam/train/shard_00000.bin"
-    data = shard.read_bytes()
-    shard.chmod(0o644)
-    shard.write_bytes(data[:-2] + b"\0\0")
-    (built_repo.path / "cache/pretrain/wiki/val/shard_00000.bin").unlink()
+def test_a_token_file_that_changed_is_named(built_repo: Repo) -> None:
+    tokens = built_repo.path / "cache/tokens/roam/train/part-00000.bin"
+    data = tokens.read_bytes()
+    tokens.chmod(0o644)
+    tokens.write_bytes(data[:-2] + b"\0\0")
+    (built_repo.path / "cache/tokens/wiki/val/part-00000.bin").unlink()
     refused(
         built_repo.stage("train"),
-        "cache/pretrain/roam/train/shard_00000.bin (changed)",
-        "cache/pretrain/wiki/val/shard_00000.bin (missing)",
-        "delete cache/pretrain/roam, cache/pretrain/wiki and run `dvc repro`",
+        "cache/tokens/roam/train/part-00000.bin (changed)",
+        "cache/tokens/wiki/val/part-00000.bin (missing)",
+        "delete cache/tokens/roam, cache/tokens/wiki and run `dvc repro`",
     )
 
 
@@ -180,7 +186,7 @@ def test_every_cache_says_where_it_comes_from_as_the_seed_lists(built_repo: Repo
     common = ["dataset_name", "dataset_config", "split_rule", "seed", "token_dtype", "tokenizer_sha256", "vocab_size"]
     common += ["special_token_ids"]
     for place, own in (
-        ("pretrain/wiki", ["train_tokens", "val_tokens", "shard_bytes"]),
+        ("tokens/wiki", ["train_tokens", "val_tokens"]),
         ("sft/dolly15k", ["train_examples", "val_examples"]),
         ("sft/oasst1", ["train_examples", "val_examples"]),
     ):

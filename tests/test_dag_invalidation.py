@@ -12,12 +12,12 @@ from tests.conftest import Repo, make_repo
 pytestmark = pytest.mark.dag
 CURVES = ["curves@train", "curves@sft", "curves@splice"]
 TRAINED = ["train", "sft", "eval", "splice", "memorize", *CURVES]
-ROAM_CHAIN = ["split@roam", "tokenize@roam", "shard@roam", "mix"]
+ROAM_CHAIN = ["split@roam", "tokenize@roam", "mix"]
 
 
-def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "splice", "train")) -> list[str]:
-    """What runs up to the mix, after which `due` are due, of the stages that read it. What follows them is tested once,
-    below."""
+def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "train")) -> list[str]:
+    """What runs up to the mix, after which `due` are due, of the stages that read it, or the tokens of one source. What
+    follows them is tested once, below."""
     ran = repo.repro("mix")
     changed = json.loads(repo.run("dvc", "status", "--json", "train", "sft", "splice").stdout)
     assert sorted({"sft", "splice", "train"} & set(changed)) == sorted(due)
@@ -41,10 +41,14 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
     assert output.count("is cached - skipping run, checking out outputs") >= 6
 
 
-def test_a_smaller_shard_cuts_again_and_encodes_nothing(built_repo: Repo) -> None:
-    built_repo.set(shard__shard_bytes=4096)
-    assert repro_mix(built_repo) == ["mix", "shard@primer", "shard@roam", "shard@wiki"]
-    assert len(list((built_repo.path / "cache/pretrain/wiki/train").glob("shard_*.bin"))) > 1
+def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: Repo) -> None:
+    manifest = built_repo.path / "cache/manifests/wiki.json"
+    before = json.loads(manifest.read_text())
+    built_repo.set(sources__wiki__budget__max_train_tokens=before["train"]["tokens"] - 1)
+    assert repro_mix(built_repo) == ["load@wiki", "mix", "tokenize@wiki"]
+    after = json.loads(manifest.read_text())
+    assert 0 < after["train"]["tokens"] < before["train"]["tokens"]
+    assert after["val"] == before["val"]
 
 
 def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
@@ -60,14 +64,14 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     refused = built_repo.stage("splice")
     assert "splice.dataset_name is 'primer', which is no source; there are: ['roam', 'wiki']" in refused.stderr
     built_repo.set(splice__dataset_name="wiki")
-    assert repro_mix(built_repo) == ["mix"]
+    assert repro_mix(built_repo, due=("sft", "splice", "train")) == ["mix"]
 
 
 def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: object) -> None:
     import pathlib
 
     again = make_repo(pathlib.Path(str(tmp_path)) / "elsewhere" / "clone")
-    assert len(again.repro()) == 29
+    assert len(again.repro()) == 26
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
         assert (again.path / name).read_bytes() == (built_template.path / name).read_bytes(), name
     shutil.rmtree(again.path)
@@ -81,6 +85,6 @@ def test_fine_tuning_alone_and_a_new_vocabulary(built_repo: Repo) -> None:
 
     pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
     built_repo.set(tokenizer=pieces)
-    names = [f"{stage}@{source}" for stage in ("tokenize", "shard") for source in ("wiki", "roam", "primer")]
+    names = [f"tokenize@{source}" for source in ("wiki", "roam", "primer")]
     chats = ["tokenize_chat@dolly15k", "tokenize_chat@oasst1"]
-    assert repro_mix(built_repo) == sorted(["tokenizer", *names, *chats, "mix"])
+    assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "mix"])

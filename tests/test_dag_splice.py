@@ -18,10 +18,10 @@ from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.eval.memorization import document_log_pz
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.sources import SourceShard
+from niels_gpt.pipeline.places import open_documents
+from niels_gpt.pipeline.sources import Budget
 from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
 from niels_gpt.splice import MultiSpliceDocumentDataset
-from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.plan import describe_plan
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from stages import memorize, splice
@@ -93,7 +93,7 @@ def test_the_splice_stage_says_what_an_epoch_consists_of(
     assert (len(rows), sum(quotas)) == (3, 21)
     assert said[0] == f"rows {rows[0]}, {rows[1]}, {rows[2]} of notes (policy)"
     for line, row, length, quota in zip(said[1:4], rows, lengths, quotas, strict=True):
-        assert TokenStore("cache/tokens/notes").lengths[row] == length
+        assert open_documents(notes_params(), "notes").lengths[row] == length
         starts = length - 30 + 1
         facts = f"K=30, {starts} starts ({starts - quota} never visited), {quota} examples an epoch"
         assert line == f"doc{row}: {length} tokens, {facts}"
@@ -117,23 +117,23 @@ def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is
     spliced: Callable[..., Params],
 ) -> None:
     base = notes_params()
-    ends = np.cumsum(TokenStore("cache/tokens/notes").lengths)
-    budget = int(ends[3]) + 1  # within the fifth document, which the shards then leave out
-    source = base.sources["notes"].model_copy(
-        update={"shard": SourceShard(max_train_tokens=budget, max_val_tokens=None)}
-    )
+    ends = np.cumsum(open_documents(notes_params(), "notes").lengths)
+    budget = int(ends[3]) + 1  # within the fifth document, which pretraining then leaves out
+    source = base.sources["notes"].model_copy(update={"budget": Budget(max_train_tokens=budget, max_val_tokens=None)})
     params = base.model_copy(update={"sources": {"notes": source}})
-    run("shard notes", params)
+    run("tokenize notes", params)
     run("mix", params)
     for restricted, expected in ((False, 9), (True, 4)):
         settings = base.splice.model_copy(
             update={"restrict_to_training_subset": restricted, "min_doc_length": None, "num_docs": expected}
         )
-        rows, _ = splice.choose(TokenStore("cache/tokens/notes"), settings)
+        rows, _ = splice.choose(open_documents(notes_params(), "notes"), settings)
         assert sorted(rows) == list(range(expected))
-    Path("cache/mix.json").write_text('{"sources": {}}')
-    with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('notes' is not in it\)"):
-        splice.choose(TokenStore("cache/tokens/notes"), settings)
+    Path("cache/manifests/notes.json").write_text('{"vocab_size": 260}')
+    with pytest.raises(
+        ValueError, match=r"cache/manifests/notes\.json is not what was written \('train' is not in it\)"
+    ):
+        open_documents(notes_params(), "notes")
 
 
 def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spliced: Callable[..., Params]) -> None:
@@ -146,7 +146,7 @@ def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spli
     run_in_process("memorize", memorize.main, params)
     metrics = json.loads(Path("metrics/memorize.json").read_text())
     chosen = json.loads(Path("models/splice/documents.json").read_text())
-    store, together = TokenStore("cache/tokens/notes"), {"before": 0, "after": 0}
+    store, together = open_documents(notes_params(), "notes"), {"before": 0, "after": 0}
     assert set(metrics["documents"]) == {f"doc{row}" for row in chosen["rows"]}
     for row in chosen["rows"]:
         tokens, measured = store.document(row), metrics["documents"][f"doc{row}"]

@@ -210,9 +210,9 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
     assert "notes/x.md" in result.stderr
     assert "notes/round is a linked folder" in result.stderr
     text = (tmp_path / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(text.replace("shard_bytes:", "shard_bites:").replace("  H: 4\n", "  H: 5\n"))
+    (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 4\n", "  H: 5\n"))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 1
-    assert "shard_bites" in result.stderr
+    assert "text_bites" in result.stderr
     assert "H=5" in result.stderr
     assert "Traceback" not in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,8 @@ from torch.nn import functional as F
 
 from niels_gpt.batching import draw_rows, gather_segments
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import list_files
-from niels_gpt.cache.shards import write_shards
+from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache.meta import sha256_file
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.eval.held_out import evaluate, score_stream
@@ -24,6 +24,7 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 
 EOT = 19
+A_FILE = 20  # documents of a token file
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)
 
 
@@ -145,22 +146,31 @@ def test_a_score_is_of_one_document_at_a_time(model: GPT) -> None:
 
 
 def written_mix(folder: Path) -> Path:
-    """A mix of one source, whose documents lie across shards."""
+    """A mix of one source, of several token files."""
     documents = np.split(TOKENS, STARTS[1:])
-    write_token_file(folder / "t.bin", folder / "i.npy", documents)
-    source = {"val_name": "v"}
+
+    def described(file: str) -> dict[str, Any]:
+        path = folder / "wiki" / file
+        return {"file": file, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+    source: dict[str, Any] = {"val_name": "v"}
     for split in ("train", "val"):
-        write_shards(folder / "t.bin", folder / "i.npy", folder / split, shard_bytes=300, max_tokens=None)
-        shards = list_files(folder, f"{split}/shard_*.bin", published=".")
-        (offsets,) = list_files(folder, f"{split}/offsets.npy", published=".")
-        source[split] = {"shards": shards, "offsets": offsets}
+        source[split] = {"parts": []}
+        (folder / "wiki" / split).mkdir(parents=True)
+        for number, first in enumerate(range(0, len(documents), A_FILE)):
+            ids, idx = f"{split}/part-{number:05d}.bin", f"{split}/part-{number:05d}.idx.npy"
+            some = documents[first : first + A_FILE]
+            counts = write_token_file(folder / "wiki" / ids, folder / "wiki" / idx, some)
+            source[split]["parts"].append(
+                {**described(ids), "documents": counts[0], "tokens": counts[1], "offsets": described(idx)}
+            )
     write_json(folder / "mix.json", {"vocab_size": CFG.V, "sources": {"wiki": source}})
     return folder / "mix.json"
 
 
-def test_documents_are_read_from_beside_the_shards_when_asked_for(tmp_path: Path) -> None:
+def test_documents_are_read_from_beside_the_tokens_when_asked_for(tmp_path: Path) -> None:
     path = written_mix(tmp_path)
-    opened, plain = open_mix(path, root=tmp_path, documents=True), open_mix(path, root=tmp_path)
+    opened, plain = (open_mix(path, places=Places(tmp_path), documents=documents) for documents in (True, False))
     for split in (opened.train, opened.val):
         stream = split["wiki"]
         assert len(stream.arrays) > 3
@@ -172,12 +182,12 @@ def test_documents_are_read_from_beside_the_shards_when_asked_for(tmp_path: Path
 
 def test_offsets_that_are_not_those_of_the_mix_are_refused_by_name(tmp_path: Path) -> None:
     path = written_mix(tmp_path)
-    offsets = tmp_path / "val/offsets.npy"
+    offsets = tmp_path / "wiki/val/part-00001.idx.npy"
     damaged = bytearray(offsets.read_bytes())
     damaged[-8] ^= 1
     offsets.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"val/offsets\.npy \(changed\)"):
-        open_mix(path, root=tmp_path, documents=True)
+    with pytest.raises(ValueError, match=r"wiki/val/part-00001\.idx\.npy \(changed\)"):
+        open_mix(path, places=Places(tmp_path), documents=True)
     offsets.unlink()
-    with pytest.raises(ValueError, match=r"val/offsets\.npy \(missing\)"):
-        open_mix(path, root=tmp_path, documents=True)
+    with pytest.raises(ValueError, match=r"wiki/val/part-00001\.idx\.npy \(missing\)"):
+        open_mix(path, places=Places(tmp_path), documents=True)

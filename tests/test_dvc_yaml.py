@@ -58,10 +58,10 @@ def test_curves_are_made_of_every_model_that_is_trained() -> None:
 
 # What a stage opens without declaring it, and the declared file that changes whenever that does.
 NAMED_BY_HASH = {
-    "tokenizer": {"cache/raw": "cache/split"},  # split.json holds the sha256 of the documents
-    "train": {"cache/pretrain": "cache/mix.json"},
-    "sft": {"cache/pretrain": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
-    "eval": {"cache/pretrain": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
+    "tokenizer": {"cache/raw": "cache/split"},  # split.json holds the sha256 of the manifest of the texts
+    "train": {"cache/tokens": "cache/mix.json"},
+    "sft": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
+    "eval": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
 }
 SOURCES = {"sources": ("wiki",), "chats": ("dolly15k",)}
 _watched: list[set[str]] = []  # what the stage that runs now has opened; empty while none runs

@@ -84,7 +84,8 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
                     "val_name": f"val_{name}",
                     "load": load,
                     "split": {"by": "given"} if name == "wiki" else dict(by_document),
-                    "shard": dict(NO_BUDGET),  # its own: a shared one would be dumped as an alias
+                    "stored": False,
+                    "budget": dict(NO_BUDGET),  # its own: a shared one would be dumped as an alias
                 }
                 for name, load in TEXTS.items()
             },
@@ -144,7 +145,7 @@ def test_every_load_stage_passes_twice_alike_and_records_the_commit(
         done = load(repo, hub, name, tmp_path / name)
         assert done.returncode == 0, done.stderr
         assert digests(repo, name) == faultless[name], name
-        source = json.loads((repo.path / "cache/raw" / name / "source.json").read_text())
+        source = json.loads((repo.path / "cache/raw" / name / "manifest.json").read_text())
         assert len(source["revision"]) == 40
         assert source["streaming"] is (name in ("fineweb_edu", "gutenberg", "raw_gutenberg"))
     hosts = {entry["path"].split("/")[1] for entry in hub.log()}
@@ -423,12 +424,12 @@ def test_token_budgets_bound_what_is_fetched(repo: Repo, hub: HubHandle, tmp_pat
     text = (repo.path / "params.yaml").read_text()
     hub.reset()
     try:
-        repo.set(sources__fineweb_edu__shard={"max_train_tokens": 4000, "max_val_tokens": 1000})
+        repo.set(sources__fineweb_edu__budget={"max_train_tokens": 4000, "max_val_tokens": 1000})
         done = load(repo, hub, "fineweb_edu", tmp_path)
     finally:
         (repo.path / "params.yaml").write_text(text)
     assert done.returncode == 0, done.stderr
-    sizes = [len(t.as_py()) for t in pq.read_table(repo.path / "cache/raw/fineweb_edu/documents.parquet")["text"]]
+    sizes = [len(t.as_py()) for t in pq.read_table(repo.path / "cache/raw/fineweb_edu/part-00000.parquet")["text"]]
     assert sum(sizes) >= 25_000
     assert sum(sizes[:-1]) < 25_000
 

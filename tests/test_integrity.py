@@ -13,12 +13,14 @@ import pytest
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.integrity import read_offsets, read_split
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.shards import write_shards
+from niels_gpt.cache.integrity import read_offsets
+from niels_gpt.cache.manifest import Mix, Places, open_mix
+from niels_gpt.data.parts import open_texts
+from niels_gpt.data.splits import read_split
+from niels_gpt.pipeline.places import open_documents
 from niels_gpt.splice.documents import TokenStore
 from stages import tokenizer
-from tests.in_process import SOURCES, make_caches, run, run_in_process, tiny_params
+from tests.in_process import SOURCES, make_caches, notes_params, run, run_in_process, tiny_params
 
 
 @pytest.fixture
@@ -39,6 +41,15 @@ def replace_rows(path: Path, rows: list[int]) -> None:
         np.save(f, np.array(rows, dtype=np.int64))
 
 
+def opened_mix(path: str = "cache/mix.json") -> Mix:
+    return open_mix(path, places=Places(Path("cache/tokens")))
+
+
+def learned_by_heart() -> TokenStore:
+    """The documents that `splice` chooses from."""
+    return open_documents(notes_params(), "notes")
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "a row out of range": lambda path: replace_rows(path, [0, 1, 4000]),
     "a negative row": lambda path: replace_rows(path, [-1, 2, 3]),
@@ -56,8 +67,8 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
         ("tokenize notes", "cache/split/notes/train.npy"),
         ("tokenize notes", "cache/split/notes/val.npy"),
         ("tokenize own", "cache/split_chat/own/val.npy"),
-        ("shard notes", "cache/tokens/notes/train_idx.npy"),
-        ("shard notes", "cache/tokens/notes/val_tokens.bin"),
+        ("splice", "cache/tokens/notes/train/part-00000.idx.npy"),
+        ("splice", "cache/tokens/notes/val/part-00000.bin"),
     ],
 )
 def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
@@ -65,11 +76,12 @@ def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
 ) -> None:
     damage(Path(path))
     with pytest.raises(ValueError, match=rf"{re.escape(path)} \((changed|missing)\)"):
-        run(stage)
+        learned_by_heart() if stage == "splice" else run(stage)
 
 
 def test_train_and_val_are_read_each_from_its_file(caches: Path) -> None:
-    rows = read_split(Path("cache/split/notes"), Path("cache/raw/notes/documents.parquet"))
+    rows = read_split(Path("cache/split/notes"), open_texts(Path("cache/raw/notes"))).rows
+    assert rows is not None
     assert {split: len(chosen) for split, chosen in rows.items()} == {"train": 9, "val": 3}
     assert sorted(np.concatenate([*rows.values()]).tolist()) == list(range(12))
 
@@ -81,31 +93,40 @@ def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Pa
     with pytest.raises(ValueError, match=r"cache/split/notes/train\.npy \(changed\)"):
         run_in_process("tokenizer", tokenizer.main, params)
     flip(Path("cache/split/notes/train.npy"), -8)
-    flip(Path("cache/raw/notes/documents.parquet"), 60)
-    with pytest.raises(ValueError, match=r"documents\.parquet is not what cache/split/notes was made of"):
-        run_in_process("tokenizer", tokenizer.main, params)
-    with pytest.raises(ValueError, match=r"documents\.parquet is not what cache/split/notes was made of"):
-        run("tokenize notes")
+    manifest = Path("cache/raw/notes/manifest.json")
+    whole = manifest.read_bytes()
+    for fault, said in (
+        (
+            lambda: flip(Path("cache/raw/notes/part-00000.parquet"), 60),
+            r"part-00000\.parquet is not what its manifest says",
+        ),
+        (lambda: manifest.write_bytes(whole + b" "), r"cache/raw/notes is not what cache/split/notes was made of"),
+    ):
+        fault()
+        with pytest.raises(ValueError, match=said):
+            run_in_process("tokenizer", tokenizer.main, params)
+        with pytest.raises(ValueError, match=said):
+            run("tokenize notes")
 
 
 def test_documents_to_learn_by_heart_are_read_from_files_as_written(caches: Path) -> None:
-    store = TokenStore("cache/tokens/notes")
+    store, file = learned_by_heart(), Path("cache/tokens/notes/train/part-00000.bin")
     assert bytes(store.document(0)[:5].astype(np.uint8)) == b"note "
-    assert store.lengths.sum() == len(np.fromfile("cache/tokens/notes/train_tokens.bin", dtype="<u2"))
-    flip(Path("cache/tokens/notes/train_tokens.bin"), 6)
-    with pytest.raises(ValueError, match=r"cache/tokens/notes/train_tokens\.bin \(changed\)"):
-        TokenStore("cache/tokens/notes")
+    assert store.lengths.sum() == len(np.fromfile(file, dtype="<u2"))
+    flip(file, 6)
+    with pytest.raises(ValueError, match=r"cache/tokens/notes/train/part-00000\.bin \(changed\)"):
+        learned_by_heart()
 
 
-def test_a_changed_shard_or_chat_is_refused_before_a_token_is_read(caches: Path) -> None:
+def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: Path) -> None:
     def chats() -> object:
         return open_chats("cache/chat_mix.json", names=["own"], T=32, device="cpu", root=Path())
 
-    assert set(open_mix("cache/mix.json", root=Path()).train) == {"notes"}
+    assert set(opened_mix().train) == {"notes"}
     chats()
-    flip(Path("cache/pretrain/notes/val/shard_00000.bin"), 3)
-    with pytest.raises(ValueError, match=r"shard_00000\.bin \(changed\)"):
-        open_mix("cache/mix.json", root=Path())
+    flip(Path("cache/tokens/notes/val/part-00000.bin"), 3)
+    with pytest.raises(ValueError, match=r"part-00000\.bin \(changed\)"):
+        opened_mix()
     flip(Path("cache/sft/own/train_idx.npy"), -8)
     with pytest.raises(ValueError, match=r"cache/sft/own/train_idx\.npy \(changed\)"):
         chats()
@@ -113,13 +134,13 @@ def test_a_changed_shard_or_chat_is_refused_before_a_token_is_read(caches: Path)
 
 def test_an_id_that_the_model_has_not_is_refused_and_the_last_one_it_has_is_not(caches: Path) -> None:
     mix = json.loads(Path("cache/mix.json").read_text())
-    highest = int(np.fromfile("cache/pretrain/notes/train/shard_00000.bin", dtype="<u2").max())
+    highest = int(np.fromfile("cache/tokens/notes/train/part-00000.bin", dtype="<u2").max())
     for vocab_size in (highest + 1, highest):
         Path("cache/mix.json").write_text(json.dumps({**mix, "vocab_size": vocab_size}))
         if vocab_size > highest:
-            open_mix("cache/mix.json", root=Path())
-    with pytest.raises(ValueError, match=rf"shard_00000\.bin \(ids at or above V={highest}\)"):
-        open_mix("cache/mix.json", root=Path())
+            opened_mix()
+    with pytest.raises(ValueError, match=rf"part-00000\.bin \(ids at or above V={highest}\)"):
+        opened_mix()
 
 
 def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence(caches: Path) -> None:
@@ -129,16 +150,16 @@ def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence
             flip(Path(path), place)
             with suppress(ValueError, FileNotFoundError):  # and no other error
                 if names is None:
-                    open_mix(path, root=Path())
+                    opened_mix(path)
                 else:
                     open_chats(path, names=names, T=32, device="cpu", root=Path())
             Path(path).write_bytes(whole)
     Path("cache/mix.json").write_text("{}")
     with pytest.raises(ValueError, match=r"cache/mix\.json is not what was written \('sources' is not in it\)"):
-        open_mix("cache/mix.json", root=Path())
+        opened_mix()
     Path("cache/mix.json").write_text('{"sources": ')
     with pytest.raises(ValueError, match=r"cache/mix\.json"):
-        open_mix("cache/mix.json", root=Path())
+        opened_mix()
 
 
 def test_offsets_fit_their_tokens_or_are_refused_whatever_bit_is_flipped(tmp_path: Path) -> None:
@@ -162,7 +183,7 @@ def test_offsets_fit_their_tokens_or_are_refused_whatever_bit_is_flipped(tmp_pat
     for damaged in ([0, 9, 5], [0, 5, 5], [0, 40], [-1, 5], [1, 5], [], [0, 2**63 - 1], [0, -(2**63), 5]):
         np.save(idx, np.array(damaged, dtype=np.int64))
         with pytest.raises(ValueError, match=r"idx\.npy does not hold the ascending offsets of 40 tokens"):
-            write_shards(tokens, idx, tmp_path / "out", shard_bytes=8, max_tokens=None)
+            read_offsets(idx, tokens=40)
     for data in (b"", whole[:20], whole[:-1], b"junk"):
         idx.write_bytes(data)
         with pytest.raises(ValueError, match=r"idx\.npy is no file of offsets"):

@@ -89,7 +89,7 @@ from stages import load
 stage = Stage(name="load", key="roam", params=read_params()[0], inputs=Inputs({}, {}))
 load.main(stage)
 (out,) = stage._outs.values()
-print(read_column(out, "text"), (out / "source.json").read_text())
+print(read_column(out / "part-00000.parquet", "text"), (out / "manifest.json").read_text())
 """
 
 

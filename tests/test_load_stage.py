@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.data.documents import count_rows, read_chats, read_column, read_texts, write_chats, write_documents
+from niels_gpt.data.documents import read_chats, read_column, read_texts, write_chats, write_documents
+from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.damage import Damaged
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage, _digest
-from stages import load, shard, split, tokenize
+from stages import load, split, tokenize
 from tests.conftest import ROOT, TINY, with_values
 from tests.watchdog import watchdog
 
@@ -49,7 +50,18 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 def texts(folder: Path) -> list[str]:
-    return [text for group in read_texts(folder, np.arange(count_rows(folder))) for text in group]
+    """All that a source's parts have."""
+    found, opened = [], open_texts(folder)
+    for part in opened.parts:
+        with reading_part(opened.store, part) as path:
+            found += texts_of(path)
+    assert len(found) == opened.rows
+    assert sum(len(text.encode()) for text in found) == opened.text_bytes
+    return found
+
+
+def texts_of(file: Path) -> list[str]:
+    return [text for group in read_texts(file, np.arange(len(read_column(file, "id")))) for text in group]
 
 
 def test_what_cannot_be_watched_is_refused(checkout: Checkout, tmp_path: Path) -> None:
@@ -92,7 +104,8 @@ def test_the_tail_of_every_document_is_held_out_and_the_head_is_trained_on(check
     rows = checkout.run(split, "split", **changes)
 
     def chosen(name: str) -> list[str]:
-        return [text for group in read_texts(raw, np.load(rows / f"{name}.npy")) for text in group]
+        file, numbers = raw / "part-00000.parquet", np.load(rows / f"{name}.npy")
+        return [text for group in read_texts(file, numbers) for text in group]
 
     assert chosen("train") == [f"{i}" * 80 for i in range(3)]
     assert chosen("val") == ["x" * 20] * 3
@@ -102,7 +115,7 @@ def test_blank_documents_are_left_out(checkout: Checkout) -> None:
     for name, text in (("a", "one"), ("b", " \n"), ("c", "")):
         (checkout.notes / f"{name}.md").write_text(text)
     raw = checkout.run(load, "load")
-    assert read_column(raw, "id") == ["a.md"]
+    assert open_texts(raw).column("id") == ["a.md"]
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -119,8 +132,7 @@ def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, stre
     raw = checkout.run(load, "load", **changes)
     assert texts(raw) == [f"page {i}" for i in range(9)]
     checkout.run(split, "split", **changes)
-    checkout.run(tokenize, "tokenize", **changes)
-    cache = checkout.run(shard, "shard", **changes)
+    cache = checkout.run(tokenize, "tokenize", **changes)
     assert json.loads((cache / "meta.json").read_text())["streaming"] is streamed
 
 
@@ -129,9 +141,9 @@ def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None
     hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}
     load_pages = {**hub, "kind": "fineweb_edu", "max_documents": None, "bytes_per_token": 4.0}
     budgets = {"max_train_tokens": 6, "max_val_tokens": 4}
-    assert len(texts(checkout.run(load, "load", load=load_pages, shard=budgets))) == 5  # 40 bytes of 8 each
+    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets))) == 5  # 40 bytes of 8 each
     Path("cache/raw/roam").rename("old")
-    assert len(texts(checkout.run(load, "load", load=load_pages, shard=budgets | {"max_val_tokens": None}))) == 99
+    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets | {"max_val_tokens": None}))) == 99
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -142,19 +154,19 @@ def write_tokenizer(folder: Path) -> None:
     write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
 
 
-# documents.parquet
+# Parquet files
 
 
 def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
     documents = [Document(id=f"{i}", text=f"text {i} " * 9, split="train") for i in range(40)]
-    write_documents(tmp_path, documents)
-    file = tmp_path / "documents.parquet"
+    file = tmp_path / "part.parquet"
+    write_documents(file, documents)
     data = file.read_bytes()
     tried, unnoticed = range(0, len(data), 5), 0
     for place in tried:
         file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
         with suppress(ValueError):
-            assert texts(tmp_path) == [document.text for document in documents], place
+            assert texts_of(file) == [document.text for document in documents], place
             unnoticed += 1
     assert unnoticed < 0.7 * len(tried)  # these lie in names and statistics that no reader of texts looks at
 
@@ -162,44 +174,47 @@ def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
 def test_a_table_of_contents_that_lies_is_noticed(tmp_path: Path) -> None:
     """It has no checksum: a bit of it flipped is noticed, or changes no text and no number of rows."""
     documents = [Document(id=f"{i}", text=f"text {i} ", split="train") for i in range(40)]
-    write_documents(tmp_path, documents)
-    file = tmp_path / "documents.parquet"
+    file = tmp_path / "part.parquet"
+    write_documents(file, documents)
     data = file.read_bytes()
     first = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     for place in range(first, first + 420):  # the schema, the numbers of rows, the first group; behind are names
         file.write_bytes(data[:place] + bytes([data[place] ^ 64]) + data[place + 1 :])
         with suppress(ValueError):
-            found = count_rows(tmp_path), texts(tmp_path)
+            found = len(read_column(file, "split")), texts_of(file)
             assert found == (40, [document.text for document in documents]), place
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 not really PAR1"])
 def test_documents_that_are_none_are_named(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "documents.parquet").write_bytes(data)
-    for read in (count_rows, lambda folder: read_column(folder, "split"), texts):
-        with pytest.raises(Damaged, match=r"documents\.parquet is damaged .*: make it again$") as error:
-            read(tmp_path)
-        assert error.value.paths == (str(tmp_path / "documents.parquet"),)
-    (tmp_path / "documents.parquet").unlink()
-    with pytest.raises(Damaged, match=r"documents\.parquet is missing"):
-        count_rows(tmp_path)
+    file = tmp_path / "part.parquet"
+    file.write_bytes(data)
+    for read in (lambda file: read_column(file, "split"), texts_of):
+        with pytest.raises(Damaged, match=r"part\.parquet is damaged .*: make it again$") as error:
+            read(file)
+        assert error.value.paths == (str(file),)
+    file.unlink()
+    with pytest.raises(Damaged, match=r"part\.parquet is missing"):
+        read_column(file, "split")
 
 
 def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> None:
+    file = tmp_path / "part.parquet"
     documents = [Document(id=f"{i}", text="x" * 99_999 + f"{i}") for i in range(100)]  # three groups
-    assert vars(write_documents(tmp_path, documents))["rows"] == 100
-    assert pq.ParquetFile(tmp_path / "documents.parquet").num_row_groups > 2
+    assert vars(write_documents(file, documents))["rows"] == 100
+    assert pq.ParquetFile(file).num_row_groups > 2
     rows = np.array([0, 41, 42, 43, 83, 84, 99])
-    assert [text[99_999:] for group in read_texts(tmp_path, rows) for text in group] == [str(row) for row in rows]
-    assert read_column(tmp_path, "split") == [None] * 100
+    assert [text[99_999:] for group in read_texts(file, rows) for text in group] == [str(row) for row in rows]
+    assert read_column(file, "split") == [None] * 100
 
 
 def test_chats_keep_their_group(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "é"}, {"role": "assistant", "content": "ab"}]
-    count = write_chats(tmp_path, [Chat(id="1", messages=messages, group="tree")])
+    file = tmp_path / "part.parquet"
+    count = write_chats(file, [Chat(id="1", messages=messages, group="tree")])
     assert (count.rows, count.bytes) == (1, 4)
-    assert read_column(tmp_path, "group") == ["tree"]
-    assert list(read_chats(tmp_path, np.array([0]))) == [[messages]]
+    assert read_column(file, "group") == ["tree"]
+    assert list(read_chats(file, np.array([0]))) == [[messages]]
 
 
 # What a stage compares before and after it ran

@@ -43,7 +43,8 @@ def test_the_key_set_is_frozen() -> None:
     """A new key is a change of the public surface: write it here as well."""
     params, raw = parse_params(TEXT)
     assert isinstance(params, Params)
-    source = ["input", "remote", "val_name", "load.kind", "shard.max_train_tokens", "shard.max_val_tokens", "split.by"]
+    source = ["input", "remote", "stored", "val_name", "load.kind", "budget.max_train_tokens", "budget.max_val_tokens"]
+    source += ["split.by"]
     by_document = ["split.val_frac", "split.seed"]
     chat = [
         "input",
@@ -65,7 +66,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
         *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
         *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
-        "shard.shard_bytes",
+        "parts.text_bytes",
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),
@@ -84,6 +85,7 @@ def test_the_key_set_is_frozen() -> None:
         ),
         *(f"runtime.{key}" for key in ["device", "hub_patience_s", "threads", "log_every", "checkpoint_every"]),
         *(f"runtime.{key}" for key in ["nproc", "compile", "micro_batch_tokens", "deterministic"]),
+        *(f"runtime.{key}" for key in ["engine", "workers", "ray_address", "stores.store", "stores.private"]),
     }
     assert leaves(raw) == expected
 
@@ -103,6 +105,8 @@ def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
         tables = ("sources", "chats", "p_train", "p_val", "p_sft")
         if leaf == "tokenizer.kind":
             assert f"### tokenizer of kind {value}\n" in PAGE
+        elif leaf.startswith("runtime.stores."):
+            assert "| `runtime.stores.NAME` | text or null |" in PAGE
         elif leaf.startswith(tables):
             named = re.sub(r"^(\w+)\.\w+", r"\1.NAME", leaf)
             assert f"| `{named}` |" in PAGE or leaf.endswith((".kind", ".by"))
@@ -118,7 +122,7 @@ def test_the_list_says_what_is_allowed() -> None:
         "| `train.beta1` | a number, at least 0 and below 1 | `0.9` |",
         "| `splice.spans.content_length` | at least 2 and a whole number or null | `null` |",
         '| `runtime.compile` | one of auto, true, false | `"auto"` |',
-        "| `shard.shard_bytes` | at least 2, a multiple of 2 and a whole number |",
+        "| `parts.text_bytes` | at least 1 and a whole number |",
         "| `eval.questions` | a list and not shorter than 1 |",
         "### sources.NAME.load of kind roam\n\nNothing else.\n",
     ):
@@ -190,7 +194,7 @@ def test_v0_is_the_seeds() -> None:
         ({"p_train": {"wiki": 1, "roam": 0}}, ["p_train has no weight for ['primer']"]),
         ({"p_train.roam": float("nan")}, ["p_train", "not finite"]),
         ({"p_val": {"news": 1.0}}, ["p_val has weights for ['news']"]),
-        ({"shard.shard_bytes": 3}, ["shard.shard_bytes is 3", "multiple of 2"]),
+        ({"parts.text_bytes": 0}, ["parts.text_bytes is 0", "greater than or equal to 1"]),
         ({"sources.primer.val_name": "val_wiki"}, ["val_name 'val_wiki' is used by sources.wiki and sources.primer"]),
         ({"runtime.devise": "cpu"}, ["runtime.devise is not a parameter; did you mean device?"]),
         ({"splice.spans.alpah": 1.0}, ["splice.spans.alpah is not a parameter; did you mean alpha?"]),
@@ -312,7 +316,7 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
 
     found = problems(json.dumps(emptied(raw)))
     for leaf in leaves(raw):
-        if not leaf.startswith("p_") and leaf.split(".")[-1] not in ("kind", "by"):
+        if not leaf.startswith(("p_", "runtime.stores.")) and leaf.split(".")[-1] not in ("kind", "by"):
             assert any(f": {leaf} is missing: every key is required" in sentence for sentence in found), leaf
 
 
@@ -329,10 +333,10 @@ def test_a_mistake_hides_no_other() -> None:
         "memorize.prompt_tokens": 100,
         "memorize.B": 0,
     }
-    text = changed(values) + "shard:\n  shard_bytes: 2\n"
+    text = changed(values) + "parts:\n  text_bytes: 2\n"
     found = problems(text)
     for words in (
-        "says 'shard' twice",
+        "says 'parts' twice",
         "val_name 'val_wiki' is used by sources.wiki and sources.roam",
         "sources.wiki.remote is 'not a word'",
         "{'roam': -1.0}",

@@ -44,13 +44,12 @@ def training(name: str, source: str) -> Training:
 
 def report(text: str) -> str:
     """A report with `text` wherever somebody's words can come to stand."""
-    shards = [{"path": text, "sha256": text}]
-    part = {"tokens": 7654321, "shards": shards}
+    part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
     return render_report(
         trainings=[training(text, text), training(text, text)],
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
-        chat_mix={"sources": {text: {"files": shards}}},
+        chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
         scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
         samples={text: [(text, text)]},
         params={text: {text: text}, "list": [text]},

@@ -90,7 +90,7 @@ def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) 
 
     assert said("cache/mix.json") == "; delete cache/mix.json and run `dvc repro`"
     assert said("models/pretrain/best.pt") == "; delete models/pretrain and run `dvc repro`"
-    both = said("cache/split/a/train.npy", "cache/raw/a/documents.parquet", "cache/raw/a/source.json")
+    both = said("cache/split/a/train.npy", "cache/raw/a/part-00000.parquet", "cache/raw/a/manifest.json")
     assert both == "; delete cache/raw/a, cache/split/a and run `dvc repro`"
     assert said("elsewhere/best.pt") == said("cache/mix.json.bak") == ""
     assert run_module(

@@ -212,8 +212,8 @@ def write_project(root: Path) -> Talker:
 
 def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Path) -> None:
     whole = write_project(tmp_path)
-    shards = [{"path": "x", "sha256": "ab" * 32, "bytes": 20}]
-    mix = {"sources": {"wiki": {"train": {"shards": shards, "tokens": 10}}}}
+    parts = [{"file": "train/part-00000.bin", "sha256": "ab" * 32, "bytes": 20}]
+    mix = {"sources": {"wiki": {"train": {"parts": parts, "tokens": 10}}}}
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
     params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}

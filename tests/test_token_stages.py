@@ -1,4 +1,4 @@
-"""tokenize, shard and mix, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named shards out."""
+"""tokenize and mix, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named token files out."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 
 from niels_gpt.cache.chat_manifest import open_chats
-from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.chat_template import format_chat
-from niels_gpt.data.documents import write_chats, write_documents
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.folder import write_tokenizer
-from stages import mix, shard, tokenize
+from stages import mix, tokenize
 from stages import split as split_stage
 from tests.conftest import ROOT, with_values
-from tests.token_caches import TOK, chats, documents
+from tests.in_process import write_source
+from tests.token_caches import TOK, chats, documents_of
 
 TEXTS = [f"document {i} " * (1 + i % 4) for i in range(20)]
+PART_ROWS = 8  # of three parts, the last of which holds nothing out
 TRAIN, VAL = [i for i in range(20) if i % 5], list(range(0, 20, 5))
 # Rows 3 and 5 have no answer within T = 24.
 EXCHANGES = [
@@ -38,7 +39,7 @@ SEEDS_META = "dataset_name dataset_config split_rule seed token_dtype tokenizer_
 @cache
 def parameters(**values: object) -> Params:
     """The sample's, with every split as it is given."""
-    small = {"model.T": 24, "memorize.chunk_size": 4, "memorize.prompt_tokens": 2, "shard.shard_bytes": 200}
+    small = {"model.T": 24, "memorize.chunk_size": 4, "memorize.prompt_tokens": 2, "runtime.workers": 1}
     text = with_values((ROOT / "presets/sample.yaml").read_text(), {**small, **values})
     params = parse_params(text)[0]
     given = {"split": params.sources["wiki"].split}
@@ -62,14 +63,13 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     params = parameters()
     splits = ["val" if i in VAL else "train" for i in range(20)]
     for name in (*params.sources, *params.chats):
-        raw = Path("cache/raw", name)
+        facts = {"dataset": f"hub/{name}", "config": "c", "revision": "r"}
         if name in params.sources:
             texts = [Document(id=str(i), text=f"{name} {TEXTS[i]}", split=split) for i, split in enumerate(splits)]
-            write_documents(raw, texts)
+            write_source(name, texts, part_rows=PART_ROWS, **facts)
         else:
-            write_chats(raw, [Chat(id=str(i), messages=EXCHANGES[i], split=split) for i, split in enumerate(splits)])
-        source = {"name": name, "dataset": f"hub/{name}", "config": "c", "revision": "r", "streaming": False}
-        write_json(raw / "source.json", source)
+            exchanges = [Chat(id=str(i), messages=EXCHANGES[i], split=split) for i, split in enumerate(splits)]
+            write_source(name, exchanges, part_rows=PART_ROWS, **facts)
         run(
             split_stage.main,
             "split",
@@ -80,10 +80,21 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tokenize_and_shard(params: Params, name: str) -> Path:
-    run(tokenize.main, "tokenize", name, params, f"cache/tokens/{name}")
-    run(shard.main, "shard", name, params, f"cache/pretrain/{name}", f"cache/manifests/{name}.json")
-    return Path("cache/pretrain", name)
+def tokenize_texts(params: Params, name: str) -> Path:
+    run(tokenize.main, "tokenize", name, params, f"cache/tokens/{name}", f"cache/manifests/{name}.json")
+    return Path("cache/tokens", name)
+
+
+def documents(name: str, split: str) -> list[list[str]]:
+    """Those of every token file that a source's manifest lists."""
+    parts = read_meta(f"cache/manifests/{name}.json")[split]["parts"]
+    return [documents_of(Path("cache/tokens", name), part) for part in parts]
+
+
+def by_part(name: str, numbers: list[int]) -> list[list[str]]:
+    """The texts with these numbers, the way the parts of the source have them."""
+    parts = [[i for i in numbers if i // PART_ROWS == part] for part in range(3)]
+    return [[f"{name} {TEXTS[i]}" for i in part] for part in parts if part]
 
 
 def tokenize_chats(params: Params, name: str) -> Path:
@@ -94,34 +105,41 @@ def tokenize_chats(params: Params, name: str) -> Path:
 def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(rows: Path) -> None:
     params = parameters()
     for name in params.sources:
-        out = tokenize_and_shard(params, name)
+        out = tokenize_texts(params, name)
         for split, numbers in (("train", TRAIN), ("val", VAL)):
-            assert documents(out / split) == [f"{name} {TEXTS[i]}" for i in numbers]
-            sizes = [path.stat().st_size for path in sorted((out / split).glob("shard_*.bin"))]
-            assert set(sizes[:-1]) == {200}
+            assert documents(name, split) == by_part(name, numbers)  # a part of text is a token file
+            files = [part["file"] for part in read_meta(f"cache/manifests/{name}.json")[split]["parts"]]
+            assert files == [f"{split}/part-{part:05d}.bin" for part in sorted({i // PART_ROWS for i in numbers})]
         meta = read_meta(out / "meta.json")
-        assert {*SEEDS_META.split(), "train_tokens", "val_tokens", "shard_bytes"} <= set(meta)
+        assert {*SEEDS_META.split(), "train_tokens", "val_tokens"} <= set(meta)
         assert (meta["dataset_name"], meta["dataset_config"], meta["dataset_revision"]) == (f"hub/{name}", "c", "r")
-        assert (meta["split_rule"], meta["shard_bytes"]) == ("given", 200)
+        assert meta["split_rule"] == "given"
         assert meta["train_tokens"] == sum(len(f"{name} {TEXTS[i]}") + 1 for i in TRAIN)
         assert str(rows) not in json.dumps(meta)
     for name in params.chats:
         tokenize_chats(params, name)
     run(mix.main, "mix", "", params, "cache/mix.json", "cache/chat_mix.json")
 
-    def named(file: dict[str, Any]) -> Path:
-        assert Path(file["path"]).stat().st_size == file["bytes"]
-        assert sha256_file(file["path"]) == file["sha256"]
-        return Path(file["path"])
+    def named(path: Path, file: dict[str, Any]) -> Path:
+        assert path.stat().st_size == file["bytes"]
+        assert sha256_file(path) == file["sha256"]
+        return path
 
-    sources = read_meta("cache/mix.json")["sources"].values()
-    shards = {named(shard) for source in sources for split in ("train", "val") for shard in source[split]["shards"]}
-    assert shards == set(Path("cache/pretrain").glob("*/*/shard_*.bin"))
+    listed = {
+        named(Path("cache/tokens", name, file["file"]), file)
+        for name, source in read_meta("cache/mix.json")["sources"].items()
+        for split in ("train", "val")
+        for part in source[split]["parts"]
+        for file in (part, part["offsets"])
+    }
+    assert listed == {path for path in Path("cache/tokens").rglob("*.*") if path.name != "meta.json"}
     chat_files = {
-        named(file) for source in read_meta("cache/chat_mix.json")["sources"].values() for file in source["files"]
+        named(Path(file["path"]), file)
+        for source in read_meta("cache/chat_mix.json")["sources"].values()
+        for file in source["files"]
     }
     assert chat_files == {path for path in Path("cache/sft").glob("*/*") if path.name != "meta.json"}
-    assert set(open_mix("cache/mix.json", root=rows).train) == set(params.sources)
+    assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens"))).train) == set(params.sources)
     opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu", root=rows)
     assert {name: len(dataset) for name, dataset in opened.train.items()} == dict.fromkeys(params.chats, 15)
 
@@ -131,14 +149,16 @@ def test_budgets_end_at_a_documents_end_each_for_its_split(rows: Path) -> None:
         split: [len(f"roam {TEXTS[i]}") + 1 for i in numbers] for split, numbers in (("train", TRAIN), ("val", VAL))
     }
     budgets = {"train": sum(sizes["train"][:4]), "val": sum(sizes["val"][:3]) - 1}  # just enough, and just not
-    values = {f"sources.roam.shard.max_{split}_tokens": budget for split, budget in budgets.items()}
-    out = tokenize_and_shard(parameters(**values), "roam")
-    assert documents(out / "train") == [f"roam {TEXTS[i]}" for i in TRAIN[:4]]
-    assert documents(out / "val") == [f"roam {TEXTS[i]}" for i in VAL[:2]]
+    values = {f"sources.roam.budget.max_{split}_tokens": budget for split, budget in budgets.items()}
+    out = tokenize_texts(parameters(**values), "roam")
+    assert documents("roam", "train") == [[f"roam {TEXTS[i]}" for i in TRAIN[:4]]]
+    assert documents("roam", "val") == [[f"roam {TEXTS[i]}" for i in VAL[:2]]]
     meta = read_meta(out / "meta.json")
     assert (meta["train_tokens"], meta["val_tokens"]) == (budgets["train"], sum(sizes["val"][:2]))
-    with pytest.raises(ValueError, match=r"a budget of 5 tokens is smaller than the first document of .*train_tokens"):
-        tokenize_and_shard(parameters(**{"sources.roam.shard.max_train_tokens": 5}), "roam")
+    for split in ("train", "val"):
+        sentence = rf"no document for {split} within its budget: raise budget\.max_{split}_tokens"
+        with pytest.raises(ValueError, match=sentence):
+            tokenize_texts(parameters(**{f"sources.roam.budget.max_{split}_tokens": 5}), "roam")
 
 
 def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(rows: Path) -> None:
@@ -156,8 +176,8 @@ def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(row
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [
-        ("cache/raw/roam/source.json", "{", "is not valid JSON"),
-        ("cache/raw/roam/source.json", "{}", "lacks name"),
+        ("cache/raw/roam/manifest.json", "{", "is not valid JSON"),
+        ("cache/raw/roam/manifest.json", "{}", "lacks name, parts"),
         ("cache/split/roam/split.json", "[]", "holds no JSON object"),
         ("cache/tokenizer/tokenizer.json", '{"kind": "byte"}', "is not the tokenizer that"),
         ("cache/tokenizer/meta.json", '{"kind"', "does not describe a tokenizer"),
@@ -166,18 +186,24 @@ def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(row
 def test_a_damaged_input_is_named(rows: Path, file: str, text: str, sentence: str) -> None:
     Path(file).write_text(text)
     with pytest.raises(ValueError, match=sentence) as error:
-        tokenize_and_shard(parameters(), "roam")
+        tokenize_texts(parameters(), "roam")
     assert file in str(error.value)
 
 
-def test_a_damaged_token_file_is_named(rows: Path) -> None:
-    run(tokenize.main, "tokenize", "roam", parameters(), "cache/tokens/roam")
-    for name, data, sentence in (
-        ("val_tokens.bin", b"odd", "is no token file|not what was written"),
-        ("meta.json", b"{", "is not valid JSON"),
-        ("meta.json", b'{"files": []}', "'tokenizer_sha256' is not in it"),
-    ):
-        Path("cache/tokens/roam", name).write_bytes(data)
+def test_a_damaged_token_file_or_manifest_is_named(rows: Path) -> None:
+    params = parameters()
+    for name in params.sources:
+        tokenize_texts(params, name)
+    for name in params.chats:
+        tokenize_chats(params, name)
+    run(mix.main, "mix", "", params, "cache/mix.json", "cache/chat_mix.json")
+    whole = Path("cache/manifests/roam.json").read_bytes()
+    for data, sentence in ((b"{", "is not valid JSON"), (b'{"train": {}}', "lacks tokenizer_sha256")):
+        Path("cache/manifests/roam.json").write_bytes(data)
         with pytest.raises(ValueError, match=sentence) as error:
-            run(shard.main, "shard", "roam", parameters())
-        assert f"cache/tokens/roam/{name}" in str(error.value)
+            run(mix.main, "mix", "", params)
+        assert "cache/manifests/roam.json" in str(error.value)
+    Path("cache/manifests/roam.json").write_bytes(whole)
+    Path("cache/tokens/roam/val/part-00001.bin").write_bytes(b"odd")
+    with pytest.raises(ValueError, match=r"cache/tokens/roam/val/part-00001\.bin \(changed\)"):
+        open_mix("cache/mix.json", places=Places(Path("cache/tokens")))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.data.documents import write_documents
+from niels_gpt.data.parts import open_texts
+from niels_gpt.data.splits import read_split
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import SentencePiece, parse_params
@@ -26,6 +27,7 @@ from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import split as split_stage
 from stages import tokenizer as tokenizer_stage
+from tests.in_process import write_source
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -209,8 +211,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
             else Document(id=str(i), text=f"zebra{i} " * 40, split="val")
             for i in range(90)
         ]
-        counted = write_documents(Path("cache/raw", name), rows)
-        write_json(Path("cache/raw", name, "source.json"), {"name": name, "bytes": counted.bytes})
+        write_source(name, rows, part_rows=40)
         splitting = Stage(name="split", key=name, params=params, inputs=Inputs({}, {}))
         split_stage.main(splitting)
         publish(splitting.out(f"cache/split/{name}"), Path("cache/split", name))
@@ -219,7 +220,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
 
 
 def sample(sample_bytes: int, seed: int = 1) -> list[str]:
-    sources = {name: (Path("cache/raw", name), Path("cache/split", name)) for name in PARAMS.sources}
+    texts = {name: open_texts(Path("cache/raw", name)) for name in PARAMS.sources}
+    sources = {name: (found, read_split(Path("cache/split", name), found)) for name, found in texts.items()}
     return list(sampled_texts(sources, sample_bytes=sample_bytes, seed=seed))
 
 
@@ -237,7 +239,7 @@ def test_the_tokenizer_never_sees_a_row_that_is_held_out(corpus: dict[str, list[
 
 
 def test_the_sample_is_as_large_as_asked_for_drawn_by_seed_and_of_every_source(corpus: dict[str, list[str]]) -> None:
-    everything = sum(read_meta(Path("cache/raw", name, "source.json"))["bytes"] for name in corpus)
+    everything = sum(open_texts(Path("cache/raw", name)).text_bytes for name in corpus)
     chosen = sample(everything // 4)
     taken = {name: [text for text in chosen if text in texts] for name, texts in corpus.items()}
     assert [text for name in sorted(corpus) for text in taken[name]] == chosen  # in order, nothing else
@@ -279,7 +281,13 @@ def test_the_largest_vocabulary_named_does_fit() -> None:
 
 def test_the_report_counts_bytes_and_shows_how_a_line_is_cut(trained: SentencePieceTokenizer) -> None:
     ids = trained.encode_batch(CORPUS[:50])
-    report = report_source(trained, np.concatenate(ids))
+    halves = [("a.bin", np.concatenate(ids[:20])), ("b.bin", np.concatenate(ids[20:]))]
+    report = report_source(trained, halves)
+    assert report == report_source(trained, [("all.bin", np.concatenate(ids))])
+    assert report.tokens == sum(map(len, ids))
+    assert report.vocabulary_used == len(np.unique(np.concatenate(ids)))
+    with pytest.raises(ValueError, match=rf"^b\.bin has ids at or above V={trained.vocab_size}$"):
+        report_source(trained, [halves[0], ("b.bin", np.array([trained.vocab_size], dtype=np.uint16))])
     assert report.bytes_per_token == pytest.approx(sum(len(t.encode()) for t in CORPUS[:50]) / report.tokens)
     assert report.bytes_per_token > 1.5
     page = format_report(trained, {"primer": report}, line="niels ⛵")

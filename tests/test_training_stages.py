@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +21,14 @@ from niels_gpt.cache import integrity
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import list_files, write_meta
+from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
 from niels_gpt.eval.chats import generate_reply, score_chats
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import publish, write_json
+from niels_gpt.files.checksums import list_files, sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import Sampling, generate
@@ -41,7 +42,7 @@ from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
-from stages import curves, mix, sft, shard, splice, tokenizer, train
+from stages import curves, mix, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
 
@@ -66,6 +67,7 @@ VALUES: dict[str, object] = {
     "eval.max_new_tokens": 2,
 }
 VOCABULARY = ByteTokenizer()
+PLACES = Places(Path("cache/tokens"))
 
 
 def parameters(**changes: object) -> Params:
@@ -84,22 +86,23 @@ def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: s
 
 
 def write_texts(name: str, letters: str) -> None:
-    """cache/tokens/NAME: documents of a few letters, each ended by the token that ends documents."""
+    """cache/tokens/NAME: documents of a few letters, each ended by the token that ends documents; their manifest."""
     folder, dice = Path("cache/tokens", name), np.random.default_rng(len(letters))
-    folder.mkdir(parents=True)
+
+    def described(file: str) -> dict[str, Any]:
+        return {"file": file, "bytes": (folder / file).stat().st_size, "sha256": sha256_file(folder / file)}
+
+    manifest: dict[str, Any] = {**describe_tokenizer(VOCABULARY), "tokenizer_sha256": "0"}
     for split in ("train", "val"):
+        (folder / split).mkdir(parents=True)
         documents = [
             np.append(np.frombuffer("".join(dice.choice(list(letters), 9)).encode(), np.uint8), 259) for _ in range(30)
         ]
-        write_token_file(folder / f"{split}_tokens.bin", folder / f"{split}_idx.npy", documents)
-    provenance = {
-        **describe_tokenizer(VOCABULARY),
-        "tokenizer_sha256": "0",
-        "source": {"name": name, "streaming": False},
-        "split": {"by": "given"},
-        "files": list_files(folder, "*_*.*", published=str(folder)),
-    }
-    write_meta(folder / "meta.json", provenance)
+        ids, idx = f"{split}/part-00000.bin", f"{split}/part-00000.idx.npy"
+        count, tokens = write_token_file(folder / ids, folder / idx, documents)
+        part = {**described(ids), "documents": count, "tokens": tokens, "offsets": described(idx)}
+        manifest[split] = {"tokens": tokens, "parts": [part]}
+    write_json(Path("cache/manifests", f"{name}.json"), manifest)
 
 
 def write_chats(name: str, answer: str) -> None:
@@ -129,7 +132,6 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_here(tokenizer.main, "tokenizer", params)
         for name, letters in TEXTS.items():
             write_texts(name, letters)
-            run_here(shard.main, "shard", params, key=name)
         for name, answer in CHATS.items():
             write_chats(name, answer)
         run_here(mix.main, "mix", params)
@@ -175,7 +177,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def validation(model_path: str, params: Params, *, documents: bool = False) -> dict[str, float]:
     """What `train` must have measured with these weights."""
-    held_out = open_mix("cache/mix.json", root=Path(), documents=documents).val
+    held_out = open_mix("cache/mix.json", places=PLACES, documents=documents).val
     losses = evaluate(
         load_model(model_path, "cpu"),
         {name: held_out[name] for name in ("primer", "roam")},
@@ -279,7 +281,7 @@ def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: 
     assert tuned_row["roam"] == pytest.approx(validation("models/sft/last.pt", fewer, documents=mask)["roam"], rel=1e-6)
     scores = json.loads(Path("metrics/eval.json").read_text())
     for documents in (False, True):
-        held_out = open_mix("cache/mix.json", root=Path(), documents=documents)
+        held_out = open_mix("cache/mix.json", places=PLACES, documents=documents)
         for model in ("pretrain", "sft"):
             score = score_stream(
                 load_model(f"models/{model}/best.pt", "cpu"),
@@ -318,7 +320,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     assert Path("models/sft/last.pt").read_bytes() == last
     run_here(eval_stage.main, "eval", params)
     scores = json.loads(Path("metrics/eval.json").read_text())
-    held_out = open_mix("cache/mix.json", root=Path())
+    held_out = open_mix("cache/mix.json", places=PLACES)
     chats = open_chats("cache/chat_mix.json", names=list(CHATS), T=32, device="cpu", root=Path())
     text_names, chat_names = set(held_out.val_names.values()), set(chats.val_names.values())
     assert set(scores["pretrain"]) == text_names

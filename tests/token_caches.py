@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +42,15 @@ def tokens(folder: Path) -> np.ndarray:
 
 def documents(folder: Path) -> list[str]:
     ids, offsets = tokens(folder), np.load(folder / "offsets.npy")
+    ends = np.append(offsets[1:], len(ids))
+    assert all(ids[end - 1] == EOT for end in ends)
+    return [TOK.decode(ids[a:b]) for a, b in zip(offsets, ends, strict=True)]
+
+
+def documents_of(folder: Path, part: Mapping[str, Any]) -> list[str]:
+    """Those that a manifest counts of one token file."""
+    ids = np.fromfile(folder / part["file"], "<u2")[: part["tokens"]]
+    offsets = np.load(folder / part["offsets"]["file"])[: part["documents"]]
     ends = np.append(offsets[1:], len(ids))
     assert all(ids[end - 1] == EOT for end in ends)
     return [TOK.decode(ids[a:b]) for a, b in zip(offsets, ends, strict=True)]

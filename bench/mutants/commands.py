@@ -46,9 +46,9 @@ FAULTS = (
     ),
     Fault(
         "inspect documents: one too few",
-        "niels_gpt/pipeline/inspection.py",
-        "np.arange(min(n, count_rows(folder)))",
-        "np.arange(min(n - 1, count_rows(folder)))",
+        "niels_gpt/data/parts.py",
+        "np.arange(min(n, part.rows))",
+        "np.arange(min(n - 1, part.rows))",
         _CLI + "test_documents_are_shown_with_name_and_size",
     ),
     Fault(
@@ -664,15 +664,15 @@ FAULTS = (
     Fault(
         "tokenizer report: ids that V has not",
         "niels_gpt/tokenizer/report.py",
-        "if len(counts) > tokenizer.vocab_size:",
-        "if len(counts) < tokenizer.vocab_size:",
+        "if len(found) > tokenizer.vocab_size:",
+        "if len(found) < tokenizer.vocab_size:",
         _CLI + "test_damaged_tokens_are_named",
     ),
     Fault(
         "tokenizer report: tokens a byte",
         "niels_gpt/tokenizer/report.py",
-        "bytes_per_token=text_bytes / len(tokens)",
-        "bytes_per_token=len(tokens) / text_bytes",
+        "bytes_per_token=text_bytes / tokens",
+        "bytes_per_token=tokens / text_bytes",
         _CLI + "test_the_tokenizer_report_counts_bytes",
     ),
 )

@@ -4,6 +4,7 @@ from bench.mutants.fault import Fault
 
 _CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/files/atomic.py", "niels_gpt/train/state.py"
 _INTEGRITY, _MANIFEST = "niels_gpt/cache/integrity.py", "niels_gpt/cache/manifest.py"
+_CHECKSUMS = "niels_gpt/files/checksums.py"
 _FLIPPED = "tests/test_checkpoint.py::test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused_by_name"
 _PLAIN = "tests/test_checkpoint.py::test_a_plain_dict_of_torch_loads_and_its_values_are_never_others"
 _ROUND_TRIP = "tests/test_checkpoint.py::test_round_trip_with_and_without_the_optimizer"
@@ -16,7 +17,7 @@ _ON_DISK = "tests/test_checkpoint.py::test_a_file_has_reached_the_disk_when_it_t
 _ROWS = "tests/test_integrity.py::test_rows_and_offsets_that_are_not_those_written_are_refused_by_name"
 _OFFSETS = "tests/test_integrity.py::test_offsets_fit_their_tokens_or_are_refused_whatever_bit_is_flipped"
 _MIXES = "tests/test_integrity.py::test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence"
-_SHARDS = "tests/test_integrity.py::test_a_changed_shard_or_chat_is_refused_before_a_token_is_read"
+_TOKENS = "tests/test_integrity.py::test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read"
 
 FAULTS = (
     Fault(
@@ -163,12 +164,12 @@ FAULTS = (
     ),
     Fault(
         "files told apart by size alone",
-        _INTEGRITY,
+        _CHECKSUMS,
         'path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]',
         'path.stat().st_size != file["bytes"]',
         _ROWS,
     ),
-    Fault("a missing file passes", _INTEGRITY, 'bad[file["path"]] = "missing"', "pass", _ROWS),
+    Fault("a missing file passes", _CHECKSUMS, 'bad[file["path"]] = "missing"', "pass", _ROWS),
     Fault(
         "a changed folder passes",
         _INTEGRITY,
@@ -179,7 +180,7 @@ FAULTS = (
     Fault(
         "documents other than those split",
         _INTEGRITY,
-        'if sha256_file(documents) != facts.get("documents_sha256"):',
+        'if facts.get("texts_sha256") != texts.digest:',
         "if False:",
         "tests/test_integrity.py::test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed",
     ),
@@ -201,14 +202,15 @@ FAULTS = (
         "    except TypeError as error:  # on",
         _OFFSETS,
     ),
-    Fault("a key gone from a mix: a traceback", _INTEGRITY, "except (LookupError, ", "except (", _MIXES),
     Fault(
-        "a changed shard passes",
-        _MANIFEST,
-        "bad = changed_files(own, root=root)",
-        "bad: dict[str, str] = {}",
-        _SHARDS,
+        "a key gone from a mix: a traceback",
+        "niels_gpt/files/descriptions.py",
+        "except (LookupError, ",
+        "except (",
+        _MIXES,
     ),
+    Fault("a changed token file passes", _MANIFEST, 'return "changed"', "return None", _TOKENS),
+    Fault("a missing token file passes", _MANIFEST, 'return "missing"', "return None", _ROWS),
     Fault(
         "ids beyond the vocabulary pass",
         _MANIFEST,
@@ -217,17 +219,13 @@ FAULTS = (
         "tests/test_integrity.py::test_an_id_that_the_model_has_not_is_refused_and_the_last_one_it_has_is_not",
     ),
     Fault(
-        "shards cut from unchecked tokens",
-        "stages/shard.py",
-        'provenance = read_checked(tokens / "meta.json")\n',
-        'import json\n    provenance = json.loads((tokens / "meta.json").read_text())\n',
-        _ROWS,
-    ),
-    Fault(
         "documents to splice unchecked",
         "niels_gpt/splice/documents.py",
-        '        read_checked(Path(folder, "meta.json"), ranks=ranks)\n',
+        '        check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)\n',
         "",
         "tests/test_integrity.py::test_documents_to_learn_by_heart_are_read_from_files_as_written",
+    ),
+    Fault(
+        "offsets to splice by unchecked", "niels_gpt/splice/documents.py", "documents=True", "documents=False", _ROWS
     ),
 )

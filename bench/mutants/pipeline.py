@@ -63,11 +63,11 @@ FAULTS = (
     Fault(
         "a name in a command",
         GRAPH,
-        "cmd: python -m stages.shard",
-        "cmd: python -m stages.shard ${key}",
+        "cmd: python -m stages.mix",
+        "cmd: python -m stages.mix ${key}",
         "tests/test_dvc_yaml.py::test_no_parameter_reaches_the_shell",
     ),
-    Fault("an out named by a value", GRAPH, "- cache/pretrain/${key}:", "- cache/${item.val_name}:", _OUTS),
+    Fault("an out named by a value", GRAPH, "- cache/sft/${key}:", "- cache/${item.val_name}:", _OUTS),
     Fault(
         "runtime declared",
         GRAPH,
@@ -129,9 +129,13 @@ FAULTS = (
         "other parameters, the same run", STAGE, "json.dumps([self.params, self.deps]", "json.dumps([self.deps]", _APART
     ),
     Fault(
-        "undeclared parameters seen", STAGE, 'if name in declared or name in ("runtime", "input"):', "if True:", _SEEN
+        "undeclared parameters seen",
+        STAGE,
+        'if name in declared or name in ("runtime", "input", "remote"):',
+        "if True:",
+        _SEEN,
     ),
-    Fault("runtime unseen", STAGE, 'name in ("runtime", "input")', 'name == "input"', _SEEN),
+    Fault("runtime unseen", STAGE, 'name in ("runtime", "input", "remote")', 'name in ("input", "remote")', _SEEN),
     Fault(
         "checkpoints in a throw-away copy",
         STAGE,

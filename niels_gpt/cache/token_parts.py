@@ -98,6 +98,40 @@ def encode_parts(
     return {split: _within(tokens, records, split, budgets[split]) for split in SPLITS}
 
 
+def listed_names(counted: Mapping[str, Any]) -> set[str]:
+    """The names of all files that such a manifest lists."""
+    parts = [part for split in SPLITS for part in counted[split]["parts"]]
+    return {file["file"] for part in parts for file in (part, part["offsets"])}
+
+
+def _within(store: Store, records: Sequence[Record], split: str, budget: int | None) -> dict[str, Any]:
+    """The files of a split, as far as the budget goes."""
+    parts: list[dict[str, Any]] = []
+    total = 0
+    for record in records:
+        tokens = record[split]["tokens"]
+        if not tokens:
+            continue
+        ids, offsets = (file for file in record["files"] if file["file"].startswith(f"{split}/"))
+        room = tokens if budget is None else budget - total
+        counts = record[split] if tokens <= room else _cut(store, offsets["file"], tokens, room)
+        if counts["tokens"]:
+            parts.append({**ids, **counts, "offsets": offsets})
+            total += counts["tokens"]
+        if tokens > room:  # no document of a later part, which may be short enough
+            break
+    return {"tokens": total, "parts": parts}
+
+
+def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
+    """How many documents of a part, and tokens, there is room for."""
+    with store.reading(offsets) as path:
+        starts, lengths = read_offsets(path, tokens=tokens)
+    ends = starts + lengths
+    documents = int(np.searchsorted(ends, room, side="right"))
+    return {"documents": documents, "tokens": int(ends[documents - 1]) if documents else 0}
+
+
 def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
     """{split: ids of every chat}, rendered with the chat tokens."""
 
@@ -116,35 +150,6 @@ def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str
                         yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
 
     return {split: rendered(split) for split in ("train", "val")}
-
-
-def _within(store: Store, records: Sequence[Record], split: str, budget: int | None) -> dict[str, Any]:
-    """The files of a split, as far as the budget goes."""
-    parts: list[dict[str, Any]] = []
-    total = 0
-    for record in records:
-        counts = dict(record[split])
-        if not counts["tokens"]:
-            continue
-        ids, offsets = (file for file in record["files"] if file["file"].startswith(f"{split}/"))
-        if budget is not None and total + counts["tokens"] > budget:
-            counts = _cut(store, offsets["file"], counts["tokens"], budget - total)
-            if not counts["tokens"]:
-                break
-        parts.append({**ids, **counts, "offsets": offsets})
-        total += counts["tokens"]
-        if total == budget:
-            break
-    return {"tokens": total, "parts": parts}
-
-
-def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
-    """How many documents of a part, and tokens, there is room for."""
-    with store.reading(offsets) as path:
-        starts, lengths = read_offsets(path, tokens=tokens)
-    ends = starts + lengths
-    documents = int(np.searchsorted(ends, room, side="right"))
-    return {"documents": documents, "tokens": int(ends[documents - 1]) if documents else 0}
 
 
 def _rule(item: PartToEncode) -> Drawn:

@@ -45,6 +45,8 @@ def read_column(path: Path, name: str) -> list[Any]:
     """One short column (`split`, `group`, `id`) of all rows."""
     with _opened(path) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
+        if len(values) != file.metadata.num_rows:
+            raise pa.ArrowInvalid(f"its column {name} does not have all rows")
     return values
 
 

@@ -21,11 +21,13 @@ _TICK_EVERY_S = 0.2
 
 
 def _read_tasks(inbox: Connection, tasks: queue.Queue[Any]) -> None:
-    try:
-        while True:
+    while True:
+        try:
             tasks.put(inbox.recv())
-    except (EOFError, OSError):
-        os._exit(0)
+        except (EOFError, OSError):
+            os._exit(0)
+        except Exception as error:  # of unpickling: a function that this process cannot import
+            tasks.put(error)
 
 
 def work(inbox: Connection, outbox: Connection) -> None:
@@ -34,7 +36,11 @@ def work(inbox: Connection, outbox: Connection) -> None:
     threading.Thread(target=_read_tasks, args=(inbox, tasks), daemon=True).start()
 
     while True:
-        function, item = tasks.get()
+        task = tasks.get()
+        if isinstance(task, Exception):
+            outbox.send(("failed", _portable(task)))
+            continue
+        function, item = task
         unsent, last = 0, time.monotonic()
 
         def tick(size: int) -> None:

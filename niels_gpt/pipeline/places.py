@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,13 @@ class Place:
     def __str__(self) -> str:
         return self.store.root
 
-    def finish(self) -> None:
-        """In an output there is no second try: it is published whole."""
+    def finish(self, files: Collection[str]) -> None:
+        """In an output only these stay: it is published whole, so records serve nobody; and which parts were begun when
+        a budget turned out to be enough depends on the number of workers, on which no output may depend."""
         if self.at is None:
+            for file in self.store.files():
+                if file not in files:
+                    self.store.remove(file)
             self.store.remove("done")
 
 

@@ -6,6 +6,7 @@ that only loads text does not wait for torch.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -55,7 +56,11 @@ def _check_processes(nproc: int, B: int) -> None:
 
 def _check_stores(stores: dict[str, str | None]) -> None:
     """Private text must not come to lie where public text is read."""
-    places = {name: f"{place.rstrip('/')}/" for name, place in stores.items() if place}
+    places = {
+        name: f"{(place if '://' in place else os.path.realpath(place)).rstrip('/')}/"
+        for name, place in stores.items()
+        if place
+    }
     for name, place in places.items():
         for other, outer in places.items():
             if name != other and place.startswith(outer):

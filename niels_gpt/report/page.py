@@ -75,10 +75,10 @@ def _drawn(mix: Mapping[str, Mapping[str, float]]) -> str:
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
     rows = [
-        (name, split, f"{source[split]['tokens']:,}", shard["path"], shard["sha256"])
+        (name, split, f"{source[split]['tokens']:,}", f"{source.get('at') or name}/{part['file']}", part["sha256"])
         for name, source in mix["sources"].items()
         for split in ("train", "val")
-        for shard in source[split]["shards"]
+        for part in source[split]["parts"]
     ]
     rows += [
         (name, "chats", "", file["path"], file["sha256"])

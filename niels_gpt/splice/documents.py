@@ -32,6 +32,8 @@ class TokenStore:
         self._first = np.cumsum([0, *map(len, self._starts)])
 
     def document(self, row: int) -> np.ndarray:
+        if not 0 <= row < len(self.lengths):
+            raise IndexError(f"there is no document {row} among {len(self.lengths):,}")
         part = int(np.searchsorted(self._first, row, side="right")) - 1
         start = self._starts[part][row - self._first[part]]
         return self._tokens[part][start : start + self.lengths[row]]

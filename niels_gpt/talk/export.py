@@ -56,8 +56,8 @@ def model_card(
         "|---|---|---|---|---|",
     ]
     for name, source in mix["sources"].items():
-        hashes = " ".join(f"`{shard['sha256']}`" for shard in source["train"]["shards"])
-        count, tokens = len(source["train"]["shards"]), source["train"]["tokens"]
+        hashes = " ".join(f"`{part['sha256']}`" for part in source["train"]["parts"])
+        count, tokens = len(source["train"]["parts"]), source["train"]["tokens"]
         lines.append(f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} |")
     if talker.renderer == "chat_tokens":
         for name, source in chat_mix["sources"].items():
