@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from niels_gpt.cache import token_files
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import list_files
+from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.token_files import OffsetFile, TokenFile
 from niels_gpt.cache.windows import TokenStream
@@ -23,7 +22,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from tests.test_train import CONFIG, MODEL
-from tests.token_caches import TOK, pretrain
+from tests.token_caches import TOK, pretrain, write_parts
 
 
 def test_windows_are_shifted_and_within_the_vocabulary(tmp_path: Path) -> None:
@@ -143,19 +142,14 @@ def few_descriptors() -> Iterator[None]:
 
 
 def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_descriptors: None) -> None:
-    for split, count in (("train", 1000), ("val", 20)):
-        (tmp_path / split).mkdir()
-        for i in range(count):
-            np.full(MODEL.T + 9, i % 250, dtype="<u2").tofile(tmp_path / split / f"{i:04d}.bin")
-        np.save(tmp_path / split / "offsets.npy", np.arange(0, count * (MODEL.T + 9), 7))
-    (train_offsets,), (val_offsets,) = (list_files(tmp_path, f"{s}/*.npy", published=".") for s in ("train", "val"))
-    source = {
-        "val_name": "held out",
-        "train": {"shards": list_files(tmp_path, "train/*.bin", published="."), "offsets": train_offsets},
-        "val": {"shards": list_files(tmp_path, "val/*.bin", published="."), "offsets": val_offsets},
+    length = MODEL.T + 9
+    parts = {
+        split: [(np.full(length, i % 250), np.arange(0, length, 7)) for i in range(count)]
+        for split, count in (("train", 1000), ("val", 20))
     }
+    source = write_parts(tmp_path / "wiki", parts)
     write_json(tmp_path / "mix.json", {"vocab_size": MODEL.V, "sources": {"wiki": source}})
-    mix = open_mix(tmp_path / "mix.json", root=tmp_path, documents=True)
+    mix = open_mix(tmp_path / "mix.json", places=Places(tmp_path), documents=True)
     cfg = replace(CONFIG, total_steps=2, p_train={"wiki": 1.0}, B=600, eval_steps=1)
     task = PretrainTask(train=mix.train, val=mix.val, cfg=cfg, T=MODEL.T, device="cpu")
     assert len(set(task.batch(0).x[:, 0].tolist())) > 200

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.meta import list_files
+from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.files.atomic import write_json
@@ -30,6 +29,7 @@ from niels_gpt.train.task import Task
 from tests.conftest import ROOT
 from tests.test_step import CONFIG, CUT, DRY, STREAMS, TASK
 from tests.test_train import chat_task
+from tests.token_caches import write_parts
 
 
 def test_ranks_share_rows_without_overlap() -> None:
@@ -96,8 +96,8 @@ TWO_RANKS = """
 import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
-from niels_gpt.cache import integrity
-from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache import manifest
+from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -106,14 +106,14 @@ from niels_gpt.train.loop import train
 from tests.test_ranks import CONFIG, DRY, TASK, tasks, text_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-hashed, real = [], integrity.sha256_file
-integrity.sha256_file = lambda path: hashed.append(Path(path).name) or real(path)
+hashed, real = [], manifest.sha256_file
+manifest.sha256_file = lambda path: hashed.append(Path(path).name) or real(path)
 with joined_ranks("cpu") as ranks:
     if ranks.rank == 1 and "die" in sys.argv:
         raise ValueError("rank 1 has had enough")
-    open_mix(folder / "mix.json", root=folder, documents=True, ranks=ranks)
+    open_mix(folder / "mix.json", places=Places(folder), documents=True, ranks=ranks)
     try:
-        open_mix(folder / "damaged.json", root=folder, ranks=ranks)
+        open_mix(folder / "damaged.json", places=Places(folder), ranks=ranks)
     except ValueError as error:
         refused = str(error)
     set_seed(1)
@@ -145,19 +145,14 @@ def torchrun(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_mixes(folder: Path) -> None:
-    """mix.json of five token files and two of offsets, and damaged.json, two of whose files are not what it says."""
-    for split, count in (("train", 4), ("val", 1)):
-        (folder / split).mkdir()
-        for i in range(count):
-            np.full(40, i, dtype="<u2").tofile(folder / split / f"{split}_{i}.bin")
-        np.save(folder / split / f"{split}.npy", np.arange(0, 40 * count, 10))
-    source: dict[str, Any] = {"val_name": "v"}
-    for split in ("train", "val"):
-        (offsets,) = list_files(folder, f"{split}/*.npy", published=".")
-        source[split] = {"shards": list_files(folder, f"{split}/*.bin", published="."), "offsets": offsets}
+    """mix.json of five token files and their offsets, and damaged.json, two of whose files are not what it says."""
+    parts = {
+        split: [(np.full(40, i), np.arange(0, 40, 10)) for i in range(n)] for split, n in (("train", 4), ("val", 1))
+    }
+    source = write_parts(folder / "wiki", parts)
     write_json(folder / "mix.json", {"vocab_size": 260, "sources": {"wiki": source}})
     for i in (1, 2):
-        source["train"]["shards"][i]["sha256"] = "0"
+        source["train"]["parts"][i]["sha256"] = "0"
     write_json(folder / "damaged.json", {"vocab_size": 260, "sources": {"wiki": source}})
 
 
@@ -205,11 +200,12 @@ def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
     folder, (first, second) = two_ranks
     shards = [f"train_{i}.bin" for i in range(4)] + ["val_0.bin"]
     hashed = [*first["hashed"], *second["hashed"]]
-    assert sorted(hashed) == sorted([*shards, "train.npy", "val.npy", *shards])  # two mixes; of the second, no offsets
+    offsets = [name.replace(".bin", ".idx.npy") for name in shards]
+    assert sorted(hashed) == sorted([*shards, *offsets, *shards])  # two mixes; of the second, no offsets
     assert abs(len(first["hashed"]) - len(second["hashed"])) <= 2
     assert first["refused"] == second["refused"]
     with pytest.raises(ValueError, match="differs from what the mix was made of") as refused:
-        open_mix(folder / "damaged.json", root=folder)
+        open_mix(folder / "damaged.json", places=Places(folder))
     for sentence in (first["refused"], str(refused.value)):
         assert [name for name in shards if f"{name} (changed)" in sentence] == ["train_1.bin", "train_2.bin"]
 

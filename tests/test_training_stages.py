@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache import integrity
+from niels_gpt.cache import manifest
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
@@ -388,14 +388,14 @@ class Deaf(Ranks):
         return [value, value]
 
 
-@pytest.mark.parametrize(("stage", "files"), [(train, "mix"), (sft, "mix chat_mix"), (splice, "tokens/wiki/meta")])
+@pytest.mark.parametrize(("stage", "files"), [(train, "mix"), (sft, "mix chat_mix"), (splice, "manifests/wiki")])
 def test_ranks_of_a_stage_share_the_files_that_are_hashed(
     stage: ModuleType, files: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to where they would train together."""
     hashed: list[str] = []
-    real = integrity.sha256_file
-    monkeypatch.setattr(integrity, "sha256_file", lambda path: hashed.append(str(path)) or real(path))
+    real = manifest.sha256_file
+    monkeypatch.setattr(manifest, "sha256_file", lambda path: hashed.append(str(path)) or real(path))
     monkeypatch.setattr(splice, "choose", lambda store, settings: ([0], "it is the first"))
     monkeypatch.setattr(splice, "describe_plan", lambda summary, names: sys.exit(0))
     for module in (train, sft):

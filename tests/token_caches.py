@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,27 @@ def documents_of(folder: Path, part: Mapping[str, Any]) -> list[str]:
     ends = np.append(offsets[1:], len(ids))
     assert all(ids[end - 1] == EOT for end in ends)
     return [TOK.decode(ids[a:b]) for a, b in zip(offsets, ends, strict=True)]
+
+
+def write_parts(
+    folder: Path, parts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], *, val_name: str = "v"
+) -> dict[str, Any]:
+    """Token files of (ids, offsets), part by part, and what a mix says of them."""
+    source: dict[str, Any] = {"val_name": val_name}
+    for split, pairs in parts.items():
+        (folder / split).mkdir(parents=True)
+        source[split] = {"tokens": sum(len(ids) for ids, _ in pairs), "parts": []}
+        for i, (ids, offsets) in enumerate(pairs):
+            names = f"{split}/{split}_{i}.bin", f"{split}/{split}_{i}.idx.npy"
+            ids.astype("<u2").tofile(folder / names[0])
+            np.save(folder / names[1], offsets)
+            tokens, listed = (
+                {"file": name, "bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)}
+                for name in names
+            )
+            counts = {"tokens": len(ids), "documents": len(offsets)}
+            source[split]["parts"].append({**tokens, **counts, "offsets": listed})
+    return source
 
 
 def chats(folder: Path, split: str) -> list[list[int]]:

@@ -4,6 +4,7 @@ from bench.mutants.fault import Fault
 
 _CHECKPOINT, _ATOMIC, _STATE = "niels_gpt/checkpoint.py", "niels_gpt/files/atomic.py", "niels_gpt/train/state.py"
 _INTEGRITY, _MANIFEST = "niels_gpt/cache/integrity.py", "niels_gpt/cache/manifest.py"
+_SPLITS = "niels_gpt/data/splits.py"
 _CHECKSUMS = "niels_gpt/files/checksums.py"
 _FLIPPED = "tests/test_checkpoint.py::test_a_flipped_bit_anywhere_in_a_checkpoint_is_refused_by_name"
 _PLAIN = "tests/test_checkpoint.py::test_a_plain_dict_of_torch_loads_and_its_values_are_never_others"
@@ -172,21 +173,21 @@ FAULTS = (
     Fault("a missing file passes", _CHECKSUMS, 'bad[file["path"]] = "missing"', "pass", _ROWS),
     Fault(
         "a changed folder passes",
-        _INTEGRITY,
+        _SPLITS,
         "    if bad:\n        raise Damaged(folder",
         "    if False:\n        raise Damaged(folder",
         _ROWS,
     ),
     Fault(
         "documents other than those split",
-        _INTEGRITY,
+        _SPLITS,
         'if facts.get("texts_sha256") != texts.digest:',
         "if False:",
         "tests/test_integrity.py::test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed",
     ),
     Fault(
         "val rows are the train rows",
-        _INTEGRITY,
+        _SPLITS,
         'np.load(folder / f"{split}.npy")',
         'np.load(folder / "train.npy")',
         "tests/test_integrity.py::test_train_and_val_are_read_each_from_its_file",

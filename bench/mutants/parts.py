@@ -35,9 +35,7 @@ FAULTS = (
     Fault("another hash", _SPLIT, "digest_size=8", "digest_size=9", _ROW),
     Fault("val and train confused", _SPLIT, "np.flatnonzero(~held_out)", "np.flatnonzero(held_out)", _ROW),
     Fault("trees torn", _TOKENS, "group or own for", "own for", _TREES),
-    Fault(
-        "rows of the first part for all", "niels_gpt/cache/integrity.py", "] - first for name", "] for name", _STAGES
-    ),
+    Fault("rows of the first part for all", "niels_gpt/data/splits.py", "] - first for name", "] for name", _STAGES),
     Fault(
         "the tokenizer sees what is held out",
         "niels_gpt/cache/corpus.py",

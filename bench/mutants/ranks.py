@@ -166,9 +166,9 @@ FAULTS = (
     ),
     Fault(
         "ranks keep what they found",
-        "niels_gpt/cache/integrity.py",
-        "for found in ranks.exchange(dict(bad)) for",
-        "for found in [bad] for",
+        "niels_gpt/cache/manifest.py",
+        "found = ranks.exchange({file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))})",
+        "found = [{file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))}]",
         _HASHED,
     ),
     Fault(
@@ -178,15 +178,8 @@ FAULTS = (
         "own = files",
         _HASHED,
     ),
-    Fault(
-        "every rank hashes what is spliced",
-        "niels_gpt/cache/integrity.py",
-        "here[ranks.rank :: ranks.size]",
-        "here",
-        _STAGES,
-    ),
     Fault("a mix is opened alone", "niels_gpt/pipeline/pretraining.py", ", ranks=ranks)", ")", _STAGES),
     Fault("fine-tuning opens the mix alone", "stages/sft.py", "document_mask, ranks=ranks)", "document_mask)", _STAGES),
-    Fault("fine-tuning opens its chats alone", "stages/sft.py", "root=root, ranks=ranks)", "root=root)", _STAGES),
+    Fault("fine-tuning opens its chats alone", "stages/sft.py", "root=Path(), ranks=ranks)", "root=Path())", _STAGES),
     Fault("documents to splice opened alone", "stages/splice.py", ", ranks=execution.ranks)", ")", _STAGES),
 )
