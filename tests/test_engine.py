@@ -210,6 +210,18 @@ def test_no_more_is_made_than_is_enough(tmp_path: Path) -> None:
     assert sum(item.tries() for item in items) == 2
 
 
+def test_however_many_parts_there_are_each_is_asked_about_twice(tmp_path: Path) -> None:
+    """When it is done, and at the end: asked about all for each, a thousand parts took minutes."""
+    items, asked = pieces(tmp_path, 60), []
+    store = Store(str(tmp_path / "store"))
+    for done in (0, 60):
+        asked.clear()
+        make_parts(
+            LocalEngine(1), part_work.write_file, items, store=store, enough=lambda records: bool(asked.append(1))
+        )
+        assert len(asked) <= 2 * len(items), done
+
+
 def test_what_dead_writers_left_goes_and_what_live_ones_write_stays(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -41,20 +41,24 @@ def make_parts(
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    def first_records() -> list[Record]:
-        found: list[Record] = []
-        for item in items:
-            if item.name not in known or enough(found):
-                break
-            found.append(known[item.name])
-        return found
+    first: list[Record] = []  # as far as every item has one: what may be enough. It is only added to, being long
+
+    def are_enough() -> bool:
+        for item in items[len(first) :]:
+            if item.name not in known:
+                return False
+            first.append(known[item.name])
+            if enough(first):
+                return True
+        return False
 
     def missing() -> Iterator[I]:
         for item in items:
-            if enough(first_records()):
+            if item.name in known:
+                continue
+            if are_enough():
                 return
-            if item.name not in known:
-                yield item
+            yield item
 
     if len(items) > 1 or known:
         say(f"{len(items) - len(known):,} of {len(items):,} parts to do")
