@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ def _started(address: str | None, workers: int) -> Any:
         raise ValueError("runtime.engine is ray, which is not installed: pip install 'niels_gpt[ray]'") from error
     import niels_gpt
 
+    if address is not None:
+        _check_reachable(address)
     options: dict[str, Any] = {"address": address or "local"}
     if address is None and workers:
         options["num_cpus"] = workers
@@ -54,8 +57,22 @@ def _started(address: str | None, workers: int) -> Any:
             include_dashboard=False,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ValueError(f"no Ray cluster at {address}: {error}; start one, or set runtime.engine to local") from error
+        raise ValueError(
+            f"the Ray cluster at {address} does not take us ({error}): have RAY_AUTH_MODE and the token of its hosts here, "
+            "and the same version of Ray"
+        ) from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no Ray cluster at {address} ({error}): start one and give the head's host:port, or set runtime.engine to local"
+        ) from error
 
 
 def _call(function: Function[I, R], item: I) -> R:

@@ -1,0 +1,98 @@
+"""Parts on a Ray cluster: the same bytes as in this process, on two nodes, and when a worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.cache.token_parts import encode_part, encode_parts
+from niels_gpt.data.documents import write_documents
+from niels_gpt.data.parts import Part, Texts
+from niels_gpt.data.split import Drawn
+from niels_gpt.data.splits import Splits
+from niels_gpt.data.types import Document
+from niels_gpt.engine.engine import Engine, Worker
+from niels_gpt.engine.local import LocalEngine
+from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.store import Store
+from niels_gpt.tokenizer.folder import write_tokenizer
+from tests.ray_cluster import run_in_cluster, why_not
+
+PARTS = 8
+
+
+def corpus(folder: Path) -> Texts:
+    """Written the same every time."""
+    dice, parts = np.random.default_rng(1), []
+    for number in range(PARTS):
+        path = folder / f"part-{number:05d}.parquet"
+        texts = ["".join(map(chr, dice.integers(97, 123, size))) for size in dice.integers(20, 400, 30)]
+        count = write_documents(path, [Document(id=f"{number}/{i}", text=text) for i, text in enumerate(texts)])
+        parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
+    write_tokenizer(folder / "tokenizer", model=None)
+    return Texts(Store(str(folder)), tuple(parts), {}, "")
+
+
+def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
+    """The manifest, and the sha256 of every file."""
+    splits = Splits(rows=None, rule=Drawn(val_frac=0.2, seed=1), facts={})
+    options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
+    tokenizer = Path(texts.store.root, "tokenizer")
+    counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)
+    files = {path.relative_to(out).as_posix(): sha256_file(path) for path in sorted(out.rglob("*")) if path.is_file()}
+    return {"manifest": counted, "files": files}
+
+
+def killed_once(item: Any, worker: Worker) -> Any:
+    """What a kill -9 of the worker does to the task at hand, the first time that this part comes."""
+    marker = Path(item.tokens.root).with_suffix(".killed")
+    if item.name == "part-00003" and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return encode_part(item, worker)
+
+
+def on_the_cluster(folder: Path) -> None:
+    """In the cluster's namespace."""
+    from niels_gpt.cache import token_parts
+    from niels_gpt.engine.cluster import RayEngine
+
+    engine, texts = RayEngine(os.environ["RAY_ADDRESS"]), corpus(folder)
+    found = {"plain": encoded(engine, texts, folder / "plain")}
+    token_parts.encode_part = killed_once
+    found["killed"] = encoded(engine, texts, folder / "killed")
+    assert (folder / "killed.killed").exists()
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    alone = encoded(LocalEngine(1), corpus(tmp_path / "here"), tmp_path / "alone")
+    script = (
+        f"from pathlib import Path; from tests.test_ray import *; on_the_cluster(Path({str(tmp_path / 'there')!r}))"
+    )
+    done = run_in_cluster(2, sys.executable, "-c", script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "there/found.json").read_text())
+    assert found["plain"] == alone
+    assert found["killed"] == alone
+    assert len(alone["files"]) == PARTS * 5  # two files a split, and a record
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    pytest.importorskip("ray", reason="ray is not installed: no cluster was looked for")
+    from niels_gpt.engine.cluster import RayEngine
+
+    for address in ("127.0.0.1:1", "nowhere"):
+        with pytest.raises(ValueError, match=rf"no Ray cluster at {address} .*set runtime\.engine to local"):
+            list(RayEngine(address).map(encode_part, [], tick=bool))
