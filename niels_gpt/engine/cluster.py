@@ -58,8 +58,8 @@ def _started(address: str | None, workers: int) -> Any:
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"the Ray cluster at {address} does not take us ({error}): have RAY_AUTH_MODE and the token of its hosts here, "
-            "and the same version of Ray"
+            f"the Ray cluster at {address} does not take us ({error}): have the RAY_AUTH_MODE and the token of its "
+            "hosts here, and the same version of Ray"
         ) from error
     return ray
 
@@ -71,7 +71,8 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"no Ray cluster at {address} ({error}): start one and give the head's host:port, or set runtime.engine to local"
+            f"no Ray cluster at {address} ({error}): start one and give the head's host:port, or set runtime.engine "
+            "to local"
         ) from error
 
 
