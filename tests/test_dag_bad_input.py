@@ -145,7 +145,7 @@ def test_a_truncated_or_foreign_model_is_refused(built_repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("command", "out", "named"),
     [
-        ("load@wiki", "cache/raw/wiki", "cache/raw/wiki: "),
+        ("load@wiki", "cache/raw/wiki", "cache/raw/wiki/part-00000.parquet: "),
         ("train", "models/pretrain", "state.pt could not be written (is the disk full?)"),
     ],
 )
