@@ -83,7 +83,7 @@ def test_the_key_set_is_frozen() -> None:
             for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]
         ),
         *(f"runtime.{key}" for key in ["device", "hub_patience_s", "threads", "log_every", "checkpoint_every"]),
-        *(f"runtime.{key}" for key in ["nproc", "compile", "micro_batch_tokens", "deterministic"]),
+        *(f"runtime.{key}" for key in ["nproc", "shard_model", "compile", "micro_batch_tokens", "deterministic"]),
     }
     assert leaves(raw) == expected
 

@@ -126,7 +126,8 @@ class Runtime(Section):
     device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
     threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
-    nproc: Annotated[Count, "processes that train together; several GPUs need as many"]
+    nproc: Annotated[Count, "processes that train together, on each host; several GPUs need as many"]
+    shard_model: Annotated[bool, "true: weights and optimizer state are shared out among the processes (FSDP2)"]
     compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
     micro_batch_tokens: Annotated[
         Budget, "gradient accumulation: most tokens through the model at once; null: the whole batch"
