@@ -55,7 +55,7 @@ def read_checked(path: Path, *, ranks: Ranks = ALONE) -> dict[str, Any]:
     facts, folder = read_meta(path), path.parent
     with described_by(path):
         here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
-        bad = pooled(changed_files(here[ranks.rank :: ranks.size], root=Path()), ranks=ranks)
+        bad = pooled(changed_files(ranks.files(here), root=Path()), ranks=ranks)
     if bad:
         raise Damaged(folder, f"is not what was written: {name_all(bad)}")
     return facts

@@ -72,7 +72,7 @@ def _open_mix(mix: Mapping[str, Any], *, root: Path, documents: bool, ranks: Ran
 def check_files(files: Sequence[Mapping[str, Any]], *, vocab_size: int, root: Path, ranks: Ranks = ALONE) -> None:
     """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not.
     Of several ranks each reads its share of the files."""
-    own = files[ranks.rank :: ranks.size]
+    own = ranks.files(files)
     bad = changed_files(own, root=root)
     for path in (file["path"] for file in own if file["path"].endswith(".bin") and file["path"] not in bad):
         if int(open_tokens(root / path).max()) >= vocab_size:

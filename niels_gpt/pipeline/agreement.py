@@ -4,7 +4,6 @@ put together from the rows of all, and nobody would see that some of them came f
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ import torch
 
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.files.damage import Damaged
+from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, digest
-from niels_gpt.train.ranks import Ranks
 
 # Of what may differ between runs, that which decides when ranks wait for each other: else they wait for ever.
 _IN_STEP = ("shard_model", "micro_batch_tokens", "log_every", "checkpoint_every")
@@ -38,8 +37,8 @@ def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
     once a host."""
     if ranks.size == 1:
         return
-    first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-    first, *others = ranks.gather(_facts(stage, device=device, files=first_here))
+    first_here = ranks.local_rank == 0
+    first, *others = ranks.exchange(_facts(stage, ranks, device=device))
     if sentence := disagreement(first, others):
         if not first_here:
             sys.exit(1)
@@ -62,14 +61,14 @@ def disagreement(first: Facts, others: Sequence[Facts]) -> str:
     )
 
 
-def _facts(stage: Stage, *, device: str, files: bool) -> Facts:
+def _facts(stage: Stage, ranks: Ranks, *, device: str) -> Facts:
     values = {f"runtime.{name}": getattr(stage.params.runtime, name) for name in _IN_STEP}
     # Another torch rounds otherwise, and may talk otherwise to its peers. What comes behind the + is how it was built.
     values |= {"torch": torch.__version__.partition("+")[0], "device": device.partition(":")[0]}
     values |= dict(_leaves(stage.inputs.params))
-    hashes = dict(_hashes(list(stage.inputs.deps))) if files else None
+    hashes = dict(_hashes(list(stage.inputs.deps))) if ranks.local_rank == 0 else None
     shown = {key: json.dumps(value) for key, value in values.items()}
-    return Facts(int(os.environ.get("GROUP_RANK", "0")), shown, hashes)
+    return Facts(ranks.host, shown, hashes)
 
 
 def _leaves(tree: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
