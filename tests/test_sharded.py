@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,10 +88,15 @@ def in_three_ranks(folder: Path, ranks: Ranks) -> None:
             write(folder / name, model, run)
 
 
-def torchrun(nproc: int, function: str, folder: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two ranks: one of data parallelism, one shared out, and one that was stopped half way, which three ranks end.
+    These also end a run that one process began. All in one process that forks: torch is imported once."""
+    folder = tmp_path_factory.mktemp("runs")
+    with own_signals():
+        trained(folder / "whole", Ranks(), sharded=False, stopped=True)
     done = subprocess.run(
-        [*launch, "-m", "tests.test_sharded", function, str(folder)],
+        [sys.executable, "-m", "tests.test_sharded", str(folder)],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -97,19 +105,6 @@ def torchrun(nproc: int, function: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two ranks: one of data parallelism, one shared out, and one that was stopped half way, which three ranks end.
-    These also end a run that one process began."""
-    folder = tmp_path_factory.mktemp("runs")
-    torchrun(2, "in_two_ranks", folder)
-    for copy in ("half1", "half3"):
-        shutil.copytree(folder / "half", folder / copy)
-    with own_signals():
-        trained(folder / "whole", Ranks(), sharded=False, stopped=True)
-    torchrun(3, "in_three_ranks", folder)
     return folder
 
 
@@ -207,8 +202,42 @@ def test_muon_is_refused(runs: Path) -> None:
         build_step(GPT(TINY), replace(CFG, optimizer="muon"), execution, state=None)
 
 
-if __name__ == "__main__":
+def fork_ranks(size: int, work: Callable[[Path, Ranks], None], folder: Path) -> None:
+    """As torchrun does it, and without its imports."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    pids = []
+    for rank in range(size):
+        pid = os.fork()
+        if pid:
+            pids.append(pid)
+            continue
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+        os.environ |= dict(zip(names, (*[str(rank)] * 2, *[str(size)] * 2, "0", "127.0.0.1", port), strict=True))
+        try:
+            with joined_ranks("cpu") as ranks:
+                work(folder, ranks)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    if any(codes):
+        sys.exit(f"one of {size} ranks failed")
+
+
+def main(folder: Path) -> None:
     torch.set_num_threads(1)
     training_run.matmul_flops = lambda *_: 1.0  # measured for the log alone
-    with joined_ranks("cpu") as own:
-        globals()[sys.argv[1]](Path(sys.argv[2]), own)
+    fork_ranks(2, in_two_ranks, folder)
+    for copy in ("half1", "half3"):
+        shutil.copytree(folder / "half", folder / copy)
+    fork_ranks(3, in_three_ranks, folder)
+
+
+if __name__ == "__main__":
+    import torch._dynamo  # all that ranks import, before there are ranks
+
+    from niels_gpt.train import sharded_step  # noqa: F401
+
+    main(Path(sys.argv[1]))
