@@ -30,6 +30,7 @@ STAGES = ("train", "sft", "splice")
 # hours of text to load before.
 _JOIN_WITHIN_S = 1800
 _END_WITHIN_S = 10  # for ranks that can still save; then they are killed
+_AGAIN = "run again on all hosts: it goes on from the last checkpoint"
 _LAUNCHER = "NIELS_GPT_LAUNCHER"  # a file, locked as long as the launcher lives
 
 
@@ -135,12 +136,10 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
                 launched.terminate()
                 launched.wait()
                 sys.exit(130)
+    if code and rendezvous is None:
+        raise RuntimeError(f"one of {runtime.nproc} processes failed; what it said stands above")
     if code:
-        among = "" if rendezvous is None else " here, or on another host"
-        raise RuntimeError(
-            f"one of {runtime.nproc} processes{among} failed; what it said stands above"
-            + ("" if rendezvous is None else " or there; run again on all hosts: it goes on from the last checkpoint")
-        )
+        raise RuntimeError(f"a process here or on another host failed; what it said stands above, or there; {_AGAIN}")
 
 
 def _wait(launched: subprocess.Popen[bytes], heartbeat: Heartbeat) -> int:
@@ -158,7 +157,7 @@ def _wait(launched: subprocess.Popen[bytes], heartbeat: Heartbeat) -> int:
                 with suppress(subprocess.TimeoutExpired):
                     launched.wait(timeout=_END_WITHIN_S)
                 launched.kill()
-                raise RuntimeError(f"{missing}; run again on all hosts: it goes on from the last checkpoint")
+                raise RuntimeError(f"{missing}; {_AGAIN}")
 
 
 @contextmanager
