@@ -53,6 +53,11 @@ def _check_processes(nproc: int, B: int) -> None:
         raise ValueError(f"{nproc} processes share B={B} rows a step: lower it, or raise B")
 
 
+def _check_sharding(shard_model: bool, optimizer: str) -> None:
+    if shard_model and optimizer == "muon":
+        raise ValueError("it is true, but muon needs whole matrices: set it to false, or the optimizer to adamw")
+
+
 RULES = (
     Rule("model.H", ("model.C", "model.H"), lambda C, H: ModelConfig(C=C, H=H)),
     Rule(
@@ -70,6 +75,10 @@ RULES = (
     Rule("memorize.chunk_size", ("memorize.chunk_size", "model.T"), _check_window),
     *(
         Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
+        for section in ("train", "sft", "splice.train")
+    ),
+    *(
+        Rule("runtime.shard_model", ("runtime.shard_model", f"{section}.optimizer"), _check_sharding)
         for section in ("train", "sft", "splice.train")
     ),
 )
