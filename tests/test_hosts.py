@@ -14,16 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from torch.distributed import TCPStore
 
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.pipeline import hosts
+from niels_gpt.pipeline import heartbeat, hosts
 from niels_gpt.pipeline.agreement import Facts, disagreement
+from niels_gpt.pipeline.heartbeat import Heartbeat
 from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.training import join_training, trained_by_ranks
 from niels_gpt.report.history import History
 from tests.conftest import Repo
 from tests.in_process import tiny_params
+from tests.watchdog import watchdog
 
 FOUND = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
@@ -94,6 +97,37 @@ def test_who_has_other_inputs_is_named_with_them() -> None:
         'host 1 has other torch ("2.12.0" instead of nothing); '
         "host 2 has other p_val, train.B (4 instead of 8), cache/mix.json, new.py, x.py: give every host"
     )
+
+
+def test_a_host_that_fails_or_falls_silent_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "_SILENT_S", 0.5)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def missed(by: Heartbeat) -> str:
+        while not (said := by.missing()):
+            time.sleep(0.02)
+        return said
+
+    with watchdog(), Heartbeat("127.0.0.1", store.port, host=0, hosts=4) as first:
+        with Heartbeat("127.0.0.1", store.port, host=1, hosts=4):
+            store.wait(["niels_gpt/host/1"])
+        assert first.missing() == ""  # it has left, and said so
+        store.set("niels_gpt/host/2", "5")  # and nothing after that
+        assert missed(first) == "host 2 has not been heard of for 0 seconds"
+        store.set("niels_gpt/host/2", "done")
+        while first.missing():
+            time.sleep(0.02)
+        with pytest.raises(KeyError), Heartbeat("127.0.0.1", store.port, host=3, hosts=4):
+            raise KeyError
+        assert missed(first) == "host 3 has failed; what it said stands there"
+        other = Heartbeat("127.0.0.1", store.port, host=1, hosts=2)
+        with other:
+            store.wait(["niels_gpt/host/0"])
+            while not other._round:
+                time.sleep(0.02)
+            del store
+            assert missed(other) == "host 0 has not answered for 0 seconds"
 
 
 def test_every_host_checks_all_its_files() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ def join_training(name: str) -> None:
         raise ValueError("NNODES is not set: `niels-gpt join` is for the hosts that help another; see docs/scale.md")
     if rendezvous.host == 0:
         raise ValueError("NODE_RANK is 0: this is host 0, where `dvc repro` runs; the others join")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: ranks stop and save together
     run_ranks(name, read_params()[0].runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
 
 
