@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ from niels_gpt.pipeline import heartbeat, hosts
 from niels_gpt.pipeline.agreement import Facts, disagreement
 from niels_gpt.pipeline.heartbeat import Heartbeat
 from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
-from niels_gpt.pipeline.stage import Inputs, Stage
-from niels_gpt.pipeline.training import join_training, trained_by_ranks
+from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
+from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
 from niels_gpt.report.history import History
-from tests.conftest import Repo
+from tests.conftest import ROOT, Repo
+from tests.forked_ranks import fork_ranks
 from tests.in_process import tiny_params
 from tests.watchdog import watchdog
 
@@ -195,13 +197,25 @@ def pair(built_template: Repo, tmp_path_factory: pytest.TempPathFactory) -> Host
 
 @pytest.mark.dag
 def test_other_parameters_on_a_host_are_refused_by_name(pair: Hosts) -> None:
-    before = (pair.second.path / "params.yaml").read_text()
+    """By both hosts, and before anything is opened: up to there, ranks without torchrun are as good."""
+    params, mix = (pair.second.path / name for name in ("params.yaml", "cache/mix.json"))
+    before = [path.read_bytes() for path in (params, mix)]
     pair.second.set(train__base_lr=0.5)
-    for code, said in pair.run():
-        assert code == 1
-        assert "ERROR: train: host 1 has other train.base_lr (0.5 instead of 0.004): give every host" in said
-    (pair.second.path / "params.yaml").write_text(before)
-    assert not (pair.first.path / "models/pretrain").exists()
+    mix.write_bytes(before[1] + b" ")
+    paths = [str(repo.path) for repo in (pair.first, pair.second)]
+    done = pair.first.run("python", "-m", "tests.test_hosts", *paths, check=False, env={"PYTHONPATH": str(ROOT)} | GLOO)
+    params.write_bytes(before[0])
+    mix.write_bytes(before[1])
+    refused = "ValueError: host 1 has other train.base_lr (0.5 instead of 0.004), cache/mix.json: give every host"
+    assert done.stderr.count(refused) == 2, done.stderr
+    assert done.stdout == "[1, 1]\n"
+
+
+def agree(rank: int) -> None:
+    os.chdir(sys.argv[1 + rank])
+    parameters, inputs = read_inputs("train", "")
+    with execution_of(Stage(name="train", key="", params=parameters, inputs=inputs)):
+        pass
 
 
 @pytest.mark.dag
@@ -237,8 +251,12 @@ def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_process
 
     forget(pair.second)
     pair.second.set(runtime__nproc=2)
-    assert pair.second.stage("train").returncode == 0
+    assert "in each of 2 processes" in pair.second.stage("train").stdout
     assert written(pair.second) == by_hosts
     history = "models/pretrain/history.json"
     alone, together = (History.read(repo.path / history) for repo in (built_template, pair.first))
     np.testing.assert_allclose(together.losses[:10], alone.losses[:10], rtol=1e-5)
+
+
+if __name__ == "__main__":
+    print(fork_ranks(2, agree, hosts=2))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,12 +30,13 @@ from niels_gpt.train.state import RunState
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import ALL, Batch
 from tests.conftest import ROOT
+from tests.forked_ranks import fork_ranks
 from tests.test_step import CONFIG, DRY, TASK
 
 # Seven rows: of two and of three ranks one has a row more, and with it a micro-batch more, were they not counted alike.
-CFG: TrainConfig = replace(CONFIG, B=7, total_steps=8, eval_every=4, eval_steps=1)
+CFG: TrainConfig = replace(CONFIG, B=7, total_steps=6, eval_every=3, eval_steps=1)
 TINY = replace(DRY, C=16, H=2, d_ff=32)
-HALF = 5
+HALF = 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def trained(folder: Path, ranks: Ranks, *, sharded: bool, stopped: bool = False)
     kind = StoppedTask if stopped else PretrainTask
     task = kind(train=TASK.train, val=TASK.val, cfg=CFG, T=TASK.T, device="cpu")
     execution = Execution(ranks=ranks, shard_model=sharded, micro_batch_tokens=2 * TASK.T, say=lambda text: None)
-    hooks = Hooks(checkpoint_every=3)
+    hooks = Hooks(checkpoint_every=2)
     return model, run_training(model, task, CFG, execution=execution, hooks=hooks, folder=folder / "run", title="t")
 
 
@@ -164,7 +162,7 @@ def test_a_finished_run_is_read_to_the_bit(runs: Path) -> None:
 
 
 def test_one_state_is_kept_and_it_has_a_part_of_every_rank(runs: Path) -> None:
-    for name, step, size in (("half", HALF, 2), ("fsdp", 8, 2), ("half3", 8, 3)):
+    for name, step, size in (("half", HALF, 2), ("fsdp", 6, 2), ("half3", 6, 3)):
         (state,) = (runs / name / "run/sharded").iterdir()
         assert state.name == f"step-{step}"
         assert {path.name for path in state.iterdir()} == {
@@ -176,8 +174,8 @@ def test_a_save_that_was_cut_short_is_not_gone_on_from(runs: Path, tmp_path: Pat
     folder = tmp_path / "run"
     shutil.copytree(runs / "half", folder)
     states = folder / "run/sharded"
-    shutil.copytree(states / f"step-{HALF}", states / "step-7")
-    (states / "step-7/.metadata").unlink()
+    shutil.copytree(states / f"step-{HALF}", states / "step-5")
+    (states / "step-5/.metadata").unlink()
     with own_signals():
         model, run = trained(folder, Ranks(), sharded=False)
     write(runs / "cut", model, run)
@@ -191,7 +189,7 @@ def test_a_damaged_part_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:1000])
     with (
         own_signals(),
-        pytest.raises(ValueError, match=r"step-5 is damaged.*to start this training anew, delete .*run"),
+        pytest.raises(ValueError, match=r"step-4 is damaged.*to start this training anew, delete .*run"),
     ):
         trained(folder, Ranks(), sharded=True)
 
@@ -202,37 +200,22 @@ def test_muon_is_refused(runs: Path) -> None:
         build_step(GPT(TINY), replace(CFG, optimizer="muon"), execution, state=None)
 
 
-def fork_ranks(size: int, work: Callable[[Path, Ranks], None], folder: Path) -> None:
-    """As torchrun does it, and without its imports."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    pids = []
-    for rank in range(size):
-        pid = os.fork()
-        if pid:
-            pids.append(pid)
-            continue
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-        os.environ |= dict(zip(names, (*[str(rank)] * 2, *[str(size)] * 2, "0", "127.0.0.1", port), strict=True))
-        try:
-            with joined_ranks("cpu") as ranks:
-                work(folder, ranks)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    if any(codes):
+def run_ranks(size: int, work: Callable[[Path, Ranks], None], folder: Path) -> None:
+    def joined(rank: int) -> None:
+        with joined_ranks("cpu") as ranks:
+            work(folder, ranks)
+
+    if any(fork_ranks(size, joined)):
         sys.exit(f"one of {size} ranks failed")
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     training_run.matmul_flops = lambda *_: 1.0  # measured for the log alone
-    fork_ranks(2, in_two_ranks, folder)
+    run_ranks(2, in_two_ranks, folder)
     for copy in ("half1", "half3"):
         shutil.copytree(folder / "half", folder / copy)
-    fork_ranks(3, in_three_ranks, folder)
+    run_ranks(3, in_three_ranks, folder)
 
 
 if __name__ == "__main__":

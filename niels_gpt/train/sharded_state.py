@@ -92,8 +92,8 @@ def check_shared_disk(folder: RunFolder, ranks: Ranks) -> None:
     blind = sorted({host for host, sees in ranks.exchange((ranks.host, seen)) if not sees})
     if blind:
         raise ValueError(
-            f"runtime.shard_model: host {', '.join(map(str, blind))} does not see host 0's {folder.path}: put its parent "
-            "on a disk that all hosts share (a link will do), or set shard_model to false"
+            f"runtime.shard_model: host {', '.join(map(str, blind))} does not see host 0's {folder.path}: put its "
+            "parent on a disk that all hosts share (a link will do), or set shard_model to false"
         )
 
 
