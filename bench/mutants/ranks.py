@@ -174,14 +174,14 @@ FAULTS = (
     Fault(
         "every rank hashes every file",
         "niels_gpt/cache/manifest.py",
-        "own = files[ranks.rank :: ranks.size]",
+        "own = ranks.files(files)",
         "own = files",
         _HASHED,
     ),
     Fault(
         "every rank hashes what is spliced",
         "niels_gpt/cache/integrity.py",
-        "here[ranks.rank :: ranks.size]",
+        "ranks.files(here)",
         "here",
         _STAGES,
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -23,12 +24,18 @@ class Heartbeat:
     """As a context: tells the others that this host is alive, and listens to them."""
 
     def __init__(self, address: str, port: int, *, host: int, hosts: int) -> None:
+        self._at_work: Callable[[], bool] = lambda: True
         self._address, self._port, self._host = address, port, host
         self._heard = {other: ("", 0.0) for other in range(hosts) if other != host}  # what was said last, and when
         self._round = 0.0  # when the store answered last; 0: it has not yet
         self._last_word = ""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def as_long_as(self, at_work: Callable[[], bool]) -> Heartbeat:
+        """Whether this host's ranks run; afterwards there is nothing to be said but how it ended."""
+        self._at_work = at_work
+        return self
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
@@ -65,14 +72,18 @@ class Heartbeat:
             )
             beats = 0
             while not self._leaving.is_set():
-                beats += 1
-                store.set(_key(self._host), str(beats))
-                for other, (last, _) in self._heard.items():
-                    if store.check([_key(other)]) and (word := store.get(_key(other)).decode()) != last:
-                        self._heard[other] = (word, time.monotonic())
-                self._round = time.monotonic()
+                if self._at_work():  # else the store may be gone, and torch would complain of it, with a stack
+                    beats += 1
+                    self._exchange(store, str(beats))
                 self._leaving.wait(_EVERY_S)
             store.set(_key(self._host), self._last_word)
+
+    def _exchange(self, store: TCPStore, word: str) -> None:
+        store.set(_key(self._host), word)
+        for other, (last, _) in self._heard.items():
+            if store.check([_key(other)]) and (word := store.get(_key(other)).decode()) != last:
+                self._heard[other] = (word, time.monotonic())
+        self._round = time.monotonic()
 
 
 def _key(host: int) -> str:

@@ -144,7 +144,7 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
 
 def _wait(launched: subprocess.Popen[bytes], heartbeat: Heartbeat) -> int:
     """Its exit code; where another host fails or falls silent, it is ended."""
-    with heartbeat:
+    with heartbeat.as_long_as(lambda: launched.poll() is None):
         while True:
             try:
                 code = launched.wait(timeout=0.5)
