@@ -72,12 +72,12 @@ class Repo:
             raise AssertionError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """In the background, in a process group of its own."""
         return subprocess.Popen(
             command,
             cwd=self.path,
-            env=self.environment(),
+            env=self.environment() | (env or {}),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -18,7 +18,7 @@ from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.damage import Damaged
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import Inputs, Stage, _digest
+from niels_gpt.pipeline.stage import Inputs, Stage, digest
 from stages import load, split, tokenize
 from tests.conftest import ROOT, TINY, with_values
 from tests.watchdog import watchdog
@@ -222,54 +222,54 @@ def test_chats_keep_their_group(tmp_path: Path) -> None:
 
 def test_links_to_the_folder_itself_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("a")
-    before = _digest(tmp_path)
+    before = digest(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(".")
     with watchdog():
-        after = _digest(tmp_path)
+        after = digest(tmp_path)
     assert after != before
     (tmp_path / "two").unlink()
     (tmp_path / "two").symlink_to("..")
     with watchdog():
-        assert _digest(tmp_path) not in (before, after)
+        assert digest(tmp_path) not in (before, after)
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.md")
     with watchdog():
-        assert _digest(tmp_path / "x.md") == "no file"
-        assert _digest(tmp_path) != _digest(tmp_path / "x.md")
-    assert _digest(tmp_path / "none") == "absent"
+        assert digest(tmp_path / "x.md") == "no file"
+        assert digest(tmp_path) != digest(tmp_path / "x.md")
+    assert digest(tmp_path / "none") == "absent"
 
 
 def test_large_files_of_one_size_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "large.bin"
     file.write_bytes(bytes(5 << 20))
     os.utime(file, ns=(1, 1))
-    before = _digest(file), _digest(tmp_path)
+    before = digest(file), digest(tmp_path)
     file.write_bytes(bytes((5 << 20) - 1) + b"x")
     os.utime(file, ns=(2, 2))
-    assert _digest(file) != before[0]
-    assert _digest(tmp_path) != before[1]
+    assert digest(file) != before[0]
+    assert digest(tmp_path) != before[1]
     small = tmp_path / "small.bin"
     small.write_bytes(b"a")
     os.utime(small, ns=(1, 1))
-    before = _digest(small), _digest(tmp_path)
+    before = digest(small), digest(tmp_path)
     small.write_bytes(b"b")
     os.utime(small, ns=(1, 1))
-    assert _digest(small) != before[0]
-    assert _digest(tmp_path) != before[1]
+    assert digest(small) != before[0]
+    assert digest(tmp_path) != before[1]
 
 
-def test_a_name_and_its_place_are_part_of_a_folders_digest(tmp_path: Path) -> None:
+def test_a_name_and_its_place_are_part_of_a_foldersdigest(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("x")
-    before = _digest(tmp_path)
+    before = digest(tmp_path)
     (tmp_path / "a.md").rename(tmp_path / "b.md")
-    assert _digest(tmp_path) != before
+    assert digest(tmp_path) != before
     (tmp_path / "b.md").rename(tmp_path / "a.md")
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__/x.pyc").write_text("noise")
-    assert _digest(tmp_path) == before
+    assert digest(tmp_path) == before
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.md").rename(tmp_path / "sub/a.md")
-    assert _digest(tmp_path) != before
+    assert digest(tmp_path) != before

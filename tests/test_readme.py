@@ -38,6 +38,7 @@ ELSEWHERE = {
     "dvc exp run --queue -S p_train.roam=0.1,0.3,0.5": "test_dag_experiments.py works off a queue",
     "dvc queue start": "test_dag_experiments.py",
     "dvc push": "test_dag_share.py pushes to two stores",
+    "niels-gpt join train": "test_hosts.py joins from a second checkout",
 }
 
 

@@ -33,7 +33,6 @@ from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.model.loss import summed_loss
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.report.history import History
 from niels_gpt.rng import set_seed
 from niels_gpt.train import loop, meter, run, thread_step
 from niels_gpt.train.execution import Execution, wants_compiler
@@ -484,22 +483,6 @@ def test_a_feed_that_nobody_reads_any_more_ends_its_thread(fails: int, monkeypat
     closing.join(timeout=60)
     assert not closing.is_alive()
     assert "batches" not in {thread.name for thread in threading.enumerate()}
-
-
-@pytest.mark.dag
-def test_the_stage_starts_its_processes_itself(built_repo: Repo) -> None:
-    history = built_repo.path / "models/pretrain/history.json"
-    alone = History.read(history)
-    built_repo.set(runtime__nproc=2)
-    done = built_repo.stage("train")
-    assert done.returncode == 0, done.stderr
-    assert "in each of 2 processes" in done.stdout
-    # A finished run was there to go on from; started anew, two processes compute what one did.
-    import shutil
-
-    shutil.rmtree(built_repo.path / "checkpoints")
-    assert built_repo.stage("train").returncode == 0
-    np.testing.assert_allclose(History.read(history).losses, alone.losses, rtol=1e-4)
 
 
 @pytest.mark.dag

@@ -32,7 +32,7 @@ from niels_gpt.files.checksums import list_files, sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import Sampling, generate
-from niels_gpt.pipeline import training
+from niels_gpt.pipeline import hosts, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
@@ -402,7 +402,9 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
         monkeypatch.setattr(module, "train_and_write", lambda *_, **__: sys.exit(0))
     name = stage.__name__.removeprefix("stages.")
     for rank in (0, 1):
-        monkeypatch.setattr(stage, "execution_of", lambda _, rank=rank: nullcontext(Execution(ranks=Deaf(rank, 2))))
+        monkeypatch.setattr(
+            stage, "execution_of", lambda _, rank=rank: nullcontext(Execution(ranks=Deaf(rank, 2, rank, 2)))
+        )
         with pytest.raises(SystemExit):
             run_here(stage.main, name, parameters(train__document_mask=True, splice__dataset_name="wiki"))
     listed = "".join(Path(f"cache/{file}.json").read_text() for file in files.split())
@@ -412,7 +414,7 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
 def test_processes_that_help_write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With RANK in the environment this is one of the processes that were started: it starts none."""
     started: list[list[str]] = []
-    monkeypatch.setattr(training.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
+    monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: started.append(command) or Ended())
     stage = Stage(name="train", key="", params=parameters(runtime__nproc=3), inputs=Inputs({}, {}))
     assert training.trained_by_ranks(stage)
     assert [started[0][1:], len(started)] == [

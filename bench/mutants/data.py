@@ -547,8 +547,8 @@ FAULTS = (
     Fault(
         "a name is no part of a folder",
         "niels_gpt/pipeline/stage.py",
-        'f"{file.relative_to(path).as_posix()}\\0{digest}\\n"',
-        'f"{digest}\\n"',
+        'f"{file.relative_to(path).as_posix()}\\0{said}\\n"',
+        'f"{said}\\n"',
         f"{_STAGE}::test_a_name_and_its_place_are_part_of_a_folders_digest",
     ),
 )

@@ -174,7 +174,7 @@ FAULTS = (
     Fault(
         "every rank hashes every file",
         "niels_gpt/cache/manifest.py",
-        "own = files[ranks.rank :: ranks.size]",
+        "own = ranks.files(files)",
         "own = files",
         _HASHED,
     ),

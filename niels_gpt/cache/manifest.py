@@ -115,7 +115,7 @@ def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool, ranks:
 def check_files(files: Sequence[Listed], *, vocab_size: int, ranks: Ranks = ALONE) -> None:
     """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not. Of
     several ranks each reads its share of the files, and all refuse alike."""
-    own = files[ranks.rank :: ranks.size]
+    own = ranks.files(files)
     found = ranks.exchange({file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))})
     bad = {place: fault for one in found for place, fault in one.items()}
     if bad:

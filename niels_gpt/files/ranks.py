@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    local_rank: int = 0  # among those of its host
+    local_size: int = 1
+    host: int = 0
 
     @property
     def first(self) -> bool:
@@ -31,6 +35,10 @@ class Ranks:
         if self.size > B:
             raise ValueError(f"{self.size} processes for B={B} rows a step: lower runtime.nproc, or raise B")
         return self.share(B)
+
+    def files(self, files: Sequence[T]) -> Sequence[T]:
+        """This rank's part of the files to check. Hosts have copies of their own, and each host's ranks check all."""
+        return files[self.local_rank :: self.local_size]
 
     def share(self, n: int) -> slice:
         """This rank's part of n things; the parts differ by one at most."""
@@ -89,8 +97,17 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         return
     from torch import distributed
 
-    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    # gloo also beside NCCL: for what lies in the CPU's memory, such as checkpoints that are written meanwhile.
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    # Ranks may wait for one that validates, compiles or writes; hosts that are gone are noticed in another way.
+    distributed.init_process_group(backend, timeout=timedelta(minutes=30))
     try:
-        yield Ranks(rank=distributed.get_rank(), size=distributed.get_world_size())
+        yield Ranks(
+            rank=distributed.get_rank(),
+            size=distributed.get_world_size(),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            host=int(os.environ["GROUP_RANK"]),
+        )
     finally:
         distributed.destroy_process_group()

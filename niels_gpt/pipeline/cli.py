@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -252,6 +254,23 @@ def export(
             else:
                 export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
+
+
+class Training(StrEnum):
+    train = "train"
+    sft = "sft"
+    splice = "splice"
+
+
+@app.command()
+def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 runs with `dvc repro`")]) -> None:
+    """Help host 0 to train: run on every other host, with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set."""
+    with one_sentence():
+        # Read when torch is imported. Of host 0's store, which ends first, it would warn with a stack.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from niels_gpt.pipeline.training import join_training
+
+        join_training(stage.value)
 
 
 @app.command()

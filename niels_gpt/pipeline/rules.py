@@ -67,6 +67,11 @@ def _check_stores(stores: dict[str, str | None]) -> None:
                 raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
+def _check_sharding(shard_model: bool, optimizer: str) -> None:
+    if shard_model and optimizer == "muon":
+        raise ValueError("it is true, but muon needs whole matrices: set it to false, or the optimizer to adamw")
+
+
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("model.H", ("model.C", "model.H"), lambda C, H: ModelConfig(C=C, H=H)),
@@ -85,6 +90,10 @@ RULES = (
     Rule("memorize.chunk_size", ("memorize.chunk_size", "model.T"), _check_window),
     *(
         Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
+        for section in ("train", "sft", "splice.train")
+    ),
+    *(
+        Rule("runtime.shard_model", ("runtime.shard_model", f"{section}.optimizer"), _check_sharding)
         for section in ("train", "sft", "splice.train")
     ),
 )

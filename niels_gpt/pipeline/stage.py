@@ -154,7 +154,7 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     params, raw = _parsed_params(read_text(layout.PARAMS))
     declared, deps = declaration(name, key, raw)
     return only_declared(params, declared), Inputs(
-        params={name: lookup(raw, name) for name in declared}, deps={dep: _digest(Path(dep)) for dep in deps}
+        params={name: lookup(raw, name) for name in declared}, deps={dep: digest(Path(dep)) for dep in deps}
     )
 
 
@@ -185,13 +185,15 @@ def project_root() -> Path:
     return Path(os.environ.get("DVC_ROOT", "."))
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path, *, whole: bool = False) -> str:
+    """Of a file or folder as it is now; `whole`: of large files, too, all bytes are read."""
     if path.is_file():  # not a FIFO, nor a device: those would be read for ever
         status = path.stat()
-        if status.st_size > _SMALL_BYTES:
+        if status.st_size > _SMALL_BYTES and not whole:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
         try:
-            return hashlib.sha256(path.read_bytes()).hexdigest()
+            with path.open("rb") as f:
+                return hashlib.file_digest(f, "sha256").hexdigest()
         except OSError as error:  # whoever needs the file will say so, and by name
             return f"unreadable: {error.strerror}"
     if not path.is_dir():
@@ -203,6 +205,6 @@ def _digest(path: Path) -> str:
         subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)
         for name in sorted({*files, *linked} - layout.UNWATCHED):
             file = Path(folder, name)
-            digest = f"link to {os.readlink(file)}" if name in linked else _digest(file)
-            tree.update(f"{file.relative_to(path).as_posix()}\0{digest}\n".encode(errors="surrogateescape"))
+            said = f"link to {os.readlink(file)}" if name in linked else digest(file, whole=whole)
+            tree.update(f"{file.relative_to(path).as_posix()}\0{said}\n".encode(errors="surrogateescape"))
     return tree.hexdigest()

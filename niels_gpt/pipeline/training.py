@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,9 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Schedule
+from niels_gpt.pipeline.agreement import check_agreement
+from niels_gpt.pipeline.hosts import end_with_launcher, find_rendezvous, run_ranks
+from niels_gpt.pipeline.params import Schedule, read_params
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.report.history import History
 from niels_gpt.tokenizer import load_tokenizer
@@ -33,25 +35,30 @@ def train_config(settings: Schedule, *, p_train: Mapping[str, float], p_val: Map
 
 
 def trained_by_ranks(stage: Stage) -> bool:
-    """With runtime.nproc above 1: start so many processes of this stage, of which the first writes everything."""
-    nproc = stage.params.runtime.nproc
-    if nproc == 1 or "RANK" in os.environ:
+    """With runtime.nproc above 1, or several hosts: start so many processes of this stage here, and wait for them."""
+    if "RANK" in os.environ:
+        end_with_launcher()
         return False
-    threads = str(stage.params.runtime.threads or max(1, (os.cpu_count() or 1) // nproc))
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "-m", f"stages.{stage.name}"]
-    # In a session of its own: a Ctrl-C or a kill reaches it once, from here, and it hands it on to its processes, which
-    # save. Killed with this one, it would leave them training.
-    env = {**os.environ, "OMP_NUM_THREADS": threads}
-    with subprocess.Popen([sys.executable, *launch], env=env, start_new_session=True) as launched:
-        try:
-            code = launched.wait()
-        except KeyboardInterrupt:
-            launched.terminate()
-            launched.wait()
-            sys.exit(130)
-    if code:
-        raise RuntimeError(f"one of {nproc} processes failed; what it said stands above")
+    rendezvous = find_rendezvous(os.environ, stage.name)
+    if rendezvous is None and stage.params.runtime.nproc == 1:
+        return False
+    if rendezvous is not None and rendezvous.host > 0:
+        raise ValueError(
+            f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: run `niels-gpt join {stage.name}` here"
+        )
+    run_ranks(stage.name, stage.params.runtime, rendezvous, say=stage.say)
     return True
+
+
+def join_training(name: str) -> None:
+    """On every host but the first: this one's processes of a training that host 0 runs. They write nothing."""
+    rendezvous = find_rendezvous(os.environ, name)
+    if rendezvous is None:
+        raise ValueError("NNODES is not set: `niels-gpt join` is for the hosts that help another; see docs/scale.md")
+    if rendezvous.host == 0:
+        raise ValueError("NODE_RANK is 0: this is host 0, where `dvc repro` runs; the others join")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: ranks stop and save together
+    run_ranks(name, read_params()[0].runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
 
 
 @contextmanager
@@ -61,11 +68,13 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
     runtime = stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     with joined_ranks(device) as ranks:
+        check_agreement(stage, ranks, device=device)
         yield Execution(
             device=device,
             compile=runtime.compile,
             micro_batch_tokens=runtime.micro_batch_tokens,
             deterministic=runtime.deterministic,
+            shard_model=runtime.shard_model,
             ranks=ranks,
             say=stage.say if ranks.first else lambda text: None,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.kernels import choice
@@ -19,8 +19,13 @@ class Execution:
     compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
     deterministic: bool = True
+    shard_model: bool = False  # among the ranks, where there are several
     ranks: Ranks = ALONE
     say: Callable[[str], None] = print
+
+    @property
+    def sharded(self) -> bool:
+        return self.shard_model and self.ranks.size > 1
 
     @property
     def cuda(self) -> bool:
@@ -40,3 +45,8 @@ def wants_compiler(execution: Execution) -> bool:
     if missing:
         execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")
     return missing is None
+
+
+def compiler_options(execution: Execution) -> dict[str, Any]:
+    # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
+    return {"combo_kernels": True, "benchmark_combo_kernel": False} if execution.cuda else {}

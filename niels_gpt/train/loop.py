@@ -56,14 +56,15 @@ def train(
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    The result has been through hooks.save. With several ranks, all train and validate, and the first reports and saves.
+    The result has been through hooks.save. With several ranks, all train and validate, and the first reports; all have
+    hooks.save called, for states of which each has a part.
     """
     hooks, execution = hooks or Hooks(), execution or Execution()
     run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
-    if state is not None:
+    if state is not None and run.model:  # of a state in parts, each rank reads its own
         model.load_state_dict(run.model)
     try:
-        step = build_step(model, cfg, execution, state=None if state is None else run.optimizer)
+        step = build_step(model, cfg, execution, state=state)
         _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
@@ -73,9 +74,8 @@ def train(
             f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
             "(the batch is then worked off in parts, with the same result), or lower B, model.T or model.C"
         ) from error
-    if execution.ranks.first:
-        hooks.save(_capture(run, model, step))
-    return run
+    hooks.save(_capture(run, step))
+    return step.assembled(run)
 
 
 def _run_steps(
@@ -112,11 +112,11 @@ def _run_steps(
                 stopping = ranks.any(hooks.should_stop(), device=execution.device)
             if validating:
                 with meter.paused():
-                    _validate(model, task, cfg, run, execution=execution)
+                    _validate(step, task, cfg, run, execution=execution)
             if reporting and ranks.first:
                 hooks.report(meter.report(run, lr=lr, validated=validating))
-            if saving and ranks.first:
-                hooks.save(_capture(run, model, step))
+            if saving:
+                hooks.save(_capture(run, step))
     read_losses()
 
 
@@ -134,9 +134,9 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
             )
 
 
-def _validate(model: GPT, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
+def _validate(step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
     """Ranks share the losses. What the model writes each finds out by itself, which takes no longer than waiting."""
-    with computing_in(cfg.precision, execution.device):
+    with step.whole_model() as model, computing_in(cfg.precision, execution.device):
         losses = task.validate(model, execution.ranks)
         prompt = task.prompt()
         dice = make_generator(derive_seed(cfg.seed, "sample"))
@@ -146,9 +146,9 @@ def _validate(model: GPT, task: Task, cfg: TrainConfig, run: RunState, *, execut
     val_loss = losses["val_loss"]
     if run.best_val_loss is None or val_loss < run.best_val_loss:
         run.best_val_loss, run.best_step = val_loss, run.step
-        run.best_model = copy.deepcopy(model.state_dict())
+        run.best_model = copy.deepcopy(step.weights())
 
 
-def _capture(run: RunState, model: GPT, step: Step) -> RunState:
-    run.model, run.optimizer = model.state_dict(), step.optimizer_state()
+def _capture(run: RunState, step: Step) -> RunState:
+    run.model, run.optimizer = step.weights(), step.optimizer_state()
     return run

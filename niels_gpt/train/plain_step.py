@@ -14,8 +14,9 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import summed_loss
 from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
-from niels_gpt.train.execution import Execution, wants_compiler
+from niels_gpt.train.execution import Execution, compiler_options, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
+from niels_gpt.train.state import RunState
 from niels_gpt.train.task import Batch
 
 
@@ -28,9 +29,7 @@ class SummedLoss(nn.Module):
         self.model, self._cfg, self._device = model, cfg, execution.device
         self._hidden: Callable[..., torch.Tensor] = self._computed_hidden
         if wants_compiler(execution):
-            # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
-            options: dict[str, Any] = {"combo_kernels": True, "benchmark_combo_kernel": False}
-            self._hidden = torch.compile(self._computed_hidden, options=options if execution.cuda else {})
+            self._hidden = torch.compile(self._computed_hidden, options=compiler_options(execution))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """`rows`: position_ids, segment_ids, row_keys."""
@@ -53,23 +52,34 @@ class PlainStep:
         *,
         state: Mapping[str, Any] | None,
         capturable: bool = False,
+        loss: nn.Module | None = None,
     ) -> None:
+        """`loss`: of a model that is shared out among ranks already."""
         self._model, self._cfg, self._execution = model, cfg, execution
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
         if state is not None:
             load_optimizer_state(self._optimizers, state)
         # Of the step at hand, on the device: a recorded step reads it there.
         self._key = torch.zeros((), dtype=torch.int64, device=execution.device) if model.cfg.dropout else None
-        self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
-        if execution.ranks.size > 1:
+        self._loss = loss or SummedLoss(model, cfg=cfg, execution=execution)
+        if loss is None and execution.ranks.size > 1:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         self._prepare(lr, n)
         return self._update(batch.to(self._execution.device))
 
+    def weights(self) -> dict[str, Any]:
+        return self._model.state_dict()
+
     def optimizer_state(self) -> dict[str, Any]:
         return optimizer_state(self._optimizers)
+
+    def whole_model(self) -> AbstractContextManager[GPT]:
+        return nullcontext(self._model)
+
+    def assembled(self, run: RunState) -> RunState:
+        return run
 
     def _prepare(self, lr: float, n: int) -> None:
         set_lr(self._optimizers, lr)
@@ -100,11 +110,13 @@ class PlainStep:
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
         """Micro-batches for gradient accumulation: equal parts of as many rows as may go through the model at once."""
-        limit, (B, T) = self._execution.micro_batch_tokens, batch.x.shape
-        parts = 1 if limit is None else -(-B // max(1, limit // T))
-        inputs = self._inputs(batch)
+        parts, inputs = self._parts(*batch.x.shape), self._inputs(batch)
         for values in zip(*(tensor.tensor_split(parts) for tensor in inputs.values()), strict=True):
             yield dict(zip(inputs, values, strict=True))
+
+    def _parts(self, rows: int, T: int) -> int:
+        limit = self._execution.micro_batch_tokens
+        return 1 if limit is None else -(-rows // max(1, limit // T))
 
     def _inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What the loss takes; with dropout also a key for each row, which goes with it wherever it is worked on."""

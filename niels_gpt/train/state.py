@@ -35,10 +35,12 @@ class RunState:
 
 
 class RunFolder:
-    """The folder of one run: `state.pt`, replaced whole each time, and a lock."""
+    """The folder of one run: a lock, and `state.pt`, replaced whole each time, or `sharded/`, where every rank of a run
+    has its part of the state."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.sharded = path / "sharded"
         self._state = path / "state.pt"
 
     @contextmanager
@@ -72,6 +74,20 @@ class RunFolder:
 
     def save(self, state: RunState) -> None:
         save_tensors(self._state, dict(vars(state)))
+        shutil.rmtree(self.sharded, ignore_errors=True)  # of an earlier step
+
+    def forget_all_but(self, newest: Path) -> None:
+        """That state in `sharded/` is whole, and later than all others."""
+        self._state.unlink(missing_ok=True)
+        for path in self.sharded.iterdir():
+            if path != newest:
+                shutil.rmtree(path)
+
+    def forget_unfinished(self, mark: str) -> None:
+        """States in `sharded/` that lack what is written last."""
+        for path in self.sharded.glob("*"):
+            if not (path / mark).is_file():
+                shutil.rmtree(path)
 
     def finish(self) -> None:
         """The run's results are written: nothing here is needed any more."""
@@ -102,7 +118,7 @@ def _delete_unless_held(folder: Path) -> int | None:
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = sum(file.stat().st_size for file in folder.iterdir())
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             shutil.rmtree(folder)
     except (BlockingIOError, FileNotFoundError):
         return None

@@ -1,0 +1,183 @@
+"""Several hosts that train together: who they are, by the environment, and the processes of this one.
+
+Every host starts torchrun with a static rendezvous: host 0 is who NODE_RANK says it is, so rank 0, which writes, is on
+the host where DVC runs. (Where hosts find each other by themselves, the lowest address has rank 0.) Host 0 runs `dvc
+repro`, the others `niels-gpt join`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from niels_gpt.pipeline.heartbeat import Heartbeat
+from niels_gpt.pipeline.params import Runtime
+
+# Stages that train, each at a port of its own: a host that is done with one and joins the next does not find the last.
+STAGES = ("train", "sft", "splice")
+# Seconds that host 0, once its ranks are to start, waits for the others. They wait for it without a limit: it may have
+# hours of text to load before.
+_JOIN_WITHIN_S = 1800
+_END_WITHIN_S = 10  # for ranks that can still save; then they are killed
+_AGAIN = "run again on all hosts: it goes on from the last checkpoint"
+_LAUNCHER = "NIELS_GPT_LAUNCHER"  # a file, locked as long as the launcher lives
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """This host among `hosts`, and where the first of them listens."""
+
+    hosts: int
+    host: int
+    address: str
+    port: int
+
+    def arguments(self) -> list[str]:
+        """torchrun's."""
+        return [
+            f"--nnodes={self.hosts}",
+            f"--node-rank={self.host}",
+            f"--master-addr={self.address}",
+            f"--master-port={self.port}",
+            "--rdzv-backend=static",
+            f"--rdzv-conf=timeout={_JOIN_WITHIN_S}",
+        ]
+
+    def check_port(self) -> None:
+        """On host 0: nobody else may listen there."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", self.port))
+            except OSError as error:
+                raise ValueError(
+                    f"port {self.port} of this host is taken ({error.strerror}): set another MASTER_PORT on all hosts"
+                ) from error
+
+    def wait_for_first(self) -> None:
+        """On the others: until host 0 listens, however long that takes."""
+        while True:
+            try:
+                socket.create_connection((self.address, self.port), timeout=5).close()
+                return
+            except socket.gaierror as error:
+                raise ValueError(
+                    f"MASTER_ADDR is {self.address!r}, and there is no such host ({error.strerror}): give host 0's "
+                    "name or address as this host reaches it"
+                ) from error
+            except OSError:
+                time.sleep(1)
+
+
+def find_rendezvous(environment: Mapping[str, str], stage: str) -> Rendezvous | None:
+    """What NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT say; None where this host is the only one."""
+    hosts = _number(environment, "NNODES", "the number of hosts", least=1) if environment.get("NNODES") else 1
+    if hosts == 1:
+        if environment.get("NODE_RANK", "0") not in ("", "0"):
+            raise ValueError(f"NODE_RANK is {environment['NODE_RANK']}, but NNODES says that there is one host: set it")
+        return None
+    host = _number(environment, "NODE_RANK", f"this host's number, 0 to {hosts - 1}", least=0, most=hosts - 1)
+    if not environment.get("MASTER_ADDR", "").strip():
+        raise ValueError("MASTER_ADDR is not set: give host 0's name or address as the other hosts reach it")
+    most = 65535 - len(STAGES) + 1
+    port = _number(environment, "MASTER_PORT", f"a free port of host 0, 1024 to {most}", least=1024, most=most)
+    return Rendezvous(hosts, host, environment["MASTER_ADDR"].strip(), port + STAGES.index(stage))
+
+
+def _number(environment: Mapping[str, str], name: str, meaning: str, *, least: int, most: int | None = None) -> int:
+    text = environment.get(name, "").strip()
+    if not text:
+        raise ValueError(f"{name} is not set: several hosts (NNODES) need {meaning}")
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        raise ValueError(f"{name} is {text!r}: give {meaning}")
+    return int(text)
+
+
+def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, say: Callable[[str], None]) -> None:
+    """Start this host's processes of a stage and wait for them; of all hosts' the first writes everything.
+
+    A process that fails ends those of its host, and these end the other hosts'. A host that falls silent is given up
+    by the others: what ranks wait for from each other may take long (a validation, a compiler), so it has no limit.
+    """
+    threads = str(runtime.threads or max(1, (os.cpu_count() or 1) // runtime.nproc))
+    heartbeat = None
+    if rendezvous is None:
+        arguments = ["--standalone"]
+    else:
+        arguments = rendezvous.arguments()
+        place = f"{rendezvous.address}, port {rendezvous.port}"
+        if rendezvous.host == 0:
+            rendezvous.check_port()
+            say(f"host 0 of {rendezvous.hosts} waits for the others at {place}: there, `niels-gpt join {stage}`")
+        else:
+            say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C ends)")
+            rendezvous.wait_for_first()
+        heartbeat = Heartbeat(rendezvous.address, rendezvous.port, host=rendezvous.host, hosts=rendezvous.hosts)
+    launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
+    with _alive() as file:
+        env = {**os.environ, "OMP_NUM_THREADS": threads, _LAUNCHER: str(file)}
+        # In a session of its own: a Ctrl-C or a kill reaches it once, from here, and it hands it on to its processes,
+        # which save.
+        with subprocess.Popen([sys.executable, *launch], env=env, start_new_session=True) as launched:
+            try:
+                code = launched.wait() if heartbeat is None else _wait(launched, heartbeat)
+            except KeyboardInterrupt:
+                launched.terminate()
+                launched.wait()
+                sys.exit(130)
+    if code and rendezvous is None:
+        raise RuntimeError(f"one of {runtime.nproc} processes failed; what it said stands above")
+    if code:
+        raise RuntimeError(f"a process here or on another host failed; what it said stands above, or there; {_AGAIN}")
+
+
+def _wait(launched: subprocess.Popen[bytes], heartbeat: Heartbeat) -> int:
+    """Its exit code; where another host fails or falls silent, it is ended."""
+    with heartbeat.as_long_as(lambda: launched.poll() is None):
+        while True:
+            try:
+                code = launched.wait(timeout=0.5)
+                heartbeat.leave(failed=code != 0)
+                return code
+            except subprocess.TimeoutExpired:
+                pass
+            if missing := heartbeat.missing():
+                launched.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    launched.wait(timeout=_END_WITHIN_S)
+                launched.kill()
+                raise RuntimeError(f"{missing}; {_AGAIN}")
+
+
+@contextmanager
+def _alive() -> Iterator[Path]:
+    """A file that is locked as long as this process lives, however it ends."""
+    with tempfile.NamedTemporaryFile(prefix="niels-gpt-") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield Path(file.name)
+
+
+def end_with_launcher() -> None:
+    """In a rank: when the process that started this host's ranks is gone, killed it may be, so is this one. (torchrun
+    gives every rank a session of its own, and without a word from its launcher they would train on.)"""
+    file = os.environ.get(_LAUNCHER)
+    if file is None:  # torchrun was called by hand
+        return
+
+    def watch() -> None:
+        with suppress(OSError), Path(file).open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="launcher", daemon=True).start()

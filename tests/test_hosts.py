@@ -1,0 +1,262 @@
+"""Several hosts: two checkouts on this machine, each with a torchrun of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from torch.distributed import TCPStore
+
+from niels_gpt.files.ranks import Ranks
+from niels_gpt.pipeline import heartbeat, hosts
+from niels_gpt.pipeline.agreement import Facts, disagreement
+from niels_gpt.pipeline.heartbeat import Heartbeat
+from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
+from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
+from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
+from niels_gpt.report.history import History
+from tests.conftest import ROOT, Repo
+from tests.forked_ranks import fork_ranks
+from tests.in_process import tiny_params
+from tests.watchdog import watchdog
+
+FOUND = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+
+def test_hosts_find_each_other_by_the_environment() -> None:
+    assert find_rendezvous({}, "train") is None
+    assert find_rendezvous({"NNODES": "1", "NODE_RANK": "0", "MASTER_ADDR": "x"}, "train") is None
+    found = find_rendezvous(FOUND, "train")
+    assert found == Rendezvous(hosts=2, host=1, address="10.0.0.7", port=29500)
+    assert found.arguments()[:5] == [
+        "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.7", "--master-port=29500", "--rdzv-backend=static"
+    ]  # fmt: skip
+    ports = [find_rendezvous(FOUND, stage).port for stage in hosts.STAGES]  # type: ignore[union-attr]
+    assert len(set(ports)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"NNODES": "two"}, "NNODES is 'two': give the number of hosts"),
+        ({"NNODES": "0"}, "NNODES is '0': give the number of hosts"),
+        ({"NNODES": ""}, "NODE_RANK is 1, but NNODES says that there is one host"),
+        ({"NODE_RANK": ""}, "NODE_RANK is not set: several hosts .* need this host's number, 0 to 1"),
+        ({"NODE_RANK": "2"}, "NODE_RANK is '2': give this host's number, 0 to 1"),
+        ({"NODE_RANK": "-1"}, "NODE_RANK is '-1'"),
+        ({"MASTER_ADDR": " "}, "MASTER_ADDR is not set: give host 0's name or address"),
+        ({"MASTER_PORT": ""}, "MASTER_PORT is not set: several hosts .* need a free port of host 0"),
+        ({"MASTER_PORT": "80"}, "MASTER_PORT is '80': give a free port of host 0, 1024 to 65533"),
+        ({"MASTER_PORT": "65534"}, "MASTER_PORT is '65534'"),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        find_rendezvous({**FOUND, **changed}, "train")
+
+
+def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(name="train", key="", params=tiny_params(), inputs=Inputs({}, {}))
+    for name in (*FOUND, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="NNODES is not set: `niels-gpt join` is for the hosts that help"):
+        join_training("train")
+    for name, value in FOUND.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"NODE_RANK is 1, and `dvc repro` is for host 0: run `niels-gpt join train`"):
+        trained_by_ranks(stage)
+    monkeypatch.setenv("NODE_RANK", "0")
+    with pytest.raises(ValueError, match="NODE_RANK is 0: this is host 0, where `dvc repro` runs"):
+        join_training("train")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(ValueError, match=r"port \d+ of this host is taken .* set another MASTER_PORT"):
+            trained_by_ranks(stage)
+
+
+def test_a_host_that_nobody_knows_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"MASTER_ADDR is 'no\.such\.invalid', and there is no such host"):
+        Rendezvous(2, 1, "no.such.invalid", 29500).wait_for_first()
+
+
+def test_who_has_other_inputs_is_named_with_them() -> None:
+    values, files = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50}, {"cache/mix.json": "a", "x.py": "b"}
+    first = Facts(0, values, files)
+    assert disagreement(first, [Facts(0, values, None), Facts(1, values, files), Facts(1, values, None)]) == ""
+    other = Facts(2, {**values, "train.B": "4", "p_val": "2" * 50}, {"cache/mix.json": "c", "new.py": "d"})
+    said = disagreement(first, [Facts(1, {**values, "torch": '"2.12.0"'}, files), other, other])
+    assert said.startswith(
+        'host 1 has other torch ("2.12.0" instead of nothing); '
+        "host 2 has other p_val, train.B (4 instead of 8), cache/mix.json, new.py, x.py: give every host"
+    )
+
+
+def test_a_host_that_fails_or_falls_silent_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_S", 0.02)
+    monkeypatch.setattr(heartbeat, "_SILENT_S", 0.5)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def missed(by: Heartbeat) -> str:
+        while not (said := by.missing()):
+            time.sleep(0.02)
+        return said
+
+    with watchdog(), Heartbeat("127.0.0.1", store.port, host=0, hosts=4) as first:
+        with Heartbeat("127.0.0.1", store.port, host=1, hosts=4):
+            store.wait(["niels_gpt/host/1"])
+        assert first.missing() == ""  # it has left, and said so
+        store.set("niels_gpt/host/2", "5")  # and nothing after that
+        assert missed(first) == "host 2 has not been heard of for 0 seconds"
+        store.set("niels_gpt/host/2", "done")
+        while first.missing():
+            time.sleep(0.02)
+        with pytest.raises(KeyError), Heartbeat("127.0.0.1", store.port, host=3, hosts=4):
+            raise KeyError
+        assert missed(first) == "host 3 has failed; what it said stands there"
+        other = Heartbeat("127.0.0.1", store.port, host=1, hosts=2)
+        with other:
+            store.wait(["niels_gpt/host/0"])
+            while not other._round:
+                time.sleep(0.02)
+            del store
+            assert missed(other) == "host 0 has not answered for 0 seconds"
+
+
+def test_every_host_checks_all_its_files() -> None:
+    files = list("abcde")
+    for host in range(2):
+        ranks = [Ranks(2 * host + i, 4, local_rank=i, local_size=2, host=host) for i in range(2)]
+        assert sorted(file for rank in ranks for file in rank.files(files)) == files
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two checkouts that run one stage together."""
+
+    first: Repo
+    second: Repo
+    port: int
+
+    @contextmanager
+    def started(self) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
+        """The second, and when it waits the first."""
+        where = {"NNODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)} | GLOO
+        second = self.second.start("niels-gpt", "join", "train", env={**where, "NODE_RANK": "1"})
+        first = None
+        try:
+            assert second.stdout is not None
+            assert "train: host 1 of 2 waits for host 0 at 127.0.0.1" in second.stdout.readline()
+            first = self.first.start("python", "-m", "stages.train", env={**where, "NODE_RANK": "0"})
+            yield first, second
+        finally:
+            for process in filter(None, (first, second)):
+                process.kill()  # its ranks go with it
+                process.wait()
+
+    def run(self) -> list[tuple[int, str]]:
+        """(code, what was said) of the first and the second."""
+        with self.started() as processes:
+            said = [process.communicate(timeout=600)[0] for process in processes]
+        return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+
+GLOO = {"GLOO_SOCKET_IFNAME": "lo0" if os.uname().sysname == "Darwin" else "lo"}
+
+
+def forget(repo: Repo) -> None:
+    for folder in ("models/pretrain", "checkpoints", "logs"):
+        shutil.rmtree(repo.path / folder, ignore_errors=True)
+
+
+def written(repo: Repo) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (repo.path / "models/pretrain").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def pair(built_template: Repo, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    path = tmp_path_factory.mktemp("hosts")
+    repos = [Repo(path / name) for name in ("first", "second")]
+    for repo in repos:
+        shutil.copytree(built_template.path, repo.path, symlinks=True)
+        repo.set(runtime__checkpoint_every=10, runtime__log_every=20)
+        forget(repo)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = min(free.getsockname()[1], 65000)
+    return Hosts(*repos, port=port)
+
+
+@pytest.mark.dag
+def test_other_parameters_on_a_host_are_refused_by_name(pair: Hosts) -> None:
+    """By both hosts, and before anything is opened: up to there, ranks without torchrun are as good."""
+    params, mix = (pair.second.path / name for name in ("params.yaml", "cache/mix.json"))
+    before = [path.read_bytes() for path in (params, mix)]
+    pair.second.set(train__base_lr=0.5)
+    mix.write_bytes(before[1] + b" ")
+    paths = [str(repo.path) for repo in (pair.first, pair.second)]
+    done = pair.first.run("python", "-m", "tests.test_hosts", *paths, check=False, env={"PYTHONPATH": str(ROOT)} | GLOO)
+    params.write_bytes(before[0])
+    mix.write_bytes(before[1])
+    refused = "ValueError: host 1 has other train.base_lr (0.5 instead of 0.004), cache/mix.json: give every host"
+    assert done.stderr.count(refused) == 2, done.stderr
+    assert done.stdout == "[1, 1]\n"
+
+
+def agree(rank: int) -> None:
+    os.chdir(sys.argv[1 + rank])
+    parameters, inputs = read_inputs("train", "")
+    with execution_of(Stage(name="train", key="", params=parameters, inputs=inputs)):
+        pass
+
+
+@pytest.mark.dag
+def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_processes(
+    pair: Hosts, built_template: Repo
+) -> None:
+    gate = pair.first.path / "logs/train.jsonl"  # of rank 0, which waits at its first report for somebody to read it
+    gate.parent.mkdir(exist_ok=True)
+    os.mkfifo(gate)
+    with pair.started() as (first, second):
+        while not list(pair.first.path.glob("checkpoints/*/state.pt")):
+            assert first.poll() is None, first.communicate()[0]
+            time.sleep(0.02)
+        os.kill(second.pid, signal.SIGKILL)  # that one process: its ranks must see that they are alone
+        reader = os.open(gate, os.O_RDWR)
+        said, _ = first.communicate(timeout=600)
+        os.close(reader)
+    gate.unlink()
+    assert first.returncode == 1
+    assert "failed" in said
+    assert "run again on all hosts: it goes on from the last checkpoint" in said
+    assert not (pair.first.path / "models/pretrain").exists()
+
+    lock = (pair.second.path / "dvc.lock").read_bytes()
+    (code, said), (other_code, other_said) = pair.run()
+    assert (code, other_code) == (0, 0), said + other_said
+    assert "going on after step 10" in said
+    assert "in each of 2 processes" in said
+    assert (pair.second.path / "dvc.lock").read_bytes() == lock
+    for path in ("models/pretrain", "checkpoints", "logs/train.jsonl"):  # host 0 writes
+        assert not (pair.second.path / path).exists()
+    by_hosts = written(pair.first)
+
+    forget(pair.second)
+    pair.second.set(runtime__nproc=2)
+    assert "in each of 2 processes" in pair.second.stage("train").stdout
+    assert written(pair.second) == by_hosts
+    history = "models/pretrain/history.json"
+    alone, together = (History.read(repo.path / history) for repo in (built_template, pair.first))
+    np.testing.assert_allclose(together.losses[:10], alone.losses[:10], rtol=1e-5)
+
+
+if __name__ == "__main__":
+    print(fork_ranks(2, agree, hosts=2))
