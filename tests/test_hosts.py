@@ -71,7 +71,7 @@ def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="NNODES is not set: `niels-gpt join` is for the hosts that help"):
         join_training("train")
-    for name, value in FOUND.items():
+    for name, value in {**FOUND, "MASTER_ADDR": "no.such.invalid"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"NODE_RANK is 1, and `dvc repro` is for host 0: run `niels-gpt join train`"):
         trained_by_ranks(stage)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from niels_gpt.cache.meta import read_meta
 from niels_gpt.files.damage import Damaged
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, digest

@@ -124,7 +124,8 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
             say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C ends)")
             rendezvous.wait_for_first()
         heartbeat = Heartbeat(rendezvous.address, rendezvous.port, host=rendezvous.host, hosts=rendezvous.hosts)
-    launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
+    ranks = [f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
+    launch = ["-m", "niels_gpt.pipeline.torchrun", *arguments, *ranks]
     with _alive() as file:
         env = {**os.environ, "OMP_NUM_THREADS": threads, _LAUNCHER: str(file)}
         # In a session of its own: a Ctrl-C or a kill reaches it once, from here, and it hands it on to its processes,
@@ -169,8 +170,8 @@ def _alive() -> Iterator[Path]:
 
 
 def end_with_launcher() -> None:
-    """In a rank: when the process that started this host's ranks is gone, killed it may be, so is this one. (torchrun
-    gives every rank a session of its own, and without a word from its launcher they would train on.)"""
+    """In torchrun and in a rank: when the process that started this host's ranks is gone, killed it may be, so is this
+    one. (torchrun gives every rank a session of its own; without a word from their launcher they would train on.)"""
     file = os.environ.get(_LAUNCHER)
     if file is None:  # torchrun was called by hand
         return
