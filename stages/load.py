@@ -22,6 +22,7 @@ def main(stage: Stage) -> None:
     max_tokens = None if stage.chat_source else stage.source.budget.tokens()
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
+    stage.out(out).mkdir()
 
     def slices(store: Store) -> list[Slice]:
         return cut_source(source.kind.name, settings, request, store=store, text_bytes=text_bytes)
