@@ -448,7 +448,9 @@ def test_a_killed_fetch_starts_again_cleanly(
         stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 600
-    while not list((repo.path / "cache/raw").glob(".gutenberg.tmp*")) and time.monotonic() < deadline:
+    while not any(re.search(r"resolve/.*parquet$", entry["path"]) for entry in hub.log() if entry["method"] == "GET"):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     process.kill()
     process.wait()

@@ -212,9 +212,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.note(status, 0)
         broken = fault.get("kind") in ("drop", "stall", "short")
         sent = self.send_part(path, start, min(end, start + fault["at"]) if broken else end)
+        self.note(status, sent)
         if fault.get("kind") == "stall":
             time.sleep(fault["delay"])
-        self.note(status, sent)
         if broken:
             self.break_off(abruptly=fault["kind"] == "drop")
         return None
