@@ -261,7 +261,7 @@ def test_large_files_of_one_size_are_told_apart(tmp_path: Path) -> None:
     assert digest(tmp_path) != before[1]
 
 
-def test_a_name_and_its_place_are_part_of_a_foldersdigest(tmp_path: Path) -> None:
+def test_a_name_and_its_place_are_part_of_a_folders_digest(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("x")
     before = digest(tmp_path)
     (tmp_path / "a.md").rename(tmp_path / "b.md")
