@@ -95,5 +95,5 @@ def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -
     if short:
         raise ValueError(
             f"too short for a window of T+1 = {T + 1} tokens: {', '.join(short)}; add text, lower model.T, or raise "
-            "shard.shard_bytes where shards are cut smaller than a window"
+            "parts.text_bytes where parts are cut smaller than a window"
         )
