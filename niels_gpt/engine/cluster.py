@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from niels_gpt.engine.engine import TRIES, Function, I, R, Worker, is_final, task_failed
+from niels_gpt.engine.engine import TRIES, Function, I, R, Worker, check_tries
 
 # Tasks handed to the cluster beyond those it has cores for, so that none waits for the next.
 _WAITING = 2
@@ -30,7 +30,7 @@ class RayEngine:
         ray = _started(self.address, self.workers)
         try:
             limit = self.workers or int(ray.cluster_resources().get("CPU", 1)) + _WAITING
-            yield from _in_tasks(ray, function, iter(items), limit)
+            yield from _in_tasks(ray, function, iter(items), limit, tick)
         finally:
             ray.shutdown()
 
@@ -76,11 +76,15 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
-def _call(function: Function[I, R], item: I) -> R:
-    return function(item, Worker())
+def _call(function: Function[I, R], item: I) -> tuple[R, int]:
+    """The result, and the bytes that it got through."""
+    seen: list[int] = []
+    return function(item, Worker(tick=seen.append)), sum(seen)
 
 
-def _in_tasks(ray: Any, function: Function[I, R], items: Iterator[I], limit: int) -> Iterator[tuple[I, R]]:
+def _in_tasks(
+    ray: Any, function: Function[I, R], items: Iterator[I], limit: int, tick: Callable[[int], object]
+) -> Iterator[tuple[I, R]]:
     # A task whose worker or host died is Ray's to try again; one that raised an error is ours.
     task, options = ray.remote(_call), {"num_cpus": 1, "max_retries": TRIES - 1}
     tries: Counter[str] = Counter()
@@ -97,16 +101,15 @@ def _in_tasks(ray: Any, function: Function[I, R], items: Iterator[I], limit: int
             for done in ray.wait(list(pending), num_returns=1)[0]:
                 item = pending.pop(done)
                 try:
-                    yield item, ray.get(done)
+                    result, size = ray.get(done)
                 except ray.exceptions.RayTaskError as error:
-                    cause = error.cause if isinstance(error.cause, Exception) else error
-                    if is_final(cause):
-                        raise cause from None
-                    if tries[item.name] == TRIES:
-                        raise task_failed(item, cause, tries=TRIES) from None
+                    check_tries(item, error.cause if isinstance(error.cause, Exception) else error, tries[item.name])
                     again.append(item)
-                except ray.exceptions.RayError as error:
-                    raise task_failed(item, error, tries=TRIES) from None
+                except ray.exceptions.RayError as error:  # it has tried as often as it may
+                    check_tries(item, error, TRIES)
+                else:
+                    tick(size)
+                    yield item, result
     finally:
         for started in pending:
             ray.cancel(started, force=True)

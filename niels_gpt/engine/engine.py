@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 TRIES = 3  # of a part whose worker died, or met a failure that may pass
 
@@ -44,11 +44,9 @@ class Engine(Protocol):
         ...
 
 
-def is_final(error: BaseException) -> bool:
-    """Whether another try would fail as well: the input is at fault, not the machine."""
-    return isinstance(error, ValueError)
-
-
-def task_failed(item: Any, error: BaseException | str, *, tries: int) -> RuntimeError:
-    times = f"failed {tries} times" if tries > 1 else "failed"
-    return RuntimeError(f"{item.name} {times}; the last time: {error}")
+def check_tries(item: Item, fault: BaseException | str, tries: int) -> None:
+    """Raise where another try makes no sense, since the input is at fault and not the machine, or there were enough."""
+    if isinstance(fault, ValueError):
+        raise fault
+    if tries == TRIES:
+        raise RuntimeError(f"{item.name} failed {TRIES} times; the last time: {fault}")

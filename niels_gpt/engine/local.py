@@ -13,7 +13,7 @@ from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from niels_gpt.engine.engine import TRIES, Function, I, R, Worker, is_final, task_failed
+from niels_gpt.engine.engine import Function, I, R, Worker, check_tries
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,8 @@ def _in_processes(
                 if kind == "done":
                     yield item, value
                 else:
-                    _check_tries(item, value, tries[item.name])
+                    check_tries(item, value, tries[item.name])
                     again.append(item)
     finally:
         for process in (*busy.values(), *idle):
             process.end()
-
-
-def _check_tries(item: I, fault: BaseException | str, tries: int) -> None:
-    """Raise, where another try makes no sense, or there were enough."""
-    if isinstance(fault, BaseException) and is_final(fault):
-        raise fault
-    if tries == TRIES:
-        raise task_failed(item, fault, tries=TRIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from niels_gpt.engine.engine import Engine, Function, I, Item, Worker
 from niels_gpt.files.atomic import json_text
 from niels_gpt.files.store import Store
 
+_TELL_EVERY_S = 60
 Record = dict[str, Any]  # "files" lists what it vouches for: file, bytes and sha256 of each
 
 
@@ -62,8 +64,12 @@ def make_parts(
 
     if len(items) > 1 or known:
         say(f"{len(items) - len(known):,} of {len(items):,} parts to do")
+    told = time.monotonic()
     for item, record in engine.map(_Recorded(function, store), missing(), tick=tick):
         known[item.name] = record
+        if time.monotonic() - told > _TELL_EVERY_S:
+            told = time.monotonic()
+            say(f"{len(known):,} of {len(items):,} parts done")
     store.sweep()
     return _read_back(items, store, enough)
 
