@@ -362,6 +362,13 @@ FAULTS = (
     ),
     # Documents and splits
     Fault(
+        "another permutation than torch's",
+        "niels_gpt/data/split.py",
+        "% (n - np.arange(n - 1))",
+        "% n",
+        "tests/test_data.py::test_a_split_is_the_contracts",
+    ),
+    Fault(
         "held_out_tail trained on",
         "niels_gpt/data/text.py",
         'text=document.text[cut:], split="val")',
