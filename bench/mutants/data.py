@@ -511,8 +511,8 @@ FAULTS = (
     Fault(
         "one more is held out",
         "niels_gpt/data/split.py",
-        "order[:n_val].sort()",
-        "order[: n_val + 1].sort()",
+        "sorted(order[:n_val])",
+        "sorted(order[: n_val + 1])",
         "tests/test_data.py::test_a_split_is_the_contracts",
     ),
     Fault(
