@@ -462,6 +462,30 @@ def test_a_killed_fetch_starts_again_cleanly(
     assert not list((repo.path / "cache/raw").glob(".gutenberg.tmp*"))
 
 
+def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+    """Without a shuffle, a bound or a budget: a part a file, in the dataset's order, whoever reads it."""
+    hub.reset()
+    before, found = (repo.path / "params.yaml").read_text(), {}
+    files = sorted((hub.root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2024-10").glob("*.parquet"))
+    assert len(files) > 1
+    try:
+        for workers in (1, 2):
+            repo.set(sources__fineweb_edu__load__shuffle_buffer=None, runtime__workers=workers)
+            done = load(repo, hub, "fineweb_edu", tmp_path / str(workers))
+            assert done.returncode == 0, done.stderr
+            found[workers] = digests(repo, "fineweb_edu")
+    finally:
+        (repo.path / "params.yaml").write_text(before)
+    assert found[1] == found[2]
+    assert [name for name in found[1] if name != "manifest.json"] == [
+        f"part-{i:05d}.parquet" for i in range(len(files))
+    ]
+    for i, file in enumerate(files):
+        rows = pq.read_table(repo.path / f"cache/raw/fineweb_edu/part-{i:05d}.parquet")
+        assert rows["text"].to_pylist() == [text for text in pq.read_table(file)["text"].to_pylist() if text.strip()]
+        assert rows["id"].to_pylist() == pq.read_table(file)["id"].to_pylist()
+
+
 def test_build_all_builds_every_cache_and_names_what_failed(hub: HubHandle, tmp_path: Path) -> None:
     write_json(tmp_path / "tokenizer/tokenizer.json", describe(ByteTokenizer(), "byte"))
     command = [sys.executable, "-m", "niels_gpt.cache.cli", "build-all", "--seed", "42", "--shuffle-buffer", "50"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.data.hub import builder_of, check_reachable, count_reads, is_local, retried
+from niels_gpt.data.hub import builder_of, check_reachable, count_reads, is_local, is_offline, retried
 
 
 def dataset_files(path: str, name: str | None, *, split: str, revision: str | None) -> list[str]:
@@ -17,6 +17,8 @@ def dataset_files(path: str, name: str | None, *, split: str, revision: str | No
     options = {"revision": revision} if revision and not is_local(path) else {}
     if is_local(path):
         name = name if (Path(path) / "README.md").is_file() else None
+    elif is_offline():  # the client's cache has rows, not files
+        return []
     else:
         check_reachable(path)
     builder = retried(lambda: datasets.load_dataset_builder(path, name, **options), path=path, name=name)
