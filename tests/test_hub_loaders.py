@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from niels_gpt.data.hub import HubError, stream_rows
@@ -419,7 +420,6 @@ def test_the_smoke_script_prints_two_of_each_and_fails_on_the_first_fault(hub: H
 
 
 def test_token_budgets_bound_what_is_fetched(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
 
     text = (repo.path / "params.yaml").read_text()
     hub.reset()
