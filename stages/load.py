@@ -41,7 +41,7 @@ def main(stage: Stage) -> None:
     facts = {"name": stage.key, **source.load.model_dump(), "streaming": getattr(settings, "streamed", False)}
     manifest = manifest_of(parts, {**facts, "revision": revision}, at=place.at)
     write_json(stage.out(out) / MANIFEST, manifest)
-    stage.say(f"{manifest['rows']:,} documents in {len(parts):,} parts, {tally} -> {place.at or out}")
+    stage.say(f"{manifest['rows']:,} documents in {len(parts):,} parts, {tally} -> {place}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), {**identity, **where, **counted})
     stage.say(
         f"{totals['train_tokens']:,} train and {totals['val_tokens']:,} val tokens in "
-        f"{len(counted['train']['parts'])} + {len(counted['val']['parts'])} files -> {place.at or out}"
+        f"{len(counted['train']['parts'])} + {len(counted['val']['parts'])} files -> {place}"
     )
 
 

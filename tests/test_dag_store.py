@@ -40,7 +40,8 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     stores = {"store": str(lake / "public"), "private": str(lake / "private")}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     fresh_repo.commit("stored")
-    fresh_repo.run("dvc", "repro", TOKENS)
+    built = fresh_repo.run("dvc", "repro", TOKENS).stdout
+    assert built.count(f"-> {lake}/private/") == built.count("(which `dvc push` does not carry)") == 2
     fresh_repo.commit("built")
     whole, manifests = files(lake), files(fresh_repo.path / "cache/manifests")
     assert {"/".join(path.split("/")[:3]) for path in whole} == {"private/texts/roam", "private/tokens/roam"}

@@ -25,13 +25,14 @@ from niels_gpt.splice.documents import TokenStore
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage writes the parts of a source. `at`: under which name in the source's store; None: in its output."""
+    """Where a stage writes the parts of a source: into its output `out`, or, under the name `at`, into a store."""
 
+    out: Path
     store: Store
     at: str | None
 
     def __str__(self) -> str:
-        return self.store.root
+        return str(self.out) if self.at is None else f"{self.store.root} (which `dvc push` does not carry)"
 
     def finish(self, files: Collection[str]) -> None:
         """In an output only these stay: it is published whole, so records serve nobody; and which parts were begun when
@@ -47,13 +48,13 @@ def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
     """For one kind of file (`what`) of the stage's source, made of this, and by the stage's code."""
     source = stage.params.sources.get(stage.key)
     if source is None or not source.stored:
-        return Place(Store(str(stage.out(out))), at=None)
+        return Place(out, Store(str(stage.out(out))), at=None)
     code = [digest for dep, digest in sorted(stage.inputs.deps.items()) if Path(dep).is_relative_to(layout.CODE)]
     fingerprint = hashlib.sha256(json.dumps([*made_of, code], sort_keys=True).encode()).hexdigest()[:32]
     at = f"{what}/{stage.key}/{fingerprint}"
     store = store_of(stage.params, stage.key)
     assert store is not None, "a rule of params.yaml"
-    return Place(store.below(at), at=at)
+    return Place(out, store.below(at), at=at)
 
 
 def store_of(params: Params, name: str) -> Store | None:
