@@ -96,7 +96,9 @@ class Repo:
         return stages_run(self.run("dvc", "repro", *arguments).stdout)
 
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DVC_", "HF_", "PYTEST_"))}
+        # Compiled once a repository, not once a stage.
+        left_out = ("DVC_", "HF_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         return kept | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "DVC_SITE_CACHE_DIR": str(self.path.parent / f"{self.path.name}-site"),

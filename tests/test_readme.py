@@ -39,6 +39,7 @@ ELSEWHERE = {
     "dvc queue start": "test_dag_experiments.py",
     "dvc push": "test_dag_share.py pushes to two stores",
     "niels-gpt join train": "test_hosts.py joins from a second checkout",
+    "niels-gpt tokens verify": "test_dag_store.py, of a source that is stored",
 }
 
 

@@ -42,7 +42,8 @@ def run_module(project: Path, body: str, *, module: str = "mix", address: str | 
 
 
 def files(project: Path) -> set[str]:
-    return {path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file()}
+    found = (path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(project).as_posix() for path in found}
 
 
 def test_a_stage_is_the_one_that_dvc_says() -> None:
