@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.cache.manifest import Places, check_files, listed_files
+from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.store import Store
+from niels_gpt.pipeline.graph import sentence_with_remedy
 from tests.conftest import Repo
 from tests.s3 import S3, running_s3
 
@@ -108,13 +112,13 @@ def s3(tmp_path: Path) -> Iterator[S3]:
 
 
 def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
-    fresh_repo: Repo, s3: S3, monkeypatch: pytest.MonkeyPatch
+    fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
-    fresh_repo.run("dvc", "repro", "mix")
+    fresh_repo.run("dvc", "repro", "tokenize@wiki", TOKENS)
     read = sorted(path for kind, path in s3.requests() if kind == "GET" and path.endswith(".parquet"))
     public, private = s3.objects("public"), s3.objects("private")
     before = len(s3.requests())
@@ -127,22 +131,27 @@ def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
     texts = sorted(path for path in parquet if path.endswith(".parquet"))
     assert len(texts) > 4
     assert read == texts
-    assert fresh_repo.repro("mix") == []
+    assert fresh_repo.repro("tokenize@wiki", TOKENS) == []
     assert len(s3.requests()) == before
 
-    # Training fetches every token file once; a flipped byte is refused by name.
+    # Who trains fetches every token file once; a flipped byte is refused by name.
     tokens = sorted(path for path in parquet if path.endswith(".bin"))
     key = next(key for key in public if key.endswith(".bin"))
     body = bytearray(public[key])
     body[0] ^= 1
+    manifests = {name: read_meta(fresh_repo.path / f"cache/manifests/{name}.json") for name in ("wiki", "roam")}
+    urls = {"wiki": Store(stores["store"]), "roam": Store(stores["private"])}
+    places = Places(fresh_repo.path / "cache/tokens", urls, copies=tmp_path / "fetched")
+    files = list(listed_files(manifests, places, documents=False))
     s3.client().put_object(Bucket="public", Key=key, Body=bytes(body))
-    refused = fresh_repo.stage("train")
-    assert f"s3://public/{key} (changed)" in refused.stderr
-    assert "niels-gpt tokens verify" in refused.stderr
-    assert refused.returncode == 1
+    with pytest.raises(ValueError, match=re.escape(f"s3://public/{key} (changed)")) as refused:
+        check_files(files, vocab_size=260)
+    monkeypatch.chdir(fresh_repo.path)
+    assert "niels-gpt tokens verify" in sentence_with_remedy(refused.value)
     s3.client().put_object(Bucket="public", Key=key, Body=public[key])
-    shutil.rmtree(fresh_repo.path / "cache/fetched")
+    shutil.rmtree(places.copies)
     start = len(s3.requests())
-    fresh_repo.run("dvc", "repro", "train")
+    for _ in range(2):
+        check_files(files, vocab_size=260)
     fetched = [path for kind, path in s3.requests()[start:] if kind == "GET" and path.endswith(".bin")]
     assert sorted(fetched) == tokens
