@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from niels_gpt.cache.sft_mask import supervised
 from niels_gpt.tokenizer.folder import tokenizer_sha256
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-_BATCH = 64
+# A batch is what is encoded at once: so many texts, but not several whole books, whose ids are Python's integers first.
+_BATCH_TEXTS = 64
+_BATCH_CHARACTERS = 1 << 18
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int | None = None) -> Iterator[np.ndarray]:
@@ -28,16 +29,29 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
     """
     workers = threads or os.cpu_count() or 1
     eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
-    remaining = iter(texts)
+    batches = _batches(texts)
     pending: deque[Future[list[np.ndarray]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         while True:
-            while len(pending) <= workers and (batch := list(islice(remaining, _BATCH))):
+            while len(pending) <= workers and (batch := next(batches, None)):
                 pending.append(pool.submit(tokenizer.encode_batch, batch))
             if not pending:
                 return
             for ids in pending.popleft().result():
                 yield np.concatenate((ids, eot))
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if len(batch) == _BATCH_TEXTS or size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def write_sft_files(
