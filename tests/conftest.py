@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.pipeline.presets import apply_preset
+from tests.s3 import S3, running_s3
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, object] = {
@@ -270,3 +271,13 @@ def built_repo(built_template: Repo, tmp_path: Path) -> Iterator[Repo]:
 def fresh_repo(tmp_path: Path) -> Repo:
     """A repository in which nothing has run yet."""
     return make_repo(tmp_path / "repo")
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server on loopback, which this process and those it starts take for S3."""
+    pytest.importorskip("moto", reason="moto is not installed: nothing was put into a bucket")
+    with running_s3(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server

@@ -4,51 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.conftest import Repo
+from tests.s3 import S3
 
-pytest.importorskip("moto", reason="moto is not installed: pushing to S3 was not tried")
 pytestmark = pytest.mark.dag
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of an S3 server on loopback with two buckets."""
-    import boto3
-
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    script = (
-        "import sys, threading\nfrom moto.server import ThreadedMotoServer\n"
-        "s = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False); s.start()\n"
-        "print(s.get_host_and_port()[1], flush=True)\nsys.stdin.read()\ns.stop()\n"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen([sys.executable, "-c", script], text=True, **pipes)
-    assert server.stdout is not None
-    address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-    client = boto3.client("s3", endpoint_url=address)
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        try:
-            for bucket in ("public", "private"):
-                client.create_bucket(Bucket=bucket)
-            break
-        except Exception:  # not listening yet
-            time.sleep(0.1)
-    yield address
-    assert server.stdin is not None
-    server.stdin.close()
-    server.wait(timeout=120)
 
 
 def hashes(repo: Repo) -> dict[str, set[str]]:
@@ -64,18 +28,15 @@ def hashes(repo: Repo) -> dict[str, set[str]]:
     return found
 
 
-def objects(address: str, bucket: str) -> set[str]:
-    import boto3
-
-    pages = boto3.client("s3", endpoint_url=address).get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
-    return {"".join(key.split("/")[-2:]).removesuffix(".dir") for key in keys}
+def objects(s3: S3, bucket: str) -> set[str]:
+    """Hashes, by DVC's names for them."""
+    return {"".join(key.split("/")[-2:]).removesuffix(".dir") for key in s3.objects(bucket)}
 
 
-def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3: str, tmp_path: Path) -> None:
+def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3: S3, tmp_path: Path) -> None:
     for remote, bucket in (("store", "public"), ("private", "private")):
         built_repo.run("dvc", "remote", "modify", remote, "url", f"s3://{bucket}/dvc")
-        built_repo.run("dvc", "remote", "modify", remote, "endpointurl", s3)
+        built_repo.run("dvc", "remote", "modify", remote, "endpointurl", s3.address)
     built_repo.commit("s3")
     built_repo.run("dvc", "push")
     public, private = objects(s3, "public"), objects(s3, "private")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from niels_gpt.files.descriptions import read_meta
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline.graph import sentence_with_remedy
 from tests.conftest import Repo
-from tests.s3 import S3, running_s3
+from tests.s3 import S3
 
 pytestmark = pytest.mark.dag
 
@@ -104,18 +103,9 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert set(files(lake)) >= set(whole)
 
 
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3]:
-    pytest.importorskip("moto", reason="moto is not installed: a store on S3 was not tried")
-    with running_s3(tmp_path / "s3") as server:
-        yield server
-
-
 def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
     fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     fresh_repo.run("dvc", "repro", "tokenize@wiki", TOKENS)
