@@ -89,7 +89,7 @@ def builder_of(file: str) -> str | None:
 
 
 def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
-    """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache first."""
+    """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache."""
     if not is_local(path):
         return load(path, **options)
     return list(explained(load(path, streaming=True, **options), path=path))
@@ -203,13 +203,13 @@ def check_reachable(path: str) -> None:
     """A HubError where the hub does not answer."""
     if reason := why_unreachable():
         raise HubError(
-            f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy in a "
-            f"folder and read that instead of {path}"
+            f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy in "
+            f"a folder and read that instead of {path}"
         )
 
 
 def why_unreachable() -> str | None:
-    """Why the hub does not answer, within seconds where the client itself would try for 23 s and more; None if it does."""
+    """Why the hub does not answer, within seconds where the client itself tries for 23 s and more; None if it does."""
     from huggingface_hub import constants
 
     if getproxies().keys() & {"http", "https", "all"}:
@@ -240,7 +240,7 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def explain(error: BaseException, *, path: str, name: str | None = None) -> str:
+def explain(error: BaseException, *, path: str, name: str | None = None) -> str:  # noqa: PLR0911 (a list of cases)
     """One sentence: which dataset, which file, what happened, what to do."""
     if isinstance(error, HubError):
         return str(error)
@@ -302,7 +302,7 @@ class _Reader:
             yield item
 
     def stop(self) -> None:
-        """Leave the stream; where that is before its own end, come back when Arrow's threads have been quiet a while."""
+        """Leave the stream; where that is before its own end, come back when Arrow's threads have been quiet."""
         self._stopped.set()
         self._thread.join(timeout=2.0)
         if self._exhausted or not count_reads.cache_info().currsize:
@@ -343,7 +343,7 @@ class _Reader:
 
 
 def _iterate(rows: Iterable[Any]) -> Iterator[Any]:
-    """The rows of a dataset by way of Arrow batches: the same rows in the same order, five times as fast as one by one."""
+    """The rows of a dataset by way of Arrow batches: the same, in the same order, five times as fast as one by one."""
     if not hasattr(rows, "with_format"):
         yield from rows
         return

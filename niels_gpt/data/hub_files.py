@@ -10,8 +10,8 @@ from niels_gpt.data.hub import builder_of, check_reachable, count_reads, is_loca
 
 
 def dataset_files(path: str, name: str | None, *, split: str, revision: str | None) -> list[str]:
-    """The files that a split of a dataset consists of, in its own order, as URLs or paths; none where they are of a form
-    that cannot be opened one by one."""
+    """The files that a split of a dataset consists of, in its own order, as URLs or paths; none where they are of a
+    form that cannot be opened one by one."""
     import datasets
 
     options = {"revision": revision} if revision and not is_local(path) else {}
@@ -33,5 +33,6 @@ def open_files(files: Sequence[str], *, path: str, **options: Any) -> Any:
     builder = builder_of(files[0])
     count_reads()
     return retried(
-        lambda: datasets.load_dataset(builder, data_files=list(files), split="train", streaming=True, **options), path=path
+        lambda: datasets.load_dataset(builder, data_files=list(files), split="train", streaming=True, **options),
+        path=path,
     )

@@ -50,9 +50,7 @@ class Slice:
         return rows if kind.holds_chats else (row for row in rows if row.text.strip())
 
 
-def cut_source(
-    kind: str, settings: Any, request: Request, *, store: Store, text_bytes: int
-) -> list[Slice]:
+def cut_source(kind: str, settings: Any, request: Request, *, store: Store, text_bytes: int) -> list[Slice]:
     """The slices of a source, by what its kind knows of it."""
     slices = source_kinds()[kind].slices
     requests = slices(settings, request, text_bytes) if slices else []
@@ -71,8 +69,8 @@ def load_parts(
 
 
 def load_slice(item: Slice, worker: Worker) -> Record:
-    """Parts of about `text_bytes` each. One that was interrupted goes on behind the last part that is done: rows come in
-    the same order every time, so those already written are passed over."""
+    """Parts of about `text_bytes` each. One that was interrupted goes on behind the last part that is done: rows come
+    in the same order every time, so those already written are passed over."""
     write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
     parts: list[Part] = []
     while (record := read_record(item.store, item.part(len(parts)))) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
@@ -130,7 +131,7 @@ def _is_usable(record: Mapping[str, Any], *, english_only: bool) -> bool:
 
 
 def _alternates(way: _Way) -> bool:
-    return way[0]["role"] == "prompter" and all(a["role"] != b["role"] for a, b in zip(way, way[1:], strict=False))
+    return way[0]["role"] == "prompter" and all(a["role"] != b["role"] for a, b in pairwise(way))
 
 
 def _thread(way: _Way) -> ChatSample:

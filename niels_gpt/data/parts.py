@@ -63,7 +63,7 @@ class Texts:
 
 
 def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
-    """What the load stage made: beside the manifest in `folder`, or below `stored` where the manifest says that it is."""
+    """What the load stage made: beside the manifest in `folder`, or below `stored` where the manifest says so."""
     path = folder / MANIFEST
     facts = read_meta(path, required=["name", "parts"])
     with described_by(path):

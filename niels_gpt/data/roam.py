@@ -46,8 +46,8 @@ def split_roam_paths(paths: Sequence[str], *, val_frac: float = 0.1, seed: int) 
 
 
 def iter_roam(root_dir: str, *, files: Sequence[str] | None = None) -> Iterator[PretrainSample]:
-    """Every note as a sample, in whatever encoding; meta holds its path below the folder, and the encoding. With `files`,
-    only these of the folder."""
+    """Every note as a sample, in whatever encoding; meta holds its path below the folder, and the encoding. With
+    `files`, only these of the folder."""
     root = os.path.abspath(root_dir)
     for path in list_roam_paths(root_dir) if files is None else [os.path.join(root, name) for name in files]:
         text, encoding = decode_text(read_bytes(path))

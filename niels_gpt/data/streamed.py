@@ -23,7 +23,9 @@ class StreamSettings(HubSettings):
     streamed: ClassVar[bool] = True
 
     split: Annotated[str, "split of the dataset that is read"]
-    shuffle_buffer: Annotated[Annotated[int, Ge(1)] | None, "rows held to shuffle among; null keeps the dataset's order"]
+    shuffle_buffer: Annotated[
+        Annotated[int, Ge(1)] | None, "rows held to shuffle among; null keeps the dataset's order"
+    ]
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the shuffle"]
     max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "documents read at most; null sets no bound"]
     bytes_per_token: Annotated[float, Ge(1), Lt(math.inf), "bytes of text fetched for each token of the budgets"]
@@ -55,9 +57,7 @@ def stream_documents(
             return
 
 
-def stream_slices(
-    settings: StreamSettings, request: Request, *, split: str, name: str | None = None
-) -> list[Request]:
+def stream_slices(settings: StreamSettings, request: Request, *, split: str, name: str | None = None) -> list[Request]:
     """A request for each file of the dataset, where all of it is wanted, and in its own order."""
     if settings.shuffle_buffer is not None or settings.max_documents is not None or request.max_tokens is not None:
         return []

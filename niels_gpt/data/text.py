@@ -35,7 +35,7 @@ _FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---(?:\r?\n|\Z)", re.DOTALL | re.MULT
 @dataclass(frozen=True)
 class Settings:
     glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.md"); null takes all'] = None
-    front_matter: Annotated[bool, "whether the YAML between two lines of --- at a file's head is part of the text"] = True
+    front_matter: Annotated[bool, "whether YAML between two lines of --- at a file's head is part of the text"] = True
     held_out_tail: Annotated[float, Ge(0), Lt(1), "share at the end of every document that is held out"] = 0.0
 
     @property
@@ -44,9 +44,7 @@ class Settings:
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
-    samples = iter_text(
-        request.path, glob=settings.glob, front_matter=settings.front_matter, files=request.files
-    )
+    samples = iter_text(request.path, glob=settings.glob, front_matter=settings.front_matter, files=request.files)
     for document in file_documents(samples):
         if not settings.held_out_tail:
             yield document

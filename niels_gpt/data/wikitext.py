@@ -67,7 +67,9 @@ def iter_wikitext(
         for i, row in enumerate(explained(rows, path=place, name=config)):
             check_texts(row, ("text",), place=f"{place}, row {i} of {split},")
             if row["text"].strip():
-                yield PretrainSample(text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i})
+                yield PretrainSample(
+                    text=row["text"], source="wikitext", meta={"config": config, "split": split, "row": i}
+                )
 
     yield from islice(samples(), take)
 

@@ -31,7 +31,12 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_NO_FILES = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+_NO_FILES = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _NEVER_STILL = ("/proc/", "/sys/")  # made up while they are read, some of them without an end
 
 
@@ -196,8 +201,8 @@ def decode_text(data: bytes) -> tuple[str, str]:
 
 
 def _guessed_encoding(data: bytes) -> str:
-    """Of text with a byte a character. Western Europe's, by far the most common, wherever it is about as plausible as the
-    best: by statistics alone Danish, French and Dutch sentences were taken for those of Eastern Europe."""
+    """Of text with a byte a character. Western Europe's, by far the most common, wherever it is about as plausible as
+    the best: by statistics alone Danish, French and Dutch sentences were taken for those of Eastern Europe."""
     from charset_normalizer import from_bytes
 
     found = [] if len(data) < _TOO_SHORT_TO_TELL else list(from_bytes(data))
@@ -208,7 +213,7 @@ def _guessed_encoding(data: bytes) -> str:
 
 
 def encoding_of_mark(data: bytes) -> tuple[bytes, str] | None:
-    """(byte order mark, encoding) at the head of a text; UTF-16 also shows without one, by a zero in every Latin letter."""
+    """(byte order mark, encoding) at the head of a text; UTF-16 also shows without one, by its zeros in Latin letters."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return mark, encoding
