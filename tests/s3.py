@@ -55,8 +55,13 @@ class S3:
 def running_s3(folder: Path) -> Iterator[S3]:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "s3.log"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, "-c", _SCRIPT, str(log)], text=True, **pipes) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(log)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as server:
         assert server.stdout is not None
         port = next(line.strip() for line in server.stdout if line.strip().isdigit())  # it says more than that
         s3 = S3(f"http://127.0.0.1:{port}", log)

@@ -203,8 +203,8 @@ def check_reachable(path: str) -> None:
     """A HubError where the hub does not answer."""
     if reason := why_unreachable():
         raise HubError(
-            f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy in "
-            f"a folder and read that instead of {path}"
+            f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy "
+            f"in a folder and read that instead of {path}"
         )
 
 

@@ -213,7 +213,7 @@ def _guessed_encoding(data: bytes) -> str:
 
 
 def encoding_of_mark(data: bytes) -> tuple[bytes, str] | None:
-    """(byte order mark, encoding) at the head of a text; UTF-16 also shows without one, by its zeros in Latin letters."""
+    """(byte order mark, encoding) at a text's head; UTF-16 also shows without one, by its zeros in Latin letters."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return mark, encoding
