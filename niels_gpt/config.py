@@ -96,7 +96,7 @@ def default_p_train() -> dict[str, float]:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that fixes the shape of a GPT. The defaults are the v0 model."""
+    """Everything that fixes the shape of a GPT. The defaults are the v0 model; docs/recipe.md has what options buy."""
 
     V: Annotated[Count, "size of the vocabulary"] = 256
     T: Annotated[Count, "context length in tokens"] = 256
@@ -106,6 +106,20 @@ class ModelConfig:
     d_ff: Annotated[Count, "width inside the MLP; 4*C is usual"] = 1024
     dropout: Annotated[Fraction, "share of activations dropped in training; 0 for a corpus read about once"] = 0.1
     rope_theta: Annotated[float, Gt(0), "base of the rotary position embedding's wavelengths"] = 10000.0
+    norm: Annotated[Literal["layer", "rms"], "LayerNorm, or RMSNorm: without the mean and without a bias"] = "layer"
+    bias: Annotated[bool, "whether linear layers and LayerNorms have biases"] = True
+    activation: Annotated[Literal["gelu", "relu2"], "in the MLP: GELU, or the square of ReLU"] = "gelu"
+    qk_norm: Annotated[bool, "RMSNorm of each head's queries and keys: attention scores stay bounded"] = False
+    value_residual: Annotated[bool, "attention's values are a learned mix with those of the first block"] = False
+    x0_skip: Annotated[bool, "every block begins with a learned mix of the residual stream and the embedding"] = False
+    zero_init: Annotated[
+        bool, "projections back into the residual stream begin at 0, and so does a head of its own"
+    ] = False
+    tied: Annotated[bool, "the head shares the embedding's weight; false gives it its own"] = True
+    logit_cap: Annotated[
+        Annotated[float, Gt(0)] | None,
+        "logits are bent so that none is beyond this (cap*tanh(x/cap)); null: as they are",
+    ] = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -118,23 +132,49 @@ class ModelConfig:
     def D(self) -> int:
         return self.C // self.H
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What differs from the plain model of the same sizes."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in _PLAIN and getattr(self, field.name) != field.default
+        }
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
         """Build from a plain mapping, as stored in a checkpoint: the sizes are required, so that none is a guess.
 
-        A `D` in it must agree with C/H; without a `rope_theta` it is 10000, which is no size.
+        A `D` in it must agree with C/H; what is no size is as in a plain model where it is not given.
         """
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known - {"D"})
         if unknown:
             raise ValueError(f"unknown model settings {unknown}; known: {sorted(known | {'D'})}")
-        missing = sorted(known - set(values) - {"rope_theta"})
+        missing = sorted(_SIZES - set(values))
         if missing:
             raise ValueError(f"model settings {missing} are required, and only {sorted(values)} are given")
         cfg = cls(**{k: v for k, v in values.items() if k in known})
         if values.get("D", cfg.D) != cfg.D:
             raise ValueError(f"D={values['D']} contradicts C/H = {cfg.C}/{cfg.H} = {cfg.D}")
         return cfg
+
+    @classmethod
+    def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
+        """Build from what params.yaml says of a model, where `head_dim` may stand in place of H."""
+        given = {**values, **more}
+        head_dim, H, C = given.pop("head_dim", None), given.get("H"), given.get("C", cls.C)
+        if (H is None) == (head_dim is None):
+            raise ValueError("give either H (heads) or head_dim (width of a head): the other follows from C")
+        if head_dim is not None:
+            if C % head_dim:
+                raise ValueError(f"C={C} is not a multiple of head_dim={head_dim}: every head needs the same width")
+            given["H"] = C // head_dim
+        return cls(**given)
+
+
+_SIZES = frozenset({"V", "T", "C", "L", "H", "d_ff", "dropout"})
+_PLAIN = _SIZES | {"rope_theta"}  # what also a model without options has
 
 
 @dataclass(frozen=True)
@@ -169,8 +209,7 @@ class TrainConfig:
 
 
 def to_dict(cfg: ModelConfig | TrainConfig) -> dict[str, Any]:
-    """A plain dict for JSON and checkpoints; a model's also carries the derived D."""
-    out = asdict(cfg)
-    if isinstance(cfg, ModelConfig):
-        out["D"] = cfg.D
-    return out
+    """A plain dict for JSON and checkpoints. A model's has its sizes, the derived D, and those options that are on."""
+    if not isinstance(cfg, ModelConfig):
+        return asdict(cfg)
+    return {**{name: value for name, value in asdict(cfg).items() if name in _PLAIN}, **cfg.options, "D": cfg.D}

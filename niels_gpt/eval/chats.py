@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
-from niels_gpt.eval.held_out import Score, inference, mean_score
+from niels_gpt.eval.held_out import Score, inference, mean_score, token_losses
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.generate import Sampling, generate_ids
 from niels_gpt.model.gpt import GPT
@@ -71,6 +70,5 @@ def generate_reply(
 def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """(losses, targets) of the supervised tokens, flat."""
     x, _, y = chats.examples(rows)
-    kept = y.flatten() != IGNORE_INDEX
-    targets = y.flatten()[kept]
-    return F.cross_entropy(model(x).flatten(0, 1)[kept], targets, reduction="none").double(), targets
+    kept = y != IGNORE_INDEX
+    return token_losses(model, x, y)[kept].double(), y[kept]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.model.loss import loss_fn
+from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,28 @@ def inference(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+
+
+class Scorer(nn.Module):
+    """A model that knows a faster way to its losses than by its logits."""
+
+    def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
+        """What `token_losses` gives."""
+        raise NotImplementedError
+
+
+def token_losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
+    """The loss of each token, (B, T), 0 where a target does not count. `ids`: position_ids, segment_ids."""
+    if isinstance(model, Scorer):
+        return model.losses(x, y, **ids)
+    logits = model(x, **ids)
+    flat = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
+    return flat.view_as(y)
+
+
+def mean_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> float:
+    """Over the targets of a batch that count."""
+    return float(token_losses(model, x, y, **ids).double().sum() / count_targets(y))
 
 
 def evaluate(
@@ -65,7 +87,8 @@ def evaluate(
             for _ in range(eval_steps):
                 draw = draw_rows({name: stream}, p={name: 1.0}, B=B, T=T, generator=generator).take(rows)
                 x, y = split_targets(gather_rows({name: stream}, draw, T=T), device=device)
-                total += share * float(loss_fn(_logits(model, x, gather_segments({name: stream}, draw, T=T)), y))
+                segments = gather_segments({name: stream}, draw, T=T)
+                total += share * mean_loss(model, x, y, **_on_device(segments, device))
             losses[name] = total / eval_steps
     return ranks.summed(losses)
 
@@ -93,8 +116,8 @@ def score_stream(
             windows = starts[first : first + B]
             x, y = split_targets(torch.from_numpy(stream.gather(windows, T)), device=device)
             segments = stream.segments(windows, T)
-            logits = _logits(model, x, None if segments is None else torch.from_numpy(segments))
-            yield F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").double(), y.flatten()
+            ids = _on_device(None if segments is None else torch.from_numpy(segments), device)
+            yield token_losses(model, x, y, **ids).flatten().double(), y.flatten()
 
     with inference(model):
         return mean_score(parts(), token_bytes=token_bytes)
@@ -117,10 +140,9 @@ def mean_score(
     return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
 
 
-def _logits(model: nn.Module, x: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
-    """Of a model that need know nothing of segments where there are none."""
-    logits: torch.Tensor = model(x) if segments is None else model(x, segment_ids=segments.to(x.device))
-    return logits
+def _on_device(segments: torch.Tensor | None, device: str) -> dict[str, torch.Tensor]:
+    """For a model that need know nothing of segments where there are none."""
+    return {} if segments is None else {"segment_ids": segments.to(device)}
 
 
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:

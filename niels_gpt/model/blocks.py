@@ -1,4 +1,4 @@
-"""The blocks of the transformer: causal self-attention and an MLP, each behind a layer norm.
+"""The blocks of the transformer: causal self-attention and an MLP, each behind a norm; and what options make of them.
 
 Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts.
 Shapes: B batch, T positions, C width, H heads, D = C/H.
@@ -6,6 +6,7 @@ Shapes: B batch, T positions, C width, H heads, D = C/H.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -17,6 +18,32 @@ from niels_gpt.model import rope
 from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
 from niels_gpt.model.kernels import choice
 from niels_gpt.model.positions import Positions
+
+_EPS = 1e-5  # of RMSNorm, as LayerNorm's
+
+
+@dataclass
+class Shortcuts:
+    """What every block may look back at: the embedding, and the first block's values, which that one leaves here."""
+
+    embedding: torch.Tensor
+    values: torch.Tensor | None = None
+
+    def first_values(self, own: torch.Tensor) -> torch.Tensor:
+        if self.values is None:
+            self.values = own
+        return self.values
+
+
+class RMSNorm(nn.RMSNorm):
+    """In float32 whatever the input, as LayerNorm is under autocast."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.float())
+
+
+def build_norm(cfg: ModelConfig) -> nn.Module:
+    return RMSNorm(cfg.C, eps=_EPS) if cfg.norm == "rms" else nn.LayerNorm(cfg.C, bias=cfg.bias)
 
 
 class CausalSelfAttention(nn.Module):
@@ -33,8 +60,10 @@ class CausalSelfAttention(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.qkv = nn.Linear(cfg.C, 3 * cfg.C)
-        self.proj = nn.Linear(cfg.C, cfg.C)
+        self.qkv = nn.Linear(cfg.C, 3 * cfg.C, bias=cfg.bias)
+        self.proj = nn.Linear(cfg.C, cfg.C, bias=cfg.bias)
+        if cfg.value_residual:
+            self.value_shares = nn.Parameter(torch.tensor([0.5, 0.5]))  # of own values, and of the first block's
         sin, cos = rope.rope_cache(cfg.T, cfg.D, theta=cfg.rope_theta)
         # A function of the configuration: not part of the weights.
         self.register_buffer("rope_sin", sin, persistent=False)
@@ -47,6 +76,7 @@ class CausalSelfAttention(nn.Module):
         dropout: RowDropout = NO_DROPOUT,
         place: int = 0,
         positions: Positions | None = None,
+        shortcuts: Shortcuts | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
@@ -54,17 +84,14 @@ class CausalSelfAttention(nn.Module):
         sin, cos, mask = self.rope_sin, self.rope_cos, None
         if positions is not None:
             sin, cos, mask = positions.sin, positions.cos, positions.mask
-        # Kernels that rotate know the positions 0..T-1 and the causal mask alone.
-        kernel = choice.project_and_rotate(self.qkv, x) if positions is None else None
+        # Kernels that rotate know the positions 0..T-1 and the causal mask alone, and heads as they are projected.
+        plain = positions is None and not self.adjusts
+        kernel = choice.project_and_rotate(self.qkv, x) if plain else None
         if kernel is not None:
             q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
-            qkv = self.qkv(x)
-            plain = positions is None and dropout is NO_DROPOUT and not return_attn
-            attention = choice.rotate_and_attend(qkv) if plain else None
-            if attention is not None:
-                return cast(torch.Tensor, self.proj(attention(qkv, sin, cos, H=H)))
-            q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))  # (B, H, T, D)
+            heads = self.adjusted(self.qkv(x).unflatten(-1, (3 * H, -1)), shortcuts or Shortcuts(x))
+            q, k, v = (part.transpose(1, 2) for part in heads.chunk(3, dim=-2))  # (B, H, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
         v = dropout.on_vectors(v, place=place)
         attn = q.new_empty(0)
@@ -76,17 +103,36 @@ class CausalSelfAttention(nn.Module):
         out = self.proj(out.transpose(1, 2).reshape(x.shape))
         return (out, attn) if return_attn else out
 
+    @property
+    def adjusts(self) -> bool:
+        return self.cfg.qk_norm or self.cfg.value_residual
+
+    def adjusted(self, heads: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
+        """Queries, keys and values (..., 3H, D) as projected -> as they are before rotation."""
+        if not self.adjusts:
+            return heads
+        qk, v = heads.split((2 * self.cfg.H, self.cfg.H), dim=-2)
+        if self.cfg.qk_norm:
+            qk = F.rms_norm(qk, (self.cfg.D,), eps=_EPS)
+        if self.cfg.value_residual:
+            own, first = self.value_shares.to(v.dtype)
+            v = own * v + first * shortcuts.first_values(v)
+        return torch.cat((qk, v), dim=-2)
+
 
 class MLP(nn.Module):
-    """Feed-forward network: C -> d_ff -> C with GELU."""
+    """Feed-forward network: C -> d_ff -> C, with an activation between."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(cfg.C, cfg.d_ff)
-        self.fc2 = nn.Linear(cfg.d_ff, cfg.C)
+        self.activation = cfg.activation
+        self.fc1 = nn.Linear(cfg.C, cfg.d_ff, bias=cfg.bias)
+        self.fc2 = nn.Linear(cfg.d_ff, cfg.C, bias=cfg.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         fc1 = self.fc1
+        if self.activation == "relu2":
+            return cast(torch.Tensor, self.fc2(F.relu(fc1(x)).square()))
         kernel = choice.project_and_gelu(fc1, x)
         h = F.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
         return cast(torch.Tensor, self.fc2(h))
@@ -97,9 +143,12 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.ln1 = nn.LayerNorm(cfg.C)
+        if cfg.x0_skip:
+            self.stream_shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # of the residual stream, and of the embedding
+        self.x0_skip = cfg.x0_skip
+        self.ln1 = build_norm(cfg)
         self.attn = CausalSelfAttention(cfg)
-        self.ln2 = nn.LayerNorm(cfg.C)
+        self.ln2 = build_norm(cfg)
         self.mlp = MLP(cfg)
 
     def forward(
@@ -109,13 +158,25 @@ class Block(nn.Module):
         dropout: RowDropout = NO_DROPOUT,
         place: int = 0,
         positions: Positions | None = None,
+        shortcuts: Shortcuts | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
-        out = self.attn(self.ln1(x), dropout=dropout, place=place, positions=positions, return_attn=return_attn)
+        shortcuts = shortcuts or Shortcuts(x)
+        x = self.before_attention(x, shortcuts)
+        out = self.attn(
+            self.ln1(x), dropout=dropout, place=place, positions=positions, shortcuts=shortcuts, return_attn=return_attn
+        )
         if return_attn:
             return self.after_attention(x, out[0], dropout=dropout, place=place), out[1]
         return self.after_attention(x, out, dropout=dropout, place=place)
+
+    def before_attention(self, x: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
+        """The residual stream as the block takes it."""
+        if not self.x0_skip:
+            return x
+        stream, embedding = self.stream_shares.to(x.dtype)
+        return stream * x + embedding * shortcuts.embedding
 
     def after_attention(
         self, x: torch.Tensor, out: torch.Tensor, *, dropout: RowDropout = NO_DROPOUT, place: int = 0
@@ -134,3 +195,11 @@ def init_weights(module: nn.Module) -> None:
     bias = getattr(module, "bias", None)
     if isinstance(module, nn.Linear | nn.LayerNorm) and bias is not None:
         nn.init.zeros_(bias)
+
+
+def zero_outputs(module: nn.Module) -> None:
+    """Blocks that add nothing yet: the model begins as its embedding and head. For `module.apply`."""
+    if isinstance(module, CausalSelfAttention):
+        nn.init.zeros_(module.proj.weight)
+    if isinstance(module, MLP):
+        nn.init.zeros_(module.fc2.weight)

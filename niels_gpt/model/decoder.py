@@ -1,8 +1,8 @@
 """Incremental decoding with a KV cache: keys and values of earlier tokens are kept, so that a new one costs little.
 
-It computes what `GPT.hidden` does, with the blocks' own norms, linear layers and MLP, for few tokens and without
-gradients. There the time goes into calls, not into arithmetic, so fewer are made than in training: q and k are rotated
-together, in place, and k and v are kept together.
+It computes what `GPT.hidden` does, with the blocks' own norms, linear layers, options and MLP, for few tokens and
+without gradients. There the time goes into calls, not into arithmetic, so fewer are made than in training: q and k are
+rotated together, in place, and k and v are kept together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.model import rope
-from niels_gpt.model.blocks import Block
+from niels_gpt.model.blocks import Block, Shortcuts
 from niels_gpt.model.gpt import GPT
 
 
@@ -50,8 +50,9 @@ class Decoder:
             raise ValueError(f"{max(self.lengths) + n} tokens do not fit the context of T={T}")
         new = self._new_tokens(n)
         h = self._model.embed(x)
+        shortcuts = Shortcuts(h)
         for block in self._blocks:
-            h = block(h, new)
+            h = block(h, new, shortcuts)
         self.lengths = [length + n for length in self.lengths]
         return self._ln_f(h)
 
@@ -85,13 +86,14 @@ class _CachedBlock:
         self._H = attn.cfg.H
         self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, attn.cfg.T, attn.cfg.D)
         self._ln1, self._qkv, self._proj = _direct(block.ln1), _direct(attn.qkv), _direct(attn.proj)
-        self._after_attention = _lean(block).after_attention
+        self._block, self._adjusted = _lean(block), _lean(attn).adjusted
 
-    def __call__(self, h: torch.Tensor, new: _NewTokens) -> torch.Tensor:
+    def __call__(self, h: torch.Tensor, new: _NewTokens, shortcuts: Shortcuts) -> torch.Tensor:
         """(B, n, C) -> (B, n, C)"""
         (B, n, C), H = h.shape, self._H
+        h = self._block.before_attention(h, shortcuts)
         # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
-        qkv = self._qkv(self._ln1(h)).float().view(B, n, 3 * H, C // H)
+        qkv = self._adjusted(self._qkv(self._ln1(h)).float().view(B, n, 3 * H, C // H), shortcuts)
         rope.rotate_(qkv.narrow(2, 0, 2 * H).view(B, n, 2 * H, -1, 2), new.rotations)
         q, kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
         if isinstance(new.start, int):
@@ -101,7 +103,7 @@ class _CachedBlock:
         k, v = self._kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
         out = F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal)
-        return self._after_attention(h, self._proj(out.transpose(1, 2).reshape(B, n, C)))
+        return self._block.after_attention(h, self._proj(out.transpose(1, 2).reshape(B, n, C)))
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

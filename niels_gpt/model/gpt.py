@@ -1,4 +1,5 @@
-"""The model, a decoder-only transformer: embedding, L blocks, norm, and a head that shares the embedding's weight."""
+"""The model, a decoder-only transformer: embedding, L blocks, norm, and a head, which shares the embedding's weight
+unless it is to have its own."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model.blocks import Block, init_weights
+from niels_gpt.model.blocks import Block, Shortcuts, build_norm, init_weights, zero_outputs
 from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
 from niels_gpt.model.kernels import choice
+from niels_gpt.model.loss import soft_cap, summed_loss, token_losses
 from niels_gpt.model.positions import positions_of
 
 
@@ -23,10 +25,15 @@ class GPT(nn.Module):
         self.cfg = config if isinstance(config, ModelConfig) else ModelConfig.from_dict(config)
         self.tok_emb = nn.Embedding(self.cfg.V, self.cfg.C)
         self.blocks = nn.ModuleList(Block(self.cfg) for _ in range(self.cfg.L))
-        self.ln_f = nn.LayerNorm(self.cfg.C)
+        self.ln_f = build_norm(self.cfg)
         self.lm_head = nn.Linear(self.cfg.C, self.cfg.V, bias=False)
-        self.lm_head.weight = self.tok_emb.weight
+        if self.cfg.tied:
+            self.lm_head.weight = self.tok_emb.weight
         self.apply(init_weights)
+        if self.cfg.zero_init:
+            self.apply(zero_outputs)
+            if not self.cfg.tied:
+                nn.init.zeros_(self.lm_head.weight)
 
     def forward(
         self,
@@ -68,8 +75,9 @@ class GPT(nn.Module):
         )
         dropout = self._dropout(len(h), row_keys, device=h.device)
         h = dropout.on(h, place=0)
+        shortcuts = Shortcuts(h)
         for i, block in enumerate(self.blocks):
-            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions)
+            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, shortcuts=shortcuts)
         normed: torch.Tensor = self.ln_f(h)
         return normed
 
@@ -81,9 +89,16 @@ class GPT(nn.Module):
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         """(..., C) -> (..., V) in float32."""
-        logits: torch.Tensor = self.lm_head(h)
-        return logits.float()
+        return soft_cap(self.lm_head(h).float(), self.cfg.logit_cap)
+
+    def summed_loss(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Sum of the losses of `logits` at targets y (B, T), without ever holding all logits."""
+        return summed_loss(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
+
+    def token_losses(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The loss of each token, (B, T), likewise; 0 where a target does not count."""
+        return token_losses(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
 
     def parameter_count(self) -> int:
-        """Trainable numbers, the tied weight counted once."""
+        """Trainable numbers, a tied weight counted once."""
         return sum(p.numel() for p in self.parameters())

@@ -19,10 +19,23 @@ def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=IGNORE_INDEX)
 
 
-def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def soft_cap(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """Logits bent so that none is beyond the cap; small ones stay almost as they are."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
     """Sum of the losses of logits h @ weight.T (in h's dtype) for h (B, T, C), weight (V, C) and targets y (B, T)."""
-    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten())
+    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), cap)
     return loss
+
+
+@torch.no_grad()
+def token_losses(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
+    """The loss of each token, (B, T), of the same logits; 0 where a target does not count."""
+    head, rows = weight.to(h.dtype), h.flatten(0, -2)
+    pairs = zip(*(t.tensor_split(_pieces(rows, head)) for t in (rows, y.flatten())), strict=True)
+    return torch.cat([_losses_and_grad_(part @ head.T, targets, cap) for part, targets in pairs]).view_as(y)
 
 
 class _SummedLoss(torch.autograd.Function):
@@ -30,15 +43,14 @@ class _SummedLoss(torch.autograd.Function):
     than a piece of those is ever held, in their own precision. Backward only scales."""
 
     @staticmethod
-    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
         head = weight.to(h.dtype)
-        piece_bytes = _PIECE_BYTES.get(h.device.type, _PIECE_BYTES["cpu"])
-        pieces = -(-len(h) * len(head) * h.element_size() // piece_bytes)
+        pieces = _pieces(h, head)
         total = torch.zeros((), device=h.device)
         grad_h, grad_weight = torch.empty_like(h), None
         for part, targets, grad_part in zip(*(t.tensor_split(pieces) for t in (h, y, grad_h)), strict=True):
             logits = part @ head.T
-            total += _losses_and_grad_(logits, targets).sum()
+            total += _losses_and_grad_(logits, targets, cap).sum()
             torch.mm(logits, head, out=grad_part)
             grad_head = _product_in_float32(logits.T, part)
             grad_weight = grad_head if grad_weight is None else grad_weight.add_(grad_head)
@@ -46,9 +58,15 @@ class _SummedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         grad_h, grad_weight = ctx.saved_tensors
-        return grad_h * grads[0], grad_weight * grads[0], None
+        return grad_h * grads[0], grad_weight * grads[0], None, None
+
+
+def _pieces(h: torch.Tensor, head: torch.Tensor) -> int:
+    """How many parts the rows are worked off in, for the memory of their logits."""
+    piece_bytes = _PIECE_BYTES.get(h.device.type, _PIECE_BYTES["cpu"])
+    return -(-len(h) * len(head) * h.element_size() // piece_bytes)
 
 
 def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -56,14 +74,17 @@ def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else (a @ b).float()
 
 
-def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
     """The loss of each row in float32; the logits become the gradient of their sum."""
     if kernel := choice.losses_and_grad_(logits):
-        return kernel(logits, y)
-    log_p = F.log_softmax(logits.float(), dim=-1)
+        return kernel(logits, y, cap)
+    capped = soft_cap(logits.float(), cap)
+    log_p = F.log_softmax(capped, dim=-1)
     losses = F.nll_loss(log_p, y, ignore_index=IGNORE_INDEX, reduction="none")
     counted = y != IGNORE_INDEX
     grad = log_p.exp_()
     grad.scatter_add_(1, y.where(counted, 0)[:, None], torch.full_like(losses, -1.0)[:, None])
+    if cap is not None:
+        grad.mul_(1 - (capped / cap).square_())
     logits.copy_(grad.mul_(counted[:, None]))
     return losses

@@ -6,6 +6,7 @@ Both are counted on a model without memory for its weights (torch's meta device)
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
@@ -17,8 +18,8 @@ def parameter_count(cfg: ModelConfig) -> int:
 
 
 def flops_per_token(cfg: ModelConfig) -> int:
-    """Of training, forward and backward: 6 a weight of a matrix, and attention over half the context on average."""
-    weights = sum(p.numel() for p in _without_weights(cfg).parameters() if p.dim() == 2)
+    """Of training, forward and backward: 6 a weight of a linear layer, and attention over half the context."""
+    weights = sum(layer.weight.numel() for layer in _without_weights(cfg).modules() if isinstance(layer, nn.Linear))
     return 6 * weights + 6 * cfg.L * cfg.T * cfg.C
 
 

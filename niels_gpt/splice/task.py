@@ -7,12 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.eval.held_out import inference
+from niels_gpt.eval.held_out import inference, mean_loss
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.example import Example, collate
@@ -64,7 +64,7 @@ class SpliceTask:
         start: list[int] = np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
         return start
 
-    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """The loss of every document that has spans, on a fixed grid of them; their mean decides."""
         losses = {}
         rules = self.dataset.rules
@@ -83,11 +83,8 @@ class SpliceTask:
                 share = len(triples[rows]) / len(triples)
                 rows = rows if share else slice(1)
                 x, positions = grid["tokens"][rows].to(self.device), grid["position_ids"][rows].to(self.device)
-                logits = model(x, position_ids=positions)
                 y = masked_targets(grid)[rows].to(self.device)
-                losses[self.names[i]] = share * float(
-                    F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE_INDEX)
-                )
+                losses[self.names[i]] = share * mean_loss(model, x, y, position_ids=positions)
         losses = ranks.summed(losses)
         return {"val_loss": sum(losses.values()) / len(losses), **losses}
 

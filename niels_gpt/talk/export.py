@@ -22,7 +22,8 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) ->
     """model.safetensors, config.json, the tokenizer's file and README.md: what `open_talker` opens again."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
-    del weights["lm_head.weight"]  # tied: it is the embedding
+    if talker.model.cfg.tied:
+        del weights["lm_head.weight"]  # it is the embedding
     _save_weights(folder, weights)
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     file = tokenizer_file(tokenizer)
@@ -77,6 +78,11 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     other where this project turns neighbours; so rows of the weight change places.
     """
     cfg, source = talker.model.cfg, talker.model.state_dict()
+    if cfg.options:
+        raise ValueError(
+            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
+            "without --transformers, or train one whose model section is that of preset v1"
+        )
     special = talker.tokenizer.special_token_ids()
     folder.mkdir(parents=True)
     write_json(

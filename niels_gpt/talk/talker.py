@@ -146,7 +146,9 @@ def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT
     try:
         weights = load_file(file, device=device)
         model = GPT(config).to(device)
-        model.load_state_dict({**weights, "lm_head.weight": weights["tok_emb.weight"]})
+        if model.cfg.tied:
+            weights["lm_head.weight"] = weights["tok_emb.weight"]
+        model.load_state_dict(weights)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise Damaged(

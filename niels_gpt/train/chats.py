@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.pretraining import PretrainTask
@@ -65,7 +65,7 @@ class ChatTask:
         prompt: list[int] = x[0, : first + 1].tolist()
         return prompt
 
-    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         limit = self.cfg.eval_steps * self.cfg.B
         losses = {
             name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B, ranks=ranks)

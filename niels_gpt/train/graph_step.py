@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.optimizer import load_optimizer_state
-from niels_gpt.train.plain_step import PlainStep
+from niels_gpt.train.plain_step import PlainStep, SummedLoss
+from niels_gpt.train.recorded_model import RecordedModel
 from niels_gpt.train.task import Batch
 
 _WARM_UP_STEPS = 3  # before a graph is recorded: kernels compile, libraries take their workspace
@@ -25,6 +27,7 @@ class GraphStep(PlainStep):
         super().__init__(model, cfg, execution, state=state, capturable=True)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._state = state
+        self._recorded: RecordedModel | None = None
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         if self._graph is None:
@@ -35,6 +38,14 @@ class GraphStep(PlainStep):
         assert self._graph is not None
         self._graph.replay()
         return self._loss_value.clone()
+
+    def validated(self, model: GPT) -> nn.Module:
+        """Only after a step: its memory serves both."""
+        if self._recorded is None:
+            assert self._graph is not None
+            loss = cast(SummedLoss, self._loss)
+            self._recorded = RecordedModel(loss, shape=self._batch.x.shape, pool=self._graph.pool())
+        return self._recorded
 
     def _record(self) -> None:
         """Recording needs steps to have run, and those must leave no trace: weights and moments are put back."""

@@ -137,7 +137,7 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
 def _validate(step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
     """Ranks share the losses. What the model writes each finds out by itself, which takes no longer than waiting."""
     with step.whole_model() as model, computing_in(cfg.precision, execution.device):
-        losses = task.validate(model, execution.ranks)
+        losses = task.validate(step.validated(model), execution.ranks)
         prompt = task.prompt()
         dice = make_generator(derive_seed(cfg.seed, "sample"))
         ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)

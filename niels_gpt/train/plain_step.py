@@ -11,7 +11,6 @@ from torch import nn
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import summed_loss
 from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, compiler_options, wants_compiler
@@ -34,7 +33,12 @@ class SummedLoss(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """`rows`: position_ids, segment_ids, row_keys."""
         h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
-        return summed_loss(self._hidden(h, **rows), self.model.lm_head.weight, y)
+        return self.model.summed_loss(self._hidden(h, **rows), y)
+
+    def of_tokens(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
+        """The loss of each token, (B, T): what validation asks for."""
+        h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
+        return self.model.token_losses(self._hidden(h, **rows), y)
 
     def _computed_hidden(self, h: torch.Tensor, **rows: Any) -> torch.Tensor:
         with computing_in(self._cfg.precision, self._device):
@@ -77,6 +81,9 @@ class PlainStep:
 
     def whole_model(self) -> AbstractContextManager[GPT]:
         return nullcontext(self._model)
+
+    def validated(self, model: GPT) -> nn.Module:
+        return model
 
     def assembled(self, run: RunState) -> RunState:
         return run

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torch import nn
 
 from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, split_targets
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.task import ALL, Batch
 
@@ -64,7 +64,7 @@ class PretrainTask:
         window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
         return window[: max(1, self.T // 8)]
 
-    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]:
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         losses = evaluate(
             model,
             self.val,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
@@ -36,6 +37,10 @@ class Step(Protocol):
 
     def whole_model(self) -> AbstractContextManager[GPT]:
         """To compute with outside of steps. All ranks ask for it together."""
+        ...
+
+    def validated(self, model: GPT) -> nn.Module:
+        """That model as validation is to call it: it may be a Scorer."""
         ...
 
     def assembled(self, run: RunState) -> RunState:

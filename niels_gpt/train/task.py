@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import count_targets, some_targets
 
 ALL = slice(None)  # rows of a batch
@@ -101,4 +101,4 @@ class Task(Protocol):
     def batch(self, n: int, rows: slice = ALL) -> Batch: ...
     def describe(self, n: int) -> str: ...
     def prompt(self) -> list[int]: ...
-    def validate(self, model: GPT, ranks: Ranks = ALONE) -> dict[str, float]: ...
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]: ...
