@@ -83,7 +83,7 @@ def one_stream(corpus: Texts, tokenizer: Path, out: Path) -> None:
 
 
 def by_engine(engine: Engine, corpus: Texts, tokenizer: Path, out: Path) -> None:
-    splits = Splits(rows=None, rule=RULE, facts={})
+    splits = Splits(RULE, facts={})
     budgets = {"train": None, "val": None}
     encode_parts(engine, corpus, splits, tokenizer, tokens=Store(str(out)), budgets=budgets, say=bool, tick=bool)
 

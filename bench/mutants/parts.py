@@ -35,13 +35,13 @@ FAULTS = (
     Fault("the seed of the hash ignored", _SPLIT, 'rule.seed.to_bytes(8, "big")', "bytes(8)", _ROW),
     Fault("another hash", _SPLIT, "digest_size=8", "digest_size=9", _ROW),
     Fault("val and train confused", _SPLIT, "np.flatnonzero(~held_out)", "np.flatnonzero(held_out)", _SHARE),
-    Fault("trees torn", _TOKENS, "group or own for", "own for", _TREES),
+    Fault("trees torn", "niels_gpt/data/documents.py", "group or own for", "own for", _TREES),
     Fault("rows of the first part for all", "niels_gpt/data/splits.py", "] - first for name", "] for name", _STAGES),
     Fault(
         "the tokenizer sees what is held out",
         "niels_gpt/cache/corpus.py",
-        'split_by_hash(ids, rule)["train"]',
-        'split_by_hash(ids, rule)["val"]',
+        'part_rows(rule, path)["train"]',
+        'part_rows(rule, path)["val"]',
         _SAMPLE,
     ),
     Fault(
