@@ -80,14 +80,14 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:
-            count = write(path, _up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
+            count = write(path, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
             part = Part(file, count.rows, count.bytes, path.stat().st_size, sha256_file(path))
         write_record(item.store, name, {"files": [asdict(part)]})
         parts.append(part)
     return {"files": [asdict(part) for part in parts]}
 
 
-def _up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
+def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
     """Rows until so much text has gone by; a document is never cut."""
     size = 0
     for row in rows:
