@@ -23,6 +23,7 @@ from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.token_parts import encode_parts
 from niels_gpt.data.documents import read_column, read_texts, write_documents
+from niels_gpt.data.loading import up_to
 from niels_gpt.data.parts import Part, Texts
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.data.splits import Splits
@@ -52,19 +53,11 @@ def write_corpus(folder: Path, megabytes: float, source: str | None) -> Texts:
 
     rows = documents()
     parts: list[Part] = []
-    while batch := list(_up_to(PART_BYTES, rows)):
+    while batch := list(up_to(PART_BYTES, rows)):
         path = folder / f"part-{len(parts):05d}.parquet"
         count = write_documents(path, batch)
         parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
     return Texts(Store(str(folder)), tuple(parts), {}, "")
-
-
-def _up_to(size: int, rows: Iterator[Document]) -> Iterator[Document]:
-    for row in rows:
-        yield row
-        size -= row.bytes()
-        if size <= 0:
-            return
 
 
 def one_stream(corpus: Texts, tokenizer: Path, out: Path) -> None:
@@ -83,7 +76,7 @@ def one_stream(corpus: Texts, tokenizer: Path, out: Path) -> None:
 
 
 def by_engine(engine: Engine, corpus: Texts, tokenizer: Path, out: Path) -> None:
-    splits = Splits(rows=None, rule=RULE, facts={})
+    splits = Splits(RULE, facts={})
     budgets = {"train": None, "val": None}
     encode_parts(engine, corpus, splits, tokenizer, tokens=Store(str(out)), budgets=budgets, say=bool, tick=bool)
 

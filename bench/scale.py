@@ -46,7 +46,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     make_tokenizer(folder)
     tokenizer = ("spm.model", (folder / "spm.model").read_bytes())
     rule, out = Drawn(val_frac=0.01, seed=1), Store(str(folder / "tokens"))
-    item = PartToEncode(Store(str(folder)), part, None, rule, tokenizer, out)
+    item = PartToEncode(Store(str(folder)), part, rule, tokenizer, out)
     records: list[dict[str, object]] = []
     encoding = seconds(lambda: records.append(encode_part(item, Worker())))
     tokens = sum(file.stat().st_size for file in Path(out.root).rglob("*.bin")) // 2

@@ -17,12 +17,14 @@ import pytest
 from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.token_parts import encode_chats
-from niels_gpt.data.loading import cut_source, load_parts
+from niels_gpt.data import fineweb_edu
+from niels_gpt.data.loading import cut_source, digest_inputs, load_parts
 from niels_gpt.data.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.data.splits import Splits, read_split
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
+from niels_gpt.engine.engine import Worker
 from niels_gpt.engine.local import LocalEngine
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline.params import Params, Parts
@@ -180,6 +182,45 @@ def test_a_slice_that_was_interrupted_goes_on_behind_its_last_part(here: Path) -
     assert {name: (here / "store" / name).stat().st_ino for name in done} == done  # not written again
     assert loaded(here / "rows.jsonl", here / "fresh", 100)[1] == NOTES
     assert files(here / "store") == files(here / "fresh")
+
+
+def digests(kind: str, settings: Any, folder: Path) -> list[str]:
+    """Of what each slice of a folder will read."""
+    request = Request(str(folder), None, max_tokens=None, patience_s=1)
+    slices = cut_source(kind, settings, request, store=Store(""), text_bytes=60)
+    return [digest_inputs(item, Worker()) for item in slices]
+
+
+PAGES = fineweb_edu.Settings(
+    dataset=None,
+    revision=None,
+    split="train",
+    shuffle_buffer=None,
+    seed=1,
+    max_documents=None,
+    bytes_per_token=5.0,
+    config="x",
+)
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("fineweb_edu", PAGES), ("text", Settings()), ("wikitext", None)])
+def test_what_will_be_read_is_the_same_wherever_its_folder_lies(here: Path, kind: str, settings: Any) -> None:
+    """Of a dataset whose files are read one by one, of a folder of text, and of a folder that is read whole."""
+    first, second = here / "first/pages", here / "second/elsewhere"
+    (first / "more").mkdir(parents=True)
+    for name in ("a", "b", "more/c"):
+        (first / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name} {i}"}) + "\n" for i in range(5)))
+    shutil.copytree(first, second)
+    (here / "link").symlink_to(first)
+    before = digests(kind, settings, first)
+    assert len(set(before)) == (1 if kind == "wikitext" else 3)
+    for other in (second, here / "link", Path("second/elsewhere")):
+        assert digests(kind, settings, other) == before
+    (second / "b.jsonl").rename(second / "bb.jsonl")
+    renamed = digests(kind, settings, second)
+    assert [one == two for one, two in zip(before, renamed, strict=True)].count(False) == 1
+    (second / "more/c.jsonl").write_text('{"text": "another"}\n')
+    assert digests(kind, settings, second)[-1] != renamed[-1]
 
 
 # Encoding

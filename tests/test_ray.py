@@ -42,7 +42,7 @@ def corpus(folder: Path) -> Texts:
 
 def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
     """The manifest, and the sha256 of every file."""
-    splits = Splits(rows=None, rule=Drawn(val_frac=0.2, seed=1), facts={})
+    splits = Splits(Drawn(val_frac=0.2, seed=1), facts={})
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
     tokenizer = Path(texts.store.root, "tokenizer")
     counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)

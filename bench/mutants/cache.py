@@ -313,8 +313,8 @@ FAULTS = (
     Fault(
         "tokenizer trained on val rows",
         "niels_gpt/cache/corpus.py",
-        'splits.rows["train"]',
-        'splits.rows["val"]',
+        'splits.split["train"]',
+        'splits.split["val"]',
         _SAMPLE,
     ),
     Fault(

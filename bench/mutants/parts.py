@@ -11,6 +11,7 @@ _TREES = "tests/test_parts.py::test_trees_of_chats_are_held_out_whole"
 _SAMPLE = "tests/test_parts.py::test_a_tokenizers_sample_of_parts_has_nothing_that_is_held_out"
 _CUT = "tests/test_parts.py::test_documents_are_never_cut_and_come_in_the_same_order_however_large_a_part_is"
 _GOES_ON = "tests/test_parts.py::test_a_slice_that_was_interrupted_goes_on_behind_its_last_part"
+_WHEREVER = "tests/test_parts.py::test_what_will_be_read_is_the_same_wherever_its_folder_lies"
 _BUDGET = "tests/test_parts.py::test_a_budget_takes_whole_parts_in_order_and_the_last_up_to_a_documents_end"
 _SHORT = "tests/test_parts.py::test_a_short_document_behind_the_one_that_is_too_long_is_not_taken"
 _WORKERS = "tests/test_parts.py::test_bytes_do_not_show_how_many_worked_on_them"
@@ -35,13 +36,13 @@ FAULTS = (
     Fault("the seed of the hash ignored", _SPLIT, 'rule.seed.to_bytes(8, "big")', "bytes(8)", _ROW),
     Fault("another hash", _SPLIT, "digest_size=8", "digest_size=9", _ROW),
     Fault("val and train confused", _SPLIT, "np.flatnonzero(~held_out)", "np.flatnonzero(held_out)", _SHARE),
-    Fault("trees torn", _TOKENS, "group or own for", "own for", _TREES),
+    Fault("trees torn", "niels_gpt/data/documents.py", "group or own for", "own for", _TREES),
     Fault("rows of the first part for all", "niels_gpt/data/splits.py", "] - first for name", "] for name", _STAGES),
     Fault(
         "the tokenizer sees what is held out",
         "niels_gpt/cache/corpus.py",
-        'split_by_hash(ids, rule)["train"]',
-        'split_by_hash(ids, rule)["val"]',
+        'part_rows(rule, path)["train"]',
+        'part_rows(rule, path)["val"]',
         _SAMPLE,
     ),
     Fault(
@@ -69,6 +70,9 @@ FAULTS = (
         "        str(item.store",
         _GOES_ON,
     ),
+    Fault("a digest of files shows where they lie", _LOADING, "os.path.relpath(file, root)", "file", _WHEREVER),
+    Fault("a link to a folder is another folder", _LOADING, "os.path.realpath(", "os.path.abspath(", _WHEREVER),
+    Fault("a digest of files without their names", _LOADING, "{os.path.relpath(file, root)} ", "", _WHEREVER),
     # Encoding
     Fault("a budget goes on behind a cut", _TOKENS, "        if tokens > room:", "        if False:", _SHORT),
     Fault("every part may use the whole budget", _TOKENS, "budget - total", "budget", _BUDGET),

@@ -10,7 +10,7 @@ import numpy as np
 from niels_gpt.data.documents import read_column, read_texts
 from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.splits import Splits, part_rows
 
 
 def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
@@ -19,16 +19,14 @@ def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: 
     for name in sorted(sources):
         texts, splits = sources[name]
         yield from (
-            _sampled_rows(texts, splits, share, seed)
-            if splits.rule is None
-            else _sampled_parts(texts, splits.rule, share, seed)
+            _sampled_parts(texts, splits.split, share, seed)
+            if isinstance(splits.split, Drawn)
+            else _sampled_rows(texts, splits.split["train"], share, seed)
         )
 
 
-def _sampled_rows(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[str]:
+def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> Iterator[str]:
     """Of a source whose rows are listed: so many of them."""
-    assert splits.rows is not None
-    rows = splits.rows["train"]
     if share < 1:
         import torch
 
@@ -65,7 +63,7 @@ def _sampled_parts(texts: Texts, rule: Drawn, share: float, seed: int) -> Iterat
             continue
         with reading_part(texts.store, part) as path:
             ids = read_column(path, "id")
-            train = split_by_hash(ids, rule)["train"]
+            train = part_rows(rule, path)["train"]
             kept = split_by_hash([f"sample {ids[row]}" for row in train], left_out)["train"]
             for batch in read_texts(path, train[kept]):
                 yield from batch

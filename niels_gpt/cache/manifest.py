@@ -75,7 +75,8 @@ class Places:
 
 @dataclass(frozen=True)
 class Mix:
-    """Every source's memory-mapped tokens, by the source's name, and what its held-out part is called in metrics."""
+    """Every source's tokens, read a window at a time, by the source's name, and what its held-out part is called in
+    metrics."""
 
     vocab_size: int
     train: dict[str, TokenStream]

@@ -15,10 +15,9 @@ from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.chat_template import format_chat
-from niels_gpt.data.documents import read_chats, read_column, read_texts
+from niels_gpt.data.documents import read_chats, read_texts
 from niels_gpt.data.parts import Part, Texts, reading_part
-from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.splits import Split, Splits, part_rows
 from niels_gpt.engine.engine import Engine, Worker
 from niels_gpt.engine.records import Record, make_parts
 from niels_gpt.files.checksums import sha256_file
@@ -35,8 +34,7 @@ class PartToEncode:
 
     texts: Store
     part: Part
-    rows: dict[str, np.ndarray] | None
-    rule: Drawn | None
+    split: Split
     tokenizer: tuple[str, bytes]
     tokens: Store
 
@@ -52,7 +50,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
     with reading_part(item.texts, item.part) as path:
-        rows = item.rows if item.rows is not None else split_by_hash(read_column(path, "id"), _rule(item))
+        rows = part_rows(item.split, path)
         for split in SPLITS:
             counts[split] = {"documents": 0, "tokens": 0}
             if not len(rows[split]):
@@ -84,8 +82,8 @@ def encode_parts(
     packed = (file.name, file.read_bytes())
     items, first = [], 0
     for part in texts.parts:
-        rows = splits.of_part(first, first + part.rows)
-        items.append(PartToEncode(texts.store, part, rows, splits.rule, packed, tokens))
+        split = splits.of_part(first, first + part.rows)
+        items.append(PartToEncode(texts.store, part, split, packed, tokens))
         first += part.rows
 
     def enough(records: Sequence[Record]) -> bool:
@@ -135,26 +133,17 @@ def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
 def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
     """{split: ids of every chat}, rendered with the chat tokens."""
 
-    def rendered(split: str) -> Iterator[np.ndarray]:
+    def rendered(name: str) -> Iterator[np.ndarray]:
         first = 0
         for part in texts.parts:
-            rows = splits.of_part(first, first + part.rows)
+            split = splits.of_part(first, first + part.rows)
             first += part.rows
             with reading_part(texts.store, part) as path:
-                if rows is None:
-                    assert splits.rule is not None
-                    trees = zip(read_column(path, "group"), read_column(path, "id"), strict=True)
-                    rows = split_by_hash([group or own for group, own in trees], splits.rule)
-                for batch in read_chats(path, rows[split]):
+                for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:
                         yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
 
-    return {split: rendered(split) for split in ("train", "val")}
-
-
-def _rule(item: PartToEncode) -> Drawn:
-    assert item.rule is not None, "rows are listed, or a rule decides them"
-    return item.rule
+    return {name: rendered(name) for name in SPLITS}
 
 
 def _told(tick: Callable[[int], object], batches: Iterator[list[str]]) -> Iterator[str]:

@@ -50,6 +50,16 @@ def read_column(path: Path, name: str) -> list[Any]:
     return values
 
 
+def read_keys(path: Path) -> list[str]:
+    """By what a rule holds each row out: its group, or its own id."""
+    with _opened(path) as file:
+        holds_chats = file.schema_arrow == CHAT_SCHEMA
+    ids = read_column(path, "id")
+    if not holds_chats:
+        return ids
+    return [group or own for group, own in zip(read_column(path, "group"), ids, strict=True)]
+
+
 def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
     """Texts of the given rows (ascending), a list per row group: never more than a few MB at once."""
     yield from _read(path, rows, "text")

@@ -80,14 +80,14 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:
-            count = write(path, _up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
+            count = write(path, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
             part = Part(file, count.rows, count.bytes, path.stat().st_size, sha256_file(path))
         write_record(item.store, name, {"files": [asdict(part)]})
         parts.append(part)
     return {"files": [asdict(part) for part in parts]}
 
 
-def _up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
+def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
     """Rows until so much text has gone by; a document is never cut."""
     size = 0
     for row in rows:
@@ -104,10 +104,11 @@ def digest_inputs(item: Slice, worker: Worker) -> str:
         return f"{request.path} {request.revision} {request.files}"
     if os.path.isfile(request.path):
         return sha256_file(request.path)
-    names = request.files or [os.path.relpath(file, request.path) for file in list_files(request.path)]
+    # Files of a local dataset come with their whole real paths. Where the folder lies must not show, in another clone.
+    root = os.path.realpath(request.path)
     digest = hashlib.sha256()
-    for name in names:
-        file = os.path.join(request.path, name)
-        digest.update(f"{name} {sha256_file(file)}\n".encode())
+    for name in request.files or list_files(root):
+        file = os.path.join(root, name)
+        digest.update(f"{os.path.relpath(file, root)} {sha256_file(file)}\n".encode())
         worker.tick(os.path.getsize(file))
     return digest.hexdigest()

@@ -8,27 +8,33 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.data.documents import read_keys
 from niels_gpt.data.parts import Texts
-from niels_gpt.data.split import Drawn
+from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.descriptions import described_by, read_meta
 
+Split = dict[str, np.ndarray] | Drawn  # {"train": row numbers, "val": row numbers}, or a rule that decides row by row
+
 
 @dataclass(frozen=True)
 class Splits:
-    """Which rows of a source are train and which are held out: a list of them (by number over all parts), or a rule
-    that decides row by row."""
+    """Which rows of a source are train and which are held out, numbered over all parts."""
 
-    rows: dict[str, np.ndarray] | None
-    rule: Drawn | None
+    split: Split
     facts: dict[str, Any]
 
-    def of_part(self, first: int, last: int) -> dict[str, np.ndarray] | None:
-        """Row numbers within the part that has rows `first` to `last`; None where the rule decides."""
-        if self.rows is None:
-            return None
-        return {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in self.rows.items()}
+    def of_part(self, first: int, last: int) -> Split:
+        """The same of the part that has rows `first` to `last`, numbered within it."""
+        if isinstance(self.split, Drawn):
+            return self.split
+        return {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in self.split.items()}
+
+
+def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
+    """Row numbers of a part: those listed, or those that the rule decides by what the part's file says of each row."""
+    return split_by_hash(read_keys(path), split) if isinstance(split, Drawn) else split
 
 
 def read_split(folder: Path, texts: Texts) -> Splits:
@@ -39,8 +45,8 @@ def read_split(folder: Path, texts: Texts) -> Splits:
         raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
     with described_by(path):
         if facts["by"] == "hash":
-            return Splits(rows=None, rule=Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), facts=facts)
-    return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, rule=None, facts=facts)
+            return Splits(Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), facts=facts)
+    return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, facts=facts)
 
 
 def _read_checked(path: Path) -> dict[str, Any]:

@@ -106,10 +106,5 @@ def read_record(store: Store, name: str) -> Record | None:
     return record if whole else None
 
 
-def forget(store: Store, name: str) -> None:
-    """Let a part count as not done."""
-    store.remove(_file(name))
-
-
 def _file(name: str) -> str:
     return f"done/{name}.json"

@@ -256,10 +256,7 @@ def export(
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
 
 
-class Training(StrEnum):
-    train = "train"
-    sft = "sft"
-    splice = "splice"
+Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # mypy wants its members spelt out
 
 
 @app.command()

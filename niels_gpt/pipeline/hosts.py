@@ -21,11 +21,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.heartbeat import Heartbeat
 from niels_gpt.pipeline.params import Runtime
 
 # Stages that train, each at a port of its own: a host that is done with one and joins the next does not find the last.
-STAGES = ("train", "sft", "splice")
+STAGES = tuple(layout.MODEL_OF)
 # Seconds that host 0, once its ranks are to start, waits for the others. They wait for it without a limit: it may have
 # hours of text to load before.
 _JOIN_WITHIN_S = 1800
