@@ -54,17 +54,13 @@ class CausalSelfAttention(nn.Module):
         sin, cos, mask = self.rope_sin, self.rope_cos, None
         if positions is not None:
             sin, cos, mask = positions.sin, positions.cos, positions.mask
-        # Kernels that rotate know the positions 0..T-1 and the causal mask alone.
+        # A kernel that rotates knows the positions 0..T-1 alone.
         kernel = choice.project_and_rotate(self.qkv, x) if positions is None else None
         if kernel is not None:
             q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
-            qkv = self.qkv(x)
-            plain = positions is None and dropout is NO_DROPOUT and not return_attn
-            attention = choice.rotate_and_attend(qkv) if plain else None
-            if attention is not None:
-                return cast(torch.Tensor, self.proj(attention(qkv, sin, cos, H=H)))
-            q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))  # (B, H, T, D)
+            heads = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+            q, k, v = heads  # (B, H, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
         v = dropout.on_vectors(v, place=place)
         attn = q.new_empty(0)
