@@ -1,7 +1,6 @@
 """Tokens a second of training, beside a plain loop in the same process; and the losses, which must be alike.
 
 Run: python -m bench.train            on a CPU, the v0 size, under two minutes
-     python -m bench.train threads    the same, a core with its own rows against cores that share each product
      python -m bench.train cuda       on a GPU: v0, v1 and 124M, and what drawing batches costs
      python -m bench.train curves SIZE STEPS SEEDS TOKENS.bin
                                       on a GPU: float32 against bf16, on a file of 16-bit ids
@@ -114,22 +113,6 @@ def on_cpu() -> dict[str, object]:
     return {"size": "v0", "device": "cpu", "tokens_per_second": speeds, "ratio": ratios, "loss": final}
 
 
-def on_threads() -> dict[str, object]:
-    cfg = SIZES["v0"]
-    tokens = synthetic_tokens(cfg.V, 400_000)
-    ways = {"shared products": Execution(micro_batch_tokens=B * cfg.T), "rows of its own": Execution()}
-    ratio = {}
-    print(f"training at v0 size on {torch.get_num_threads()} CPU threads: what each has to do")
-    precisions: tuple[Precision, ...] = ("float32", "bf16")
-    for precision in precisions:
-        loops = {way: OurLoop(cfg, tokens, precision=precision, execution=how).step for way, how in ways.items()}
-        speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=9, steps=2)
-        for way, speed in speeds.items():
-            print(f"  {precision:<9}{way:<17}{speed:>12,.0f} tokens/s{ratios[way]:>8.2f}x", flush=True)
-        ratio[precision] = ratios["rows of its own"]
-    return {"size": "v0", "device": "cpu", "ratio": ratio}
-
-
 def on_gpu(sizes: list[str]) -> dict[str, object]:
     peak = matmul_flops("cuda", "bf16")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, a large bf16 product {peak / 1e12:,.0f} TFLOP/s")
@@ -188,8 +171,6 @@ def main() -> None:
     match sys.argv[1:]:
         case []:
             result = on_cpu()
-        case ["threads"]:
-            result = on_threads()
         case ["cuda"]:
             result = on_gpu(list(SIZES))
         case ["curves", size, steps, seeds, path]:

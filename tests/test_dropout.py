@@ -15,8 +15,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.plain_step import PlainStep
-from niels_gpt.train.task import Batch
-from niels_gpt.train.thread_step import ThreadStep
+from niels_gpt.train.task import ALL, Batch
 
 WET = ModelConfig(V=40, T=24, C=32, L=2, H=2, d_ff=64, dropout=0.3)
 CONFIG = TrainConfig(total_steps=4, B=6, seed=3)
@@ -24,9 +23,10 @@ KEYS = torch.arange(64) + (1 << 61)
 COUNT = 4096
 
 
-def batch() -> Batch:
+def batch(rows: slice = ALL) -> Batch:
     x = torch.randint(0, WET.V, (CONFIG.B, WET.T), generator=torch.Generator().manual_seed(0))
-    return Batch.of(x, x.roll(-1, 1), {"a": CONFIG.B})
+    own, y = x[rows], x.roll(-1, 1)[rows]
+    return Batch.of(own, y, {"a": CONFIG.B}, first=rows.start or 0, targets=x.numel())
 
 
 def weights_after(*steps: int, execution: Execution | None = None, seed: int = 3) -> torch.Tensor:
@@ -57,19 +57,16 @@ def test_rows_of_a_batch_have_masks_of_their_own() -> None:
     assert len(step._inputs(batch())["row_keys"].unique()) == CONFIG.B
 
 
-def test_ranks_and_threads_take_the_masks_of_the_rows_they_work_on() -> None:
+def test_ranks_take_the_masks_of_the_rows_they_work_on() -> None:
     set_seed(1)
     model = GPT(WET)
     whole = PlainStep(model, CONFIG, Execution(), state=None)
     expected = float(whole(batch(), lr=0.0, n=7))
-    halves = [batch().take(Ranks(rank=rank, size=2).rows(CONFIG.B)) for rank in (0, 1)]
+    halves = [batch(Ranks(rank=rank, size=2).rows(CONFIG.B)) for rank in (0, 1)]
     whole._prepare(0.0, 7)
     with torch.no_grad():
         got = sum(float(whole._loss(**whole._inputs(half)) / half.targets) for half in halves)
     assert got == pytest.approx(expected, rel=1e-5)
-    threads = ThreadStep(model, CONFIG, Execution(), state=None)
-    threads._prepare(0.0, 7)
-    assert sum(float(threads._part(half)[0]) for half in halves) == pytest.approx(expected, rel=1e-5)
 
 
 def test_as_many_numbers_fall_as_was_asked_and_the_mean_stays() -> None:

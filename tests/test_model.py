@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from niels_gpt.model import rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import attention_cpu, attention_unfused, embedding_gpu
+from niels_gpt.model.kernels import attention_unfused, embedding_gpu
 from niels_gpt.model.size import flops_per_token, parameter_count
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
@@ -82,9 +81,7 @@ def test_rope_angles_are_computed_in_float32_for_float32() -> None:
     torch.testing.assert_close(sin[0, 0], expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("least_work", [1, 1 << 60])
-def test_attention_calls_rope_once_through_its_module(least_work: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)
+def test_attention_calls_rope_once_through_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     real = rope.apply_rope
     monkeypatch.setattr(rope, "apply_rope", lambda *args: calls.append(1) or real(*args))  # type: ignore[func-returns-value]
@@ -102,34 +99,6 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show() -> None:
     assert attn.triu(1).abs().max() == 0
     block = Block(CFG).eval()
     torch.testing.assert_close(block(x), block(x, return_attn=True)[0], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("T", [1, 9, 127, 128, 129, 256, 300])
-def test_attention_that_keeps_its_probabilities_equals_the_fused_kernel(
-    T: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    attention = CausalSelfAttention(replace(CFG, T=300))
-    for parameter in attention.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)  # so that a query's scores are far from equal
-    x, grad = torch.randn(3, T, CFG.C, requires_grad=True), torch.randn(3, T, CFG.C)
-    inputs, results = (x, *attention.parameters()), []
-    for least_work in (1, 1 << 60):
-        monkeypatch.setattr(attention_cpu, "_LEAST_WORK", least_work)
-        assert attention_cpu.supports(attention.qkv(x)) == (least_work == 1)
-        out = attention(x)
-        results.append((out, *torch.autograd.grad(out, inputs, grad)))
-    for ours, fused in zip(*results, strict=True):
-        torch.testing.assert_close(ours, fused, atol=1e-5 * float(fused.detach().abs().max()), rtol=1e-4)
-
-
-def test_probabilities_are_kept_only_where_that_saves_time() -> None:
-    qkv = torch.zeros(1, 256, 3 * 256, requires_grad=True)
-    assert attention_cpu.supports(qkv)
-    assert not attention_cpu.supports(qkv.detach())
-    assert not attention_cpu.supports(qkv.bfloat16())
-    assert not attention_cpu.supports(qkv[:, :255])
-    assert not attention_cpu.supports(torch.zeros(1, 513, 3 * 256, requires_grad=True))
 
 
 def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
@@ -194,22 +163,6 @@ def test_the_size_of_a_configuration_is_that_of_its_model() -> None:
     torch.set_rng_state(before)
     assert flops_per_token(ModelConfig()) == 6 * (4 * (4 * 256**2 + 2 * 256 * 1024) + 256 * 256) + 6 * 4 * 256 * 256
     assert torch.equal(torch.get_rng_state(), before), "counting draws no random numbers"
-
-
-def test_segments_and_dropout_are_not_for_attention_that_keeps_its_probabilities(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("it knows of neither")
-
-    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", 1)
-    monkeypatch.setattr(attention_cpu, "rotate_and_attend", refuse)
-    x = torch.zeros(1, 8, dtype=torch.int64)
-    with pytest.raises(AssertionError, match="neither"):
-        GPT(CFG)(x)
-    assert GPT(CFG)(x, segment_ids=x).shape == (1, 8, CFG.V)
-    assert GPT(CFG)(x, position_ids=x).shape == (1, 8, CFG.V)
-    assert GPT(replace(CFG, dropout=0.5))(x).shape == (1, 8, CFG.V)
 
 
 def test_no_position_sees_a_later_one() -> None:

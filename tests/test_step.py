@@ -1,14 +1,10 @@
-"""One step, however it is executed: in parts, by threads, in bf16, with Muon, by several processes."""
+"""One step, however it is executed: in parts, in bf16, with Muon, by several processes."""
 
 from __future__ import annotations
 
-import copy
-import itertools
 import re
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,16 +21,14 @@ from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
-from niels_gpt.files.ranks import Ranks
 from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import attention_cpu
 from niels_gpt.model.loss import summed_loss
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import set_seed
-from niels_gpt.train import loop, meter, run, thread_step
+from niels_gpt.train import meter, run
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
 from niels_gpt.train.loop import Hooks, train
@@ -44,9 +38,7 @@ from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import build_step
 from niels_gpt.train.task import ALL, Batch
-from niels_gpt.train.thread_step import ThreadStep, supports_threads
 from tests.conftest import Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
@@ -62,104 +54,14 @@ def trained(execution: Execution | None = None, *, documents: bool = False, **ch
     return model, train(model, task, cfg, execution=execution)
 
 
-@pytest.mark.parametrize("tokens", [1, 32, 100, 10**9])
-def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int) -> None:
-    _, whole = trained()
-    _, parts = trained(Execution(micro_batch_tokens=tokens))
+@pytest.mark.parametrize(("tokens", "documents"), [(1, False), (32, False), (32, True), (100, False), (10**9, False)])
+def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int, documents: bool) -> None:
+    _, whole = trained(documents=documents)
+    _, parts = trained(Execution(micro_batch_tokens=tokens), documents=documents)
     np.testing.assert_allclose(parts.losses, whole.losses, rtol=1e-5)
 
 
-@pytest.fixture
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """However small the batch, each takes half of it, and attends as it would over a large one."""
-    monkeypatch.setattr(thread_step, "_PART_NUMBERS", 1)
-    monkeypatch.setattr(attention_cpu, "_LEAST_WORK", 1)
-    monkeypatch.setattr(loop, "_SAMPLE_TOKENS", 1)  # a sample takes longer than the run
-    with threads(2):
-        yield
-        assert torch.get_num_threads() == 2, "a step left another number of threads behind"
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("changes", "rtol"),
-    [({}, 1e-5), ({"optimizer": "muon"}, 1e-3), ({"precision": "bf16"}, 0.01), ({"documents": True}, 1e-5)],
-)
-def test_rows_shared_among_threads_train_the_same(two_threads: None, changes: dict[str, Any], rtol: float) -> None:
-    assert isinstance(build_step(GPT(DRY), CONFIG, Execution(), state=None), ThreadStep)
-    changes = {"total_steps": 8, "eval_every": 8, **changes}
-    (model, shared), (again, _) = trained(**changes), trained(**changes)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    with threads(1):
-        assert not supports_threads(model, CONFIG, Execution())
-        _, alone = trained(**changes)
-    np.testing.assert_allclose(shared.losses, alone.losses, rtol=rtol)
-
-
-def test_threads_go_on_to_the_bit(two_threads: None) -> None:
-    whole, state = trained(total_steps=30, eval_every=10)
-    asked = itertools.count()
-    set_seed(1)
-    stopped = train(GPT(DRY), TASK, CONFIG, hooks=Hooks(should_stop=lambda: next(asked) == 11))
-    assert stopped.step == 11
-    resumed = GPT(DRY)
-    assert train(resumed, TASK, CONFIG, state=copy.deepcopy(stopped)).losses == state.losses
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
-
-
-def test_what_fails_in_a_thread_fails_the_run(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> torch.Tensor:
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
-
-    monkeypatch.setattr(ThreadStep, "_part", full)
-    with pytest.raises(ValueError, match="out of memory with 256 tokens at once"):
-        trained()
-
-
-@pytest.mark.parametrize(
-    ("shape", "cfg", "execution"),
-    [
-        ({}, {"B": 7}, {}),
-        ({}, {}, {"micro_batch_tokens": 64}),
-        ({}, {}, {"compile": True}),
-        ({}, {}, {"ranks": Ranks(rank=0, size=2)}),
-        ({}, {}, {"device": "cuda"}),
-        ({"C": 4096, "L": 12, "d_ff": 4096}, {}, {}),  # gradients of two gigabytes, twice
-    ],
-)
-def test_where_threads_would_change_or_hinder_there_are_none(
-    two_threads: None, shape: dict[str, Any], cfg: dict[str, Any], execution: dict[str, Any]
-) -> None:
-    with torch.device("meta"):
-        model = GPT(replace(DRY, **shape))
-    assert not supports_threads(model, replace(CONFIG, **cfg), Execution(**execution))
-
-
-@pytest.mark.parametrize(("B", "threads_work"), [(2, False), (4, True)])
-def test_threads_are_for_batches_that_are_large_enough(
-    B: int, threads_work: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """T * C = 2^17 numbers a row, so that two threads have enough to do with two rows each."""
-    used: list[int] = []
-    real = ThreadStep._part
-    monkeypatch.setattr(ThreadStep, "_part", lambda self, batch: used.append(batch.B) or real(self, batch))
-    with threads(2):
-        step = ThreadStep(GPT(replace(DRY, T=1024, C=128)), replace(CONFIG, B=B), Execution(), state=None)
-        x = torch.zeros(B, 1024, dtype=torch.long)
-        step(Batch.of(x, x, {}), lr=0.0, n=0)
-    assert used == ([2, 2] if threads_work else [])
-
-
-def test_parts_weigh_by_their_targets_not_by_their_number(two_threads: None) -> None:
+def test_parts_weigh_by_their_targets_not_by_their_number() -> None:
     """A row without a target beside one with thirty: the mean is over tokens, not over parts."""
     x = torch.randint(0, DRY.V, (2, DRY.T), generator=torch.Generator().manual_seed(0))
     y = x.clone()
@@ -168,13 +70,13 @@ def test_parts_weigh_by_their_targets_not_by_their_number(two_threads: None) -> 
     batch = Batch.of(x, y, {"a": 2}, position_ids=positions)
     assert int(batch.targets) == DRY.T
     values = []
-    for kind, tokens in ((PlainStep, None), (PlainStep, DRY.T), (ThreadStep, None)):
+    for tokens in (None, DRY.T):
         set_seed(1)
         model = GPT(DRY)
         expected = float(loss.loss_fn(model(x, position_ids=positions), y).detach())
-        step = kind(model, replace(CONFIG, B=2), Execution(micro_batch_tokens=tokens), state=None)
+        step = PlainStep(model, replace(CONFIG, B=2), Execution(micro_batch_tokens=tokens), state=None)
         values.append(float(step(batch, lr=0.0, n=0)))
-    assert values == pytest.approx([expected] * 3, rel=1e-5)
+    assert values == pytest.approx([expected] * 2, rel=1e-5)
 
 
 def test_bf16_follows_float32_and_keeps_float32_weights() -> None:
@@ -320,13 +222,12 @@ def test_decay_shrinks_matrices_and_leaves_biases_and_norms(optimizer: str) -> N
         assert torch.equal(parameter.detach(), torch.full_like(parameter, expected)), name
 
 
-@pytest.mark.parametrize("kind", [PlainStep, ThreadStep])
-def test_gradients_are_clipped_to_the_norm_that_was_asked_for(two_threads: None, kind: type[PlainStep]) -> None:
+def test_gradients_are_clipped_to_the_norm_that_was_asked_for() -> None:
     norms = []
     for grad_clip in (1e9, 1e-3):
         set_seed(1)
         model = GPT(DRY)
-        step = kind(model, replace(CONFIG, grad_clip=grad_clip), Execution(), state=None)
+        step = PlainStep(model, replace(CONFIG, grad_clip=grad_clip), Execution(), state=None)
         step(TASK.batch(0), lr=0.0, n=0)
         norms.append(float(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()))
     assert norms[0] > 0.1

@@ -598,13 +598,6 @@ FAULTS = (
         "tests/test_model.py::test_rope_angles_are_computed_in_float32_for_float32",
     ),
     Fault(
-        "turned back the wrong way",
-        "niels_gpt/model/kernels/attention_cpu.py",
-        "torch.complex(cos, -sin)",
-        "torch.complex(cos, sin)",
-        "tests/test_model.py::test_attention_that_keeps_its_probabilities_equals_the_fused_kernel",
-    ),
-    Fault(
         "theta ignored",
         "niels_gpt/model/rope.py",
         "inv_freq = theta **",

@@ -32,13 +32,6 @@ FAULTS = (
         "return torch.arange(self.B)",
         _TESTS,
     ),
-    Fault(
-        "threads draw masks by themselves",
-        "niels_gpt/train/thread_step.py",
-        "**self._inputs(batch)",
-        "**batch.tensors",
-        _TESTS,
-    ),
     Fault("embedding keeps everything", "niels_gpt/model/gpt.py", "h = dropout.on(h, place=0)", "pass", _TESTS),
     Fault("blocks share their masks", "niels_gpt/model/gpt.py", "place=1 + 3 * i", "place=1", _TESTS),
     Fault(

@@ -1,6 +1,6 @@
 """Dropout whose masks depend on a key of each row and on the place in the model, and on nothing else.
 
-A mask drawn from a generator depends on how many rows are drawn for together: micro-batches, threads and ranks would
+A mask drawn from a generator depends on how many rows are drawn for together: micro-batches and ranks would
 each train another model. Here every bit of a mask is a hash of (key, place, index), the same on every machine.
 """
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from niels_gpt.model.kernels import choice
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
-_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits that a thread holds at a time
+_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits at a time
 
 
 def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """The step for every device and setting; the other two are faster where they fit."""
+    """The step for every device and setting; one recorded as a CUDA graph is faster where it fits."""
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.state import RunState
 from niels_gpt.train.task import Batch
-from niels_gpt.train.thread_step import ThreadStep, supports_threads
 
 # Up to this context the fastest attention on a GPU sums its gradients in one order. Beyond, two runs are equal to the
 # bit only with a slower one: 6% of a step at T=1024.
@@ -63,6 +62,4 @@ def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Run
     optimizer = None if state is None else state.optimizer
     if execution.cuda and execution.ranks.size == 1 and cfg.optimizer == "adamw":
         return GraphStep(model, cfg, execution, state=optimizer)
-    if supports_threads(model, cfg, execution):
-        return ThreadStep(model, cfg, execution, state=optimizer)
     return PlainStep(model, cfg, execution, state=optimizer)

@@ -70,11 +70,6 @@ class Batch:
     def targets(self) -> torch.Tensor:
         return self.packed[-1]
 
-    def take(self, rows: slice) -> Batch:
-        """Some of the rows, still counted against the targets of all."""
-        kept = [value[rows].flatten() for value in (*self.tensors.values(), self.row_numbers)]
-        return replace(self, packed=torch.cat((*kept, self.packed[-1:])), B=len(kept[-1]))
-
     def to(self, device: str) -> Batch:
         return replace(self, packed=self.packed.to(device, non_blocking=True))
 

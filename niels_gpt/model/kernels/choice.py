@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from niels_gpt.model.kernels import attention_cpu, attention_unfused, embedding_gpu
+from niels_gpt.model.kernels import attention_unfused, embedding_gpu
 
 _Kernel = Callable[..., torch.Tensor]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -29,10 +29,6 @@ def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[t
     from niels_gpt.model.kernels import rope_triton
 
     return rope_triton.project_and_rotate
-
-
-def rotate_and_attend(qkv: torch.Tensor) -> _Kernel | None:
-    return attention_cpu.rotate_and_attend if attention_cpu.supports(qkv) else None
 
 
 def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
