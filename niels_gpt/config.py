@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -65,6 +65,8 @@ def wanted(annotation: Any) -> str:
         return f"one of {', '.join(choices)}, {last}" if choices else last
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(wanted(member) for member in get_args(kind))
+    if is_dataclass(kind):
+        return f"a table of {', '.join(get_type_hints(kind))}"
     _, name = _KINDS.get(get_origin(kind) or kind, (None, "a table"))
     said = [f"{_BOUNDS[type(bound)][1]} {astuple(bound)[0]}" for bound in bounds if bound not in _UNSAID]
     *first, last = [*said, name] if kind is int else [name, *said]
@@ -77,8 +79,19 @@ def _fits(value: Any, annotation: Any) -> bool:
         return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
     if get_origin(kind) in (Union, UnionType):
         return any(_fits(value, member) for member in get_args(kind))
+    if is_dataclass(kind):
+        return type(value) is kind or _fits_table(value, get_type_hints(kind, include_extras=True))
     is_one, _ = _KINDS.get(get_origin(kind) or kind, (lambda value: True, ""))
     return is_one(value) and all(_BOUNDS[type(bound)][0](value, astuple(bound)[0]) for bound in bounds)
+
+
+def _fits_table(value: Any, hints: Mapping[str, Any]) -> bool:
+    """Whether a mapping has the keys of a dataclass, those alone, and values that they allow."""
+    return (
+        isinstance(value, Mapping)
+        and set(value) == set(hints)
+        and all(_fits(value[name], annotation) for name, annotation in hints.items())
+    )
 
 
 def _parts(annotation: Any) -> tuple[Any, list[Any]]:
@@ -177,6 +190,22 @@ _SIZES = frozenset({"V", "T", "C", "L", "H", "d_ff", "dropout"})
 _PLAIN = _SIZES | {"rope_theta"}  # what also a model without options has
 
 
+Multiple = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Multiples by group of parameters: every parameter is in one of them."""
+
+    matrices: Annotated[Multiple, "matrices inside the blocks"]
+    embedding: Annotated[Multiple, "the embedding, and the head where it shares the embedding's weight"]
+    head: Annotated[Multiple, "a head with a weight of its own"]
+    vectors: Annotated[Multiple, "norms and biases"]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The learning-rate schedule, the optimizer and the mix. What only changes speed is not here."""
@@ -184,12 +213,12 @@ class TrainConfig:
     total_steps: Annotated[Count, "steps of the optimizer"]
     base_lr: Annotated[float, Gt(0), "highest learning rate, reached when the warm-up ends"] = 3e-4
     warmup_steps: Annotated[int, Ge(0), INT64, "steps over which the learning rate rises from 0 to base_lr"] = 200
-    min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the cosine decay ends"] = 3e-5
+    min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
     B: Annotated[Count, "batch size: rows a step"] = 32
     p_train: Mapping[str, float] = field(default_factory=default_p_train)
     p_val: Mapping[str, float] = field(default_factory=lambda: {"wiki": 1.0})
-    weight_decay: Annotated[float, Ge(0), "of matrices; norms and biases have none"] = 0.1
+    weight_decay: Annotated[float, Ge(0), "of matrices; of norms and biases where decay_scale says so"] = 0.1
     beta1: Annotated[Fraction, "Adam's memory of the gradient's mean"] = 0.9
     beta2: Annotated[Fraction, "Adam's memory of the gradient's square"] = 0.95
     grad_clip: Annotated[float, Gt(0), "gradient clipping: a longer gradient is scaled down to this norm"] = 1.0
@@ -203,9 +232,19 @@ class TrainConfig:
     document_mask: Annotated[
         bool, "attention mask by document: where a window spans several documents, none sees another"
     ] = False
+    schedule: Annotated[Literal["cosine", "linear"], "how the learning rate falls from base_lr to min_lr"] = "cosine"
+    flat: Annotated[Fraction, "share of the steps after the warm-up that stay at base_lr, before it falls"] = 0.0
+    lr_scale: Annotated[Groups, "multiple of the schedule's learning rate"] = Groups(1.0, 1.0, 1.0, 1.0)
+    decay_scale: Annotated[Groups, "multiple of weight_decay"] = Groups(1.0, 1.0, 1.0, 0.0)
+    momentum_warmup: Annotated[
+        int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
+    ] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("lr_scale", "decay_scale"):  # as they come from a file: plain mappings
+            if isinstance(multiples := getattr(self, name), Mapping):
+                object.__setattr__(self, name, Groups(**multiples))
 
 
 def to_dict(cfg: ModelConfig | TrainConfig) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Ge, MultipleOf
 
-from niels_gpt.config import ModelConfig, TrainConfig, check_value, default_p_train, to_dict
+from niels_gpt.config import Groups, ModelConfig, TrainConfig, check_value, default_p_train, to_dict
 from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
+
+EVEN = {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 1.0}
 
 
 def test_the_seeds_v0_defaults() -> None:
@@ -28,6 +30,8 @@ def test_the_seeds_v0_defaults() -> None:
     assert (train.base_lr, train.warmup_steps, train.min_lr, train.seed, train.B) == (3e-4, 200, 3e-5, 42, 32)
     assert train.p_train == default_p_train() == {"wiki": 0.784, "roam": 0.196, "primer": 0.020}
     assert train.p_val == {"wiki": 1.0}
+    assert (train.schedule, train.flat, train.momentum_warmup) == ("cosine", 0.0, 0)
+    assert (train.lr_scale, train.decay_scale) == (Groups(**EVEN), Groups(**{**EVEN, "vectors": 0.0}))
 
 
 def test_configs_are_frozen() -> None:
@@ -66,11 +70,30 @@ def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> 
         ({"beta2": 1}, "beta2 must be a number, at least 0 and below 1, got 1"),
         ({"precision": "fp8"}, "precision must be one of float32, bf16, got 'fp8'"),
         ({"document_mask": 1}, "document_mask must be true or false, got 1"),
+        ({"schedule": "step"}, "schedule must be one of cosine, linear, got 'step'"),
+        ({"flat": 1.0}, "flat must be a number, at least 0 and below 1, got 1.0"),
+        ({"momentum_warmup": -1}, "momentum_warmup must be at least 0 and a whole number, got -1"),
+        ({"lr_scale": 2.0}, "lr_scale must be a table of matrices, embedding, head, vectors, got 2.0"),
+        ({"lr_scale": {"matrices": 1.0}}, "lr_scale must be a table of matrices, embedding, head, vectors, got {"),
+        ({"decay_scale": {**EVEN, "heads": 1.0}}, "decay_scale must be a table of .*'heads': 1.0"),
+        ({"decay_scale": {**EVEN, "head": "1"}}, "decay_scale must be a table of .*'head': '1'"),
+        ({"decay_scale": {**EVEN, "head": -1.0}}, "decay_scale must be a table of .*'head': -1.0"),
     ],
 )
 def test_an_impossible_schedule_is_refused(bad: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TrainConfig(**{"total_steps": 1, **bad})
+
+
+def test_multiples_by_group_are_a_table_as_a_file_has_it_and_go_back_to_one() -> None:
+    scale = {"matrices": 1, "embedding": 0.5, "head": 0.25, "vectors": 2.0}
+    cfg = TrainConfig(total_steps=1, lr_scale=scale)  # type: ignore[arg-type]
+    assert cfg.lr_scale == Groups(matrices=1, embedding=0.5, head=0.25, vectors=2.0)
+    assert cfg == TrainConfig(total_steps=1, lr_scale=cfg.lr_scale)
+    assert to_dict(cfg)["lr_scale"] == scale
+    assert TrainConfig(**to_dict(cfg)) == cfg
+    with pytest.raises(ValueError, match="head must be a number and at least 0, got None"):
+        Groups(matrices=1.0, embedding=1.0, head=None, vectors=1.0)  # type: ignore[arg-type]
 
 
 def test_a_value_is_checked_by_its_annotation() -> None:

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.lr_schedule import lr_at_step
+from niels_gpt.config import TrainConfig
+from niels_gpt.lr_schedule import lr_at_step, scheduled_lr
+
+SCHEDULES = st.sampled_from(["cosine", "linear"])
+FLAT = st.floats(0, 1, exclude_max=True)
 
 
 def test_landmarks() -> None:
@@ -32,14 +40,43 @@ def test_after_the_end_the_rate_stays_at_its_least() -> None:
     assert lr_at_step(5, 3, base_lr=1.0, warmup_steps=2, min_lr=0.1) == 0.1
 
 
-@given(total=st.integers(1, 300), warmup=st.integers(0, 400), step=st.integers(0, 500))
-def test_no_combination_divides_by_zero_or_leaves_the_range(total: int, warmup: int, step: int) -> None:
-    assert 0 <= lr_at_step(step, total, base_lr=1.0, warmup_steps=warmup, min_lr=0.1) <= 1.0
+@given(total=st.integers(1, 300), warmup=st.integers(0, 400), step=st.integers(0, 500), schedule=SCHEDULES, flat=FLAT)
+def test_no_combination_divides_by_zero_or_leaves_the_range(
+    total: int, warmup: int, step: int, schedule: Any, flat: float
+) -> None:
+    rate = lr_at_step(step, total, base_lr=1.0, warmup_steps=warmup, min_lr=0.1, schedule=schedule, flat=flat)
+    assert 0 <= rate <= 1.0
 
 
-@given(total=st.integers(3, 300), warmup=st.integers(0, 100))
-def test_up_to_the_top_and_down_from_it(total: int, warmup: int) -> None:
-    rates = [lr_at_step(s, total, base_lr=1.0, warmup_steps=warmup, min_lr=0.1) for s in range(total)]
+@given(total=st.integers(3, 300), warmup=st.integers(0, 100), schedule=SCHEDULES, flat=FLAT)
+def test_up_to_the_top_and_down_from_it(total: int, warmup: int, schedule: Any, flat: float) -> None:
+    shape: Any = {"base_lr": 1.0, "warmup_steps": warmup, "min_lr": 0.1, "schedule": schedule, "flat": flat}
+    rates = [lr_at_step(s, total, **shape) for s in range(total)]
     top = min(warmup, total - 1)
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
+    if top < total - 1:
+        assert (rates[top], rates[-1]) == pytest.approx((1.0, 0.1))
+
+
+@given(total=st.integers(1, 10**6), warmup=st.integers(0, 500), step=st.integers(0, 10**6))
+def test_without_an_option_the_rates_are_those_of_before_to_the_bit(total: int, warmup: int, step: int) -> None:
+    decay_steps = total - 1 - warmup
+    if warmup <= step < total and decay_steps > 0:
+        turned = math.cos(math.pi * ((step - warmup) / decay_steps))
+        assert lr_at_step(step, total, warmup_steps=warmup) == 3e-5 + 0.5 * (3e-4 - 3e-5) * (1.0 + turned)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("linear", {100: 1.0, 300: 1.0, 500: 1.0, 501: 0.998, 600: 0.8, 700: 0.6, 899: 0.202, 900: 0.2, 5000: 0.2}),
+        ("cosine", {100: 1.0, 500: 1.0, 600: 0.882843, 700: 0.6, 800: 0.317157, 900: 0.2}),
+    ],
+)
+def test_the_rate_stays_for_a_while_and_then_falls(schedule: Any, rates: dict[int, float]) -> None:
+    """Half of the 800 steps after the warm-up; the way down takes the other half."""
+    cfg = TrainConfig(total_steps=901, base_lr=1.0, warmup_steps=100, min_lr=0.2, flat=0.5, schedule=schedule)
+    assert {step: scheduled_lr(cfg, step) for step in rates} == pytest.approx(rates, abs=1e-6)
+    assert scheduled_lr(cfg, 50) == 0.5
+    assert scheduled_lr(replace(cfg, flat=0.0), 500) == pytest.approx(0.6)

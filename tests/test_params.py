@@ -15,13 +15,20 @@ from typing import Any
 import pytest
 import yaml
 
+from niels_gpt.config import TrainConfig, to_dict
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.presets import complete_preset
+from niels_gpt.pipeline.training import train_config
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "params.yaml").read_text()
 _, RAW = parse_params(TEXT)
+
+
+GROUPS = ("matrices", "embedding", "head", "vectors")
+DEFAULTS = to_dict(TrainConfig(total_steps=1))
+STAGES = ("train", "sft", "splice.train")
 
 
 def changed(values: dict[str, Any]) -> str:
@@ -70,7 +77,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),
-        *(f"{stage}.{key}" for stage in ("train", "sft", "splice.train") for key in schedule),
+        *(f"{stage}.{key}" for stage in STAGES for key in schedule),
         *(f"splice.{key}" for key in ["dataset_name", "num_docs", "min_doc_length", "max_doc_length", "doc_index"]),
         *(f"splice.{key}" for key in ["doc_select_mode", "strict_num_docs", "restrict_to_training_subset", "shuffle"]),
         *(f"splice.{key}" for key in ["balance_mode", "balance_tau", "epoch_length"]),
@@ -88,6 +95,10 @@ def test_the_key_set_is_frozen() -> None:
         *(f"runtime.{key}" for key in ["engine", "workers", "ray_address", "stores.store", "stores.private"]),
     }
     assert leaves(raw) == expected
+    recipe = ["schedule", "flat", "momentum_warmup"]
+    recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
+    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe}
+    assert leaves(params.model_dump()) - leaves(raw) == optional
 
 
 PAGE = (ROOT / "docs/parameters.md").read_text()
@@ -101,7 +112,7 @@ def test_the_list_of_parameters_is_what_the_command_prints() -> None:
 def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
     rows = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     told = {name.strip("`"): sample for name, _, sample, _ in rows if ".NAME" not in name}
-    for leaf, value in values_of(RAW).items():
+    for leaf, value in values_of(parse_params(TEXT)[0].model_dump()).items():
         tables = ("sources", "chats", "p_train", "p_val", "p_sft")
         if leaf == "tokenizer.kind":
             assert f"### tokenizer of kind {value}\n" in PAGE
@@ -125,6 +136,10 @@ def test_the_list_says_what_is_allowed() -> None:
         "| `parts.text_bytes` | at least 1 and a whole number |",
         "| `eval.questions` | a list and not shorter than 1 |",
         "### sources.NAME.load of kind roam\n\nNothing else.\n",
+        "| `sft.flat` | a number, at least 0 and below 1 | `0.0` | share of",
+        "that stay at base_lr, before it falls (flat may be left out) |",
+        "| `train.decay_scale.vectors` | a number and at least 0 | `0.0` "
+        "| multiple of weight_decay: norms and biases (decay_scale may be left out) |",
     ):
         assert row in PAGE
 
@@ -176,6 +191,20 @@ def test_v0_is_the_seeds() -> None:
     [
         ({"train.base_lr": "1e-5x"}, ["train.base_lr is '1e-5x'", "number"]),
         ({"train.base_lrr": 1}, ["train.base_lrr is not a parameter; did you mean base_lr?"]),
+        ({"train.flat": 1}, ["train.flat is 1", "less than 1"]),
+        ({"sft.schedule": "step"}, ["sft.schedule is 'step'", "'cosine' or 'linear'"]),
+        ({"splice.train.momentum_warmup": 0.5}, ["splice.train.momentum_warmup is 0.5", "integer"]),
+        ({"train.lr_scale": 2.0}, ["train.lr_scale is 2.0: keys and values of its own"]),
+        (
+            {"train.lr_scale": {**dict.fromkeys(GROUPS, 1.0), "heads": 1.0}},
+            ["train.lr_scale.heads is not a parameter; did you mean head?"],
+        ),
+        ({"sft.decay_scale": {**dict.fromkeys(GROUPS, 1.0), "head": "1"}}, ["sft.decay_scale.head is '1'", "number"]),
+        ({"sft.decay_scale": {**dict.fromkeys(GROUPS, 1.0), "head": -1}}, ["sft.decay_scale.head is -1", "equal to 0"]),
+        (
+            {"train.lr_scale": {"matrices": 1.0}},
+            ["train.lr_scale.embedding is missing", "train.lr_scale.vectors is missing"],
+        ),
         ({"trian": 1}, ["trian is not a parameter; did you mean train?"]),
         ({"sources.roam.load.zyx": "*.md"}, ["sources.roam.load.zyx is not a parameter", "known here"]),
         ({"sources.roam.load.glob": "*.md"}, ["sources.roam.load.glob goes with another kind"]),
@@ -269,6 +298,20 @@ def test_a_source_name_that_is_no_word_is_refused(name: str) -> None:
     raw["sources"][name] = raw["sources"].pop("roam")
     with pytest.raises(ValueError, match=r"must match \[a-z0-9_\]\+"):
         parse_params(json.dumps(raw))
+
+
+def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_any() -> None:
+    scale = {"matrices": 1.0, "embedding": 0.5, "head": 0.25, "vectors": 2.0}
+    options = {"schedule": "linear", "flat": 0.5, "lr_scale": scale, "decay_scale": scale, "momentum_warmup": 9}
+    for stage in STAGES:
+        params, raw = parse_params(changed({f"{stage}.{key}": value for key, value in options.items()}))
+        for other in STAGES:
+            section = reduce(getattr, other.split("."), params)
+            cfg = train_config(section, p_train={}, p_val={})
+            written = options if other == stage else {}
+            assert {key: to_dict(cfg)[key] for key in options} == {**{k: DEFAULTS[k] for k in options}, **written}
+            table = reduce(lambda node, part: node[part], other.split("."), raw)
+            assert TrainConfig(**table, p_train={}, p_val={}) == cfg  # as niels-gpt doctor does
 
 
 def test_a_missing_key_is_named() -> None:

@@ -195,7 +195,7 @@ def test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum() -> None:
     p = torch.nn.Parameter(torch.zeros(8, 32))
-    muon = Muon([p], lr=0.1, weight_decay=0.0, momentum=0.5)
+    muon = Muon([{"params": [p], "lr": 0.1, "weight_decay": 0.0}], momentum=0.5)
     mean = torch.zeros(8, 32)
     for seed in range(3):
         before = p.detach().clone()

@@ -18,7 +18,7 @@ from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.config import Groups, ModelConfig, TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
 from niels_gpt.files.pages import release_pages
 from niels_gpt.files.ranks import ALONE, Ranks
@@ -34,7 +34,7 @@ from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state
+from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.run import run_training, stop_on_signal
 from niels_gpt.train.state import RunFolder, RunState
@@ -164,11 +164,58 @@ def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad()
 
 def test_decay_is_on_matrices_only() -> None:
     model = GPT(MODEL)
-    decayed, plain = build_optimizers(model, CONFIG)[0].param_groups
-    assert decayed["weight_decay"] == CONFIG.weight_decay
-    assert plain["weight_decay"] == 0
-    assert all(p.dim() >= 2 for p in decayed["params"])
-    assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
+    embedding, matrices, vectors = build_optimizers(model, CONFIG)[0].param_groups
+    assert embedding["weight_decay"] == matrices["weight_decay"] == CONFIG.weight_decay
+    assert vectors["weight_decay"] == 0
+    assert all(p.dim() >= 2 for group in (embedding, matrices) for p in group["params"])
+    sizes = [len(group["params"]) for group in (embedding, matrices, vectors)]
+    assert sizes == [1, 4 * MODEL.L, len(list(model.parameters())) - 1 - 4 * MODEL.L]
+
+
+def with_own_head() -> GPT:
+    """A model whose head does not share the embedding's weight."""
+    model = GPT(MODEL)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def test_a_state_numbers_parameters_through_the_matrices_and_then_the_rest() -> None:
+    """As states did that were saved before there were groups."""
+    model = with_own_head()
+    (adamw,) = build_optimizers(model, replace(CONFIG, lr_scale=Groups(1.0, 2.0, 3.0, 4.0)))
+    numbered = [p for group in adamw.param_groups for p in group["params"]]
+    parameters = list(model.parameters())
+    expected = [p for p in parameters if p.dim() == 2] + [p for p in parameters if p.dim() == 1]
+    assert all(a is b for a, b in zip(numbered, expected, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_every_group_has_its_multiple_of_rate_and_decay(optimizer: Any) -> None:
+    model = with_own_head()
+    names = {id(p): name for name, p in model.named_parameters()}
+    scales = {"lr_scale": Groups(1.0, 2.0, 3.0, 4.0), "decay_scale": Groups(5.0, 6.0, 7.0, 8.0)}
+    cfg = replace(CONFIG, optimizer=optimizer, weight_decay=0.5, **scales)
+    optimizers = build_optimizers(model, cfg)
+    for lr in (0.5, 0.25):
+        set_lr(optimizers, lr)
+        found = {
+            names[id(p)]: (group["lr"] / lr, group["weight_decay"] / 0.5)
+            for each in optimizers
+            for group in each.param_groups
+            for p in group["params"]
+        }
+        for name, parameter in model.named_parameters():
+            expected = {"tok_emb.weight": (2, 6), "lm_head.weight": (3, 7)}
+            assert found.pop(name) == expected.get(name, (1, 5) if parameter.dim() == 2 else (4, 8)), name
+        assert not found
+
+
+def test_a_graphs_rates_are_tensors_of_their_own() -> None:
+    (adamw,) = build_optimizers(GPT(MODEL), replace(CONFIG, lr_scale=Groups(1.0, 2.0, 1.0, 4.0)), capturable=True)
+    rates = [group["lr"] for group in adamw.param_groups]
+    set_lr([adamw], 0.25)
+    assert [group["lr"] for group in adamw.param_groups] == [0.5, 0.25, 1.0]
+    assert all(group["lr"] is rate for group, rate in zip(adamw.param_groups, rates, strict=True))
 
 
 def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:

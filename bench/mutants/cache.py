@@ -544,10 +544,17 @@ FAULTS = (
     Fault(
         "linear decay",
         "niels_gpt/lr_schedule.py",
-        "0.5 * (base_lr - min_lr) * (1.0 + math.cos(math.pi * progress))",
-        "(base_lr - min_lr) * (1.0 - progress)",
+        "0.5 * (1.0 + math.cos(math.pi * fallen))",
+        "1.0 - fallen",
         _LR,
     ),
+    Fault("a line is a cosine", "niels_gpt/lr_schedule.py", 'if schedule == "linear"', "if False", _LR),
+    Fault(
+        "the rate never stays", "niels_gpt/lr_schedule.py", "max(0.0, progress - flat) / (1.0 - flat)", "progress", _LR
+    ),
+    Fault("the way down is cut short", "niels_gpt/lr_schedule.py", " / (1.0 - flat)", "", _LR),
+    Fault("a run's schedule is not asked", "niels_gpt/lr_schedule.py", "        schedule=cfg.schedule,\n", "", _LR),
+    Fault("a run's rate never stays", "niels_gpt/lr_schedule.py", "        flat=cfg.flat,\n", "", _LR),
     Fault(
         "the least rate one step late",
         "niels_gpt/lr_schedule.py",

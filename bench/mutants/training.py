@@ -27,6 +27,7 @@ _MASKED_RUN = "tests/test_document_mask.py::test_training_and_validation_see_one
 _METER = "tests/test_step.py::test_the_time_of_validations_is_left_but_is_no_training"
 _NO_UNITS = "tests/test_step.py::test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same"
 _MUON_STEP = "tests/test_step.py::test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum"
+_BY_GROUP = "tests/test_train.py::test_every_group_has_its_multiple_of_rate_and_decay"
 _LR_GIVEN = "tests/test_step.py::test_a_step_takes_the_learning_rate_it_is_given"
 _ONE_LOSS = "tests/test_step.py::test_head_and_loss_in_one_equal_logits_and_cross_entropy"
 _DECODER = "tests/test_generate.py::test_cached_logits_equal_uncached_ones_however_the_tokens_come"
@@ -388,10 +389,45 @@ FAULTS = (
     # optimizer, schedule, precision
     Fault(
         "decay on biases",
-        "niels_gpt/train/optimizer.py",
-        '"weight_decay": 0.0}',
-        '"weight_decay": cfg.weight_decay}',
+        "niels_gpt/config.py",
+        "Groups(1.0, 1.0, 1.0, 0.0)",
+        "Groups(1.0, 1.0, 1.0, 1.0)",
         "tests/test_step.py::test_decay_shrinks_matrices_and_leaves_biases_and_norms",
+    ),
+    Fault(
+        "one rate for all groups",
+        "niels_gpt/train/optimizer.py",
+        'lr * group.get("lr_scale", 1.0)',
+        "lr",
+        _BY_GROUP,
+    ),
+    Fault(
+        "one decay for all groups",
+        "niels_gpt/train/optimizer.py",
+        "cfg.weight_decay * getattr(cfg.decay_scale, name)",
+        "cfg.weight_decay",
+        _BY_GROUP,
+    ),
+    Fault(
+        "a head of its own is a matrix",
+        "niels_gpt/train/optimizer.py",
+        'return "head" if "lm_head" in name else "matrices"',
+        'return "matrices"',
+        _BY_GROUP,
+    ),
+    Fault(
+        "a state numbers parameters otherwise",
+        "niels_gpt/train/optimizer.py",
+        '"matrices", "head", "vectors")',
+        '"matrices", "vectors", "head")',
+        "tests/test_train.py::test_a_state_numbers_parameters_through_the_matrices_and_then_the_rest",
+    ),
+    Fault(
+        "a graph does not see the learning rate",
+        "niels_gpt/train/optimizer.py",
+        "        group[key].fill_(value)",
+        "        group[key] = value",
+        "tests/test_train.py::test_a_graphs_rates_are_tensors_of_their_own",
     ),
     Fault(
         "no decay by Muon",
@@ -424,8 +460,8 @@ FAULTS = (
     Fault(
         "Muon takes the embedding",
         "niels_gpt/train/optimizer.py",
-        ' and "emb" not in name',
-        "",
+        'if "tok_emb" in name:',
+        "if False:",
         "tests/test_step.py::test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest",
     ),
     Fault(
@@ -438,8 +474,8 @@ FAULTS = (
     Fault(
         "the learning rate stays",
         "niels_gpt/train/optimizer.py",
-        '            else:\n                group["lr"] = lr',
-        "            else:\n                pass",
+        "    else:\n        group[key] = value",
+        "    else:\n        pass",
         _LR_GIVEN,
     ),
     Fault(

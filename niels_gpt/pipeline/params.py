@@ -1,5 +1,6 @@
 """The shape of params.yaml: every key, its type and its range. What is used is what is written: no key
-has a default but those of a source of one's own text, which is two lines.
+has a default but those of a source of one's own text, which is two lines, and options that came later, which may be
+left out: a params.yaml of before them means what it meant.
 
 `runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
 """
@@ -74,9 +75,11 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
 else:
     Model = section(ModelConfig, without={"V"}, base=ModelSection)  # V is the tokenizer's
     _MIX = {"p_train", "p_val"}  # tables of their own
-    Pretraining = section(TrainConfig, without=_MIX)
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"})
-    Schedule = section(TrainConfig, without=_MIX | {"document_mask", "eval_steps"})  # splice validates on a fixed grid
+    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
+    Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE)
+    _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid
+    Schedule = section(TrainConfig, without=_UNASKED, optional=_RECIPE)
     Spans = section(SpanRules, without={"S"})
 
 
@@ -197,4 +200,4 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
 if __name__ == "__main__":  # docs/parameters.md
     from niels_gpt.pipeline.reference import list_parameters
 
-    print(list_parameters(Params, read_params(layout.PRESETS / "sample.yaml")[1]), end="")
+    print(list_parameters(Params, read_params(layout.PRESETS / "sample.yaml")[0].model_dump()), end="")

@@ -14,8 +14,8 @@ from niels_gpt.pipeline.mistakes import members
 _HEAD = """# Parameters
 
 Every key of params.yaml, as `python -m niels_gpt.pipeline.params` prints it. `NAME` stands for a name of your own,
-`sample` for the value in presets/sample.yaml. What is not allowed is refused, by name, before anything runs;
-`niels-gpt check` tells all of it at once.
+`sample` for the value in presets/sample.yaml, or, of a key that may be left out and is so there, for what it then is.
+What is not allowed is refused, by name, before anything runs; `niels-gpt check` tells all of it at once.
 """
 _COLUMNS = "| parameter | allowed | sample | what it does |\n|---|---|---|---|\n"
 
@@ -35,13 +35,23 @@ def _table(title: str, rows: list[str]) -> str:
     return f"{title}\n" if title.startswith("## ") else f"{title}\n\nNothing else.\n"
 
 
-def _collect(path: tuple[str, ...], field: FieldInfo, value: Any, *, title: str, tables: dict[str, list[str]]) -> None:
-    """Add a row for every parameter at or below a path to the table that it belongs to; `...` is no value."""
+def _collect(
+    path: tuple[str, ...],
+    field: FieldInfo,
+    value: Any,
+    *,
+    title: str,
+    tables: dict[str, list[str]],
+    above: dict[str, FieldInfo] | None = None,
+) -> None:
+    """Add a row for every parameter at or below a path to the table that it belongs to; `...` is no value. `above`: the
+    sections that it is in."""
+    chain = {**(above or {}), path[-1]: field}
     kinds = members(field.annotation)
     if get_origin(kinds[0]) is dict:
         path, value, kinds = (*path, "NAME"), ..., members(get_args(kinds[0])[1])
     if not hasattr(kinds[0], "model_fields"):
-        tables[title].append(_row(path, field, value))
+        tables[title].append(_row(path, field, value, said=_said(chain)))
         return
     tag = str(field.discriminator) if field.discriminator else ""
     for kind in kinds:
@@ -53,12 +63,18 @@ def _collect(path: tuple[str, ...], field: FieldInfo, value: Any, *, title: str,
             tables[title] = []
         for key in keys:
             if key != tag:
-                _collect((*path, key), keys[key], values.get(key, ...), title=title, tables=tables)
+                _collect((*path, key), keys[key], values.get(key, ...), title=title, tables=tables, above=chain)
 
 
-def _row(path: tuple[str, ...], field: FieldInfo, value: Any) -> str:
+def _said(chain: dict[str, FieldInfo]) -> str:
+    """The lines of help, the outermost section's first, and what of them one may do without."""
+    notes = [note for field in chain.values() for note in field.metadata if isinstance(note, str)]
+    optional = [key for key, field in chain.items() if not field.is_required()]
+    return ": ".join(notes) + (f" ({optional[0]} may be left out)" if optional else "")
+
+
+def _row(path: tuple[str, ...], field: FieldInfo, value: Any, *, said: str) -> str:
     kind = get_args(field.annotation)[1] if path[-1] == "NAME" else field.annotation
     allowed = wanted(Annotated[(kind, *field.metadata)] if field.metadata else kind)
     sample = "" if value is ... else f"`{json.dumps(value, ensure_ascii=False)}`"
-    notes = " ".join(note for note in field.metadata if isinstance(note, str))
-    return f"| `{'.'.join(path)}` | {allowed} | {sample} | {notes} |\n"
+    return f"| `{'.'.join(path)}` | {allowed} | {sample} | {said} |\n"

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, with weight decay on matrices and not on biases and norms; or Muon for the matrices."""
+"""Optimizers: AdamW, with rates and decay by group of parameters; or Muon for the matrices inside the blocks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from niels_gpt.config import TrainConfig
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients that lift small singular values fastest
 _NEWTON_SCHULZ_STEPS = 5
 
+# In this order, since a saved state has parameters by number, counted through the groups.
+_GROUPS = ("embedding", "matrices", "head", "vectors")
+
 
 class Muon(Optimizer):
     """Momentum (Nesterov's) whose matrices are made orthogonal before they are a step. torch has one that computes in
     bf16 everywhere; where a CPU cannot, torch gives up a library for good at the first product that fails, and the
     float32 products before and after it round differently: two equal runs in one process were not equal."""
 
-    def __init__(self, params: Sequence[torch.Tensor], *, lr: float, weight_decay: float, momentum: float) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+    def __init__(self, groups: Sequence[dict[str, Any]], *, momentum: float) -> None:
+        """Each group has `params`, matrices all of them, `lr` and `weight_decay`."""
+        super().__init__(groups, {"momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -53,31 +57,47 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = False) -> list[Optimizer]:
     """One AdamW; or Muon for the matrices inside the blocks, and AdamW for the rest.
 
-    `capturable`: the learning rate is a tensor on the model's device, which a recorded CUDA graph reads at every step.
+    `capturable`: learning rates are tensors on the model's device, which a recorded CUDA graph reads at every step.
     """
     parameters = list(model.named_parameters())
-    by_muon = {name for name, p in parameters if cfg.optimizer == "muon" and p.dim() == 2 and "emb" not in name}
-    rest = [(name, p) for name, p in parameters if name not in by_muon]
-    groups = [
-        {"params": [p for _, p in rest if p.dim() >= 2], "weight_decay": cfg.weight_decay},
-        {"params": [p for _, p in rest if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    lr = torch.tensor(cfg.base_lr, device=rest[0][1].device) if capturable else cfg.base_lr
+    groups: dict[str, dict[str, Any]] = {}
+    for name, parameter in parameters:
+        groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
+    for name, group in groups.items():
+        device = group["params"][0].device
+        group["lr"] = torch.tensor(cfg.base_lr, device=device) if capturable else cfg.base_lr
+        group["lr_scale"] = getattr(cfg.lr_scale, name)
+        group["weight_decay"] = cfg.weight_decay * getattr(cfg.decay_scale, name)
+    by_muon = [groups.pop("matrices")] if cfg.optimizer == "muon" else []
+    by_adamw = [groups[name] for name in _GROUPS if name in groups]
     betas = (cfg.beta1, cfg.beta2)
-    optimizers: list[Optimizer] = [AdamW(groups, lr=lr, betas=betas, fused=True, capturable=capturable)]
+    optimizers: list[Optimizer] = [AdamW(by_adamw, betas=betas, fused=True, capturable=capturable)]
     if by_muon:
-        matrices = [p for name, p in parameters if name in by_muon]
-        optimizers.append(Muon(matrices, lr=cfg.base_lr, weight_decay=cfg.weight_decay, momentum=0.95))
+        optimizers.append(Muon(by_muon, momentum=0.95))
     return optimizers
 
 
+def group_of(name: str, parameter: torch.Tensor) -> str:
+    """Which of the groups a parameter of a model is in."""
+    if parameter.dim() < 2:
+        return "vectors"
+    if "tok_emb" in name:
+        return "embedding"
+    return "head" if "lm_head" in name else "matrices"
+
+
 def set_lr(optimizers: Sequence[Optimizer], lr: float) -> None:
+    """To each group its multiple of the rate."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(lr)
-            else:
-                group["lr"] = lr
+            _set(group, "lr", lr * group.get("lr_scale", 1.0))
+
+
+def _set(group: dict[str, Any], key: str, value: float) -> None:
+    if isinstance(group[key], torch.Tensor):
+        group[key].fill_(value)
+    else:
+        group[key] = value
 
 
 def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
