@@ -151,7 +151,7 @@ class ModelConfig:
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name not in _PLAIN and getattr(self, field.name) != field.default
+            if field.name in MODEL_OPTIONS and getattr(self, field.name) != field.default
         }
 
     @classmethod
@@ -188,6 +188,7 @@ class ModelConfig:
 
 _SIZES = frozenset({"V", "T", "C", "L", "H", "d_ff", "dropout"})
 _PLAIN = _SIZES | {"rope_theta"}  # what also a model without options has
+MODEL_OPTIONS = frozenset(field.name for field in fields(ModelConfig)) - _PLAIN
 
 
 Multiple = Annotated[float, Ge(0)]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.config import MODEL_OPTIONS, ModelConfig, to_dict
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
 from niels_gpt.model.decoder import Decoder
@@ -14,6 +16,31 @@ from niels_gpt.model.kernels import attention_unfused, embedding_gpu
 from niels_gpt.model.size import flops_per_token, parameter_count
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
+OPTIONS: dict[str, Any] = {
+    "norm": "rms",
+    "bias": False,
+    "activation": "relu2",
+    "qk_norm": True,
+    "value_residual": True,
+    "x0_skip": True,
+    "zero_init": True,
+    "tied": False,
+    "logit_cap": 3.0,
+}
+CONFIGS = {
+    "plain": CFG,
+    **{name: replace(CFG, **{name: value}) for name, value in OPTIONS.items()},
+    "all": replace(CFG, **OPTIONS),
+}
+
+
+def varied(cfg: ModelConfig) -> GPT:
+    """A model whose every parameter matters."""
+    torch.manual_seed(0)
+    model = GPT(cfg).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
 
 
 def test_rope_turns_adjacent_pairs_by_position_times_frequency() -> None:
@@ -208,3 +235,130 @@ def test_dropout_acts_in_training_only() -> None:
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
+
+
+def test_every_option_is_tried_here() -> None:
+    assert set(OPTIONS) == MODEL_OPTIONS
+    assert CONFIGS["all"].options == OPTIONS
+    assert CFG.options == {}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_with_every_option_the_decoder_computes_what_the_model_does(name: str) -> None:
+    model, x = varied(CONFIGS[name]), torch.randint(0, CFG.V, (2, 12), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        decoder = Decoder(model, B=2)
+        pieces = [decoder.extend(piece) for piece in x.split([5, 1, 6], dim=1)]
+        torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), model(x), atol=1e-4, rtol=1e-4)
+    if name not in ("plain", "zero_init"):  # which is about the first weights alone
+        shapes = {key: value.shape for key, value in model.state_dict().items()}
+        plain = {key: value for key, value in varied(CFG).state_dict().items() if shapes.get(key) == value.shape}
+        other = GPT(CFG).eval()
+        other.load_state_dict({**other.state_dict(), **{key: model.state_dict()[key] for key in plain}})
+        assert not torch.allclose(other(x), model(x), atol=1e-3), "the option does nothing"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_with_every_option_the_loss_is_that_of_the_logits(name: str) -> None:
+    model, dice = varied(CONFIGS[name]), torch.Generator().manual_seed(1)
+    x, y = torch.randint(0, CFG.V, (2, 2, 12), generator=dice)
+    y[0, 3] = -100
+    plain = torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none")
+    torch.testing.assert_close(model.token_losses(model.hidden(model.embed(x)), y).flatten(), plain.detach())
+    ours = model.summed_loss(model.hidden(model.embed(x)), y)
+    torch.testing.assert_close(ours, plain.sum())
+    grads = (torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, plain.sum()))
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4 * float(theirs.abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_stored_config_brings_every_option_back(name: str) -> None:
+    cfg = CONFIGS[name]
+    assert ModelConfig.from_dict(to_dict(cfg)) == cfg
+    model = GPT(to_dict(cfg))
+    model.load_state_dict(GPT(cfg).state_dict())
+    assert parameter_count(cfg) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_plain_models_config_is_what_it_was_before_there_were_options() -> None:
+    assert set(to_dict(CFG)) == {"V", "T", "C", "L", "H", "d_ff", "dropout", "rope_theta", "D"}
+
+
+def test_norms_and_biases() -> None:
+    names = set(GPT(CONFIGS["bias"]).state_dict())
+    assert not any(name.endswith("bias") for name in names)
+    x = torch.randn(3, CFG.C)
+    norm = GPT(CONFIGS["norm"]).ln_f
+    torch.testing.assert_close(norm(x), x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    assert norm(x.bfloat16()).dtype == torch.float32
+
+
+def test_attention_scores_with_qk_norm_do_not_grow_with_the_weights() -> None:
+    plain, normed = (CausalSelfAttention(replace(CFG, qk_norm=qk_norm)).eval() for qk_norm in (False, True))
+    normed.load_state_dict(plain.state_dict())
+    x, seen = torch.randn(1, 8, CFG.C), []
+    for attention in (plain, normed):
+        before = attention(x, return_attn=True)[1]
+        with torch.no_grad():
+            attention.qkv.weight[: 2 * CFG.C] *= 50  # queries and keys
+        seen.append((before - attention(x, return_attn=True)[1]).abs().max().item())
+    assert seen[0] > 0.05
+    assert seen[1] < 0.05  # an epsilon's worth
+
+
+def test_a_value_residual_brings_the_first_blocks_values() -> None:
+    model, x = varied(replace(CFG, value_residual=True)), torch.zeros(1, 6, dtype=torch.int64)
+    second = model.blocks[1].attn
+    before = model(x)
+    with torch.no_grad():
+        second.qkv.weight[2 * CFG.C :] += 1
+        assert not torch.allclose(model(x), before, atol=1e-3)
+        second.value_shares.copy_(torch.tensor([0.0, 1.0]))
+        only_first = model(x)
+        second.qkv.weight[2 * CFG.C :] -= 1
+        torch.testing.assert_close(model(x), only_first)
+
+
+def test_an_x0_skip_brings_the_embedding() -> None:
+    model, x = varied(replace(CFG, x0_skip=True)), torch.arange(6)[None]
+    with torch.no_grad():
+        model.blocks[1].stream_shares.copy_(torch.tensor([0.0, 1.0]))
+        before = model(x)
+        model.blocks[0].mlp.fc2.bias += 1
+        torch.testing.assert_close(model(x), before)
+        model.blocks[1].stream_shares.copy_(torch.tensor([1.0, 0.0]))
+        assert not torch.allclose(model(x), before, atol=1e-3)
+
+
+def test_first_weights_of_options() -> None:
+    model = GPT(replace(CFG, zero_init=True, x0_skip=True, tied=False))
+    x = torch.arange(6)[None]
+    torch.testing.assert_close(model.hidden(model.embed(x)), model.ln_f(model.embed(x)))
+    assert model.lm_head.weight.abs().max() == 0
+    tied = GPT(replace(CFG, zero_init=True))
+    assert tied.lm_head.weight is tied.tok_emb.weight
+    assert tied.tok_emb.weight.abs().max() > 0
+    assert flops_per_token(replace(CFG, tied=False)) == flops_per_token(CFG)
+
+
+def test_no_logit_is_beyond_the_cap() -> None:
+    free, model = varied(CFG), varied(CONFIGS["logit_cap"])
+    with torch.no_grad():
+        for one in (free, model):
+            one.ln_f.weight.mul_(10)
+    x = torch.randint(0, CFG.V, (4, 12), generator=torch.Generator().manual_seed(1))
+    assert free(x).abs().max() > 6
+    assert model(x).abs().max() <= 3
+    torch.testing.assert_close(model(x), 3 * torch.tanh(free(x) / 3))
+
+
+def test_a_model_section_gives_heads_by_number_or_by_width() -> None:
+    assert ModelConfig.from_section({"C": 64, "H": 4}).H == ModelConfig.from_section({"C": 64, "head_dim": 16}).H == 4
+    for wrong, sentence in (
+        ({"C": 64}, "either H"),
+        ({"C": 64, "H": 4, "head_dim": 16}, "either H"),
+        ({"C": 64, "H": None, "head_dim": 24}, "C=64 is not a multiple of head_dim=24"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            ModelConfig.from_section(wrong)

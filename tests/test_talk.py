@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -276,6 +277,14 @@ def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | N
         open_talker(tmp_path / "out", device="cpu")
 
 
+def test_a_head_of_its_own_is_exported_and_opened_again(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    untied = replace(talker(), model=GPT(replace(CFG, tied=False, logit_cap=5.0)).eval())
+    export_model(untied, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    x = torch.arange(9)[None]
+    assert torch.equal(open_talker(tmp_path / "out", device="cpu").model(x), untied.model(x))
+
+
 def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +296,13 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
         ValueError, match="models/sft holds a model of 300 tokens, and cache/tokenizer a tokenizer of 260"
     ):
         open_talker("models/sft", device="cpu", tokenizer=Path("cache/tokenizer"))
+
+
+def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+    modern = replace(talker(), model=GPT(replace(CFG, qk_norm=True, tied=False)))
+    with pytest.raises(ValueError, match=r"no model\.qk_norm, model\.tied as this model has"):
+        export_transformers(modern, tmp_path / "hf", card="")
+    assert not (tmp_path / "hf").exists()
 
 
 def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:

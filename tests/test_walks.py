@@ -64,18 +64,13 @@ else: raise AssertionError("-1 was taken")
 OPTION = Walk(
     "a model option",
     {
-        "niels_gpt/config.py": {
-            "    rope_theta: Annotated[": '    activation: Annotated[Literal["gelu", "relu2"], "in the MLP"] = "gelu"\n'
-            "    rope_theta: Annotated["
-        },
+        "niels_gpt/config.py": {'Literal["gelu", "relu2"]': 'Literal["gelu", "relu2", "silu"]'},
         "niels_gpt/model/blocks.py": {
-            "        self.fc1 = nn.Linear(cfg.C, cfg.d_ff)": "        self.gelu = cfg.activation == 'gelu'\n"
-            "        self.fc1 = nn.Linear(cfg.C, cfg.d_ff)",
-            "        kernel = choice.project_and_gelu(fc1, x)\n": "        if not self.gelu:\n"
-            "            return self.fc2(F.relu(fc1(x)).square())\n"
+            "        kernel = choice.project_and_gelu(fc1, x)\n": "        if self.activation == 'silu':\n"
+            "            return self.fc2(F.silu(fc1(x)))\n"
             "        kernel = choice.project_and_gelu(fc1, x)\n",
         },
-        "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: relu2\n"},
+        "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: silu\n"},
     },
     """
 import torch
@@ -86,10 +81,10 @@ from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import read_params
 section = read_params(Path("presets/sample.yaml"))[0].model
-assert section.config(V=256).activation == "relu2"
+assert section.config(V=256).activation == "silu"
 sizes = {"T": 16, "C": 16, "L": 2, "H": 2, "d_ff": 32, "dropout": 0.0}
 x, out = torch.arange(12)[None], {}
-for activation in ("gelu", "relu2"):
+for activation in ("gelu", "silu"):
     torch.manual_seed(0)
     model = GPT(ModelConfig(activation=activation, **sizes)).eval()
     out[activation] = model(x)
@@ -99,7 +94,7 @@ for activation in ("gelu", "relu2"):
     decoder = Decoder(loaded, B=1)
     decoded = torch.cat([decoder.extend(x[:, :7]), decoder.extend(x[:, 7:])], dim=1)
     torch.testing.assert_close(loaded.logits(decoded), out[activation])
-assert not torch.allclose(out["gelu"], out["relu2"])
+assert not torch.allclose(out["gelu"], out["silu"])
 """,
 )
 OPTIMIZER = Walk(

@@ -109,7 +109,8 @@ def _size(path: Path) -> int:
 
 
 def _model_config(params: Mapping[str, Any]) -> ModelConfig:
-    return ModelConfig(V=params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size), **params["model"])
+    V = params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)
+    return ModelConfig.from_section(params["model"], V=V)
 
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:

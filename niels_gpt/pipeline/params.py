@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Gt, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
-from niels_gpt.config import INT64, Count, ModelConfig, Seed, TrainConfig
+from niels_gpt.config import INT64, MODEL_OPTIONS, Count, ModelConfig, Seed, TrainConfig
 from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
@@ -54,8 +54,11 @@ class Parts(Section):
 
 
 class ModelSection(Section):
+    H: Annotated[Count | None, "attention heads a block; divides C; null: C/head_dim"] = None
+    head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
+
     def config(self, *, V: int) -> ModelConfig:
-        return ModelConfig(V=V, **self.model_dump())
+        return ModelConfig.from_section(self.model_dump(), V=V)
 
 
 if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's way to hand them on
@@ -73,7 +76,7 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
     Pretraining = Schedule
     FineTuning = Schedule
 else:
-    Model = section(ModelConfig, without={"V"}, base=ModelSection)  # V is the tokenizer's
+    Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V is the tokenizer's
     _MIX = {"p_train", "p_val"}  # tables of their own
     _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)

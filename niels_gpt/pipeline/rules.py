@@ -67,6 +67,10 @@ def _check_stores(stores: dict[str, str | None]) -> None:
                 raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
+def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
+    ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
+
+
 def _check_sharding(shard_model: bool, optimizer: str) -> None:
     if shard_model and optimizer == "muon":
         raise ValueError("it is true, but muon needs whole matrices: set it to false, or the optimizer to adamw")
@@ -74,7 +78,7 @@ def _check_sharding(shard_model: bool, optimizer: str) -> None:
 
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
-    Rule("model.H", ("model.C", "model.H"), lambda C, H: ModelConfig(C=C, H=H)),
+    Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
         "splice.spans",
         tuple(f"splice.spans.{key}" for key in _SPANS),
