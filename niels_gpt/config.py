@@ -174,7 +174,7 @@ class ModelConfig:
 
     @classmethod
     def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
-        """Build from what params.yaml says of a model, where `head_dim` may stand in place of H."""
+        """Build from a section of settings, where `head_dim` may stand in place of H."""
         given = {**values, **more}
         head_dim, H, C = given.pop("head_dim", None), given.get("H"), given.get("C", cls.C)
         if (H is None) == (head_dim is None):
