@@ -387,13 +387,6 @@ FAULTS = (
         f"{_AS_CHATS}::test_what_the_primer_holds_out_the_dialogues_hold_out",
     ),
     Fault(
-        "an encoding of dialogues is not said",
-        _DIALOGUES,
-        "file_documents(iter_dialogues(request.path, delimiter=settings.delimiter))",
-        "(Chat(str(i), s) for i, s in enumerate(iter_dialogues(request.path, delimiter=settings.delimiter)))",
-        f"{_AS_CHATS}::test_a_file_that_is_not_utf_8_is_read_and_said",
-    ),
-    Fault(
         "a blank dialogue is one",
         _TRANSCRIPTS,
         " if block.strip()]",
@@ -469,34 +462,6 @@ FAULTS = (
         'if not any(bad[:2] == (table, str(key))[: len(bad)] for bad in wrong) and "delimiter" in',
         'if "delimiter" in',
         f"{_AS_CHATS}::test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise",
-    ),
-    Fault(
-        "held-out questions are asked",
-        "bench/primer.py",
-        "seed=rule.seed)[0]",
-        "seed=rule.seed)[1]",
-        f"{_AS_CHATS}::test_questions_are_those_of_trained_dialogues_evenly_over_the_file",
-    ),
-    Fault(
-        "the first questions are asked",
-        "bench/primer.py",
-        "exchanges[i * len(exchanges) // n]",
-        "exchanges[i]",
-        f"{_AS_CHATS}::test_questions_are_those_of_trained_dialogues_evenly_over_the_file",
-    ),
-    Fault(
-        "words are a set",
-        "bench/primer.py",
-        "(Counter(_WORD.findall(text.lower()))",
-        "(Counter(set(_WORD.findall(text.lower())))",
-        f"{_AS_CHATS}::test_words_are_a_multiset_without_case_or_order",
-    ),
-    Fault(
-        "questions are asked by chance",
-        "bench/primer.py",
-        "Sampling(temperature=0)",
-        "Sampling()",
-        f"{_AS_CHATS}::test_the_bench_prints_answers_and_ends_in_json",
     ),
     # Documents and splits
     Fault(
