@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 ROLES = ("system", "user", "assistant")
 PROMPT = "assistant: "
-_TURN = re.compile(rf"^(?:{'|'.join(ROLES)}): ", re.MULTILINE)
+_TAGS = tuple(f"{role}: " for role in ROLES)
+_TURN = re.compile(rf"^({'|'.join(ROLES)}): ", re.MULTILINE)
+_LIKE_A_TURN = re.compile(rf"^(?:{'|'.join(ROLES)}) *: ?", re.MULTILINE | re.IGNORECASE)
 
 
 def format_chat(messages: Sequence[Mapping[str, str]]) -> str:
@@ -23,11 +25,31 @@ def format_chat(messages: Sequence[Mapping[str, str]]) -> str:
     return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + PROMPT
 
 
+def parse_chat(text: str) -> list[dict[str, str]]:
+    """The messages of a transcript that somebody wrote, stripped. A line without a tag goes on with the turn above.
+
+    What looks like a tag and is none is refused: it would be learned as words of whoever spoke before.
+    """
+    misspelt = [tag[0] for tag in _LIKE_A_TURN.finditer(text) if tag[0] not in _TAGS]
+    if misspelt or not _TURN.match(text):
+        found = misspelt[0] if misspelt else text.split("\n", 1)[0][:40]
+        raise ValueError(f"a turn begins with {', '.join(map(repr, _TAGS))}, and not with {found!r}")
+    turns = _turns(text)
+    if not any(role == "assistant" and content for role, content in turns):
+        raise ValueError("the assistant says nothing there, so there is nothing to learn: take it out")
+    return [{"role": role, "content": content} for role, content in turns]
+
+
 def extract_assistant_reply(generated_text: str) -> str:
     """The last non-empty assistant reply, stripped. A tag counts only at the start of a line, exactly spelt."""
-    tags = list(_TURN.finditer(generated_text))
-    ends = [*(tag.start() for tag in tags), len(generated_text)][1:]
-    replies = [generated_text[tag.end() : end].strip() for tag, end in zip(tags, ends, strict=True) if tag[0] == PROMPT]
+    replies = [content for role, content in _turns(generated_text) if role == "assistant"]
     if not replies:
         raise ValueError(f"there is no assistant tag in the text: no line of it begins with {PROMPT!r}")
     return next((reply for reply in reversed(replies) if reply), "")
+
+
+def _turns(text: str) -> list[tuple[str, str]]:
+    """(role, stripped content) from the first tag on."""
+    tags = list(_TURN.finditer(text))
+    ends = [*(tag.start() for tag in tags), len(text)][1:]
+    return [(tag[1], text[tag.end() : end].strip()) for tag, end in zip(tags, ends, strict=True)]

@@ -177,7 +177,8 @@ def make_repo(path: Path) -> Repo:
         shutil.copy(note, path / "data/roam" / note.name)
     shutil.copy(ROOT / "data/no-input.md", path / "data/no-input.md")
     dialogues = (ROOT / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
-    (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:12]))
+    # Of so many the one held out has its answer within T.
+    (path / "data/primer.txt").write_text("\n\n<dialogue>\n\n".join(dialogues[:13]))
 
     (path / "data/dolly").mkdir()
     rows = [{"instruction": f"say {i}", "context": "", "response": f"word {i}", "category": "x"} for i in range(12)]

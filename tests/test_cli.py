@@ -153,7 +153,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        chats = ("dolly15k", "oasst1")
+        chats = ("dolly15k", "oasst1", "dialogues")
         by_document = {"by": "document", "val_frac": 0.25, "seed": 1}
         values: dict[str, object] = {}
         for table, names in (("sources", TEXTS), ("chats", chats)):
@@ -280,7 +280,7 @@ def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
     assert shown.startswith("4 documents in roam\n")
     assert shown.count("--- ") == 2
     assert f"1.txt ({len('text 1 of roam') * 9 + 9} bytes)" in shown
-    assert "those of: dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
+    assert "those of: dialogues, dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
     assert "oasst1 is a source of chats: `niels-gpt inspect sft` shows those" in refusal(
         "inspect", "documents", "oasst1"
     )

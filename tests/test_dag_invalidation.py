@@ -71,7 +71,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: obj
     import pathlib
 
     again = make_repo(pathlib.Path(str(tmp_path)) / "elsewhere" / "clone")
-    assert len(again.repro()) == 26
+    assert len(again.repro()) == 29
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
         assert (again.path / name).read_bytes() == (built_template.path / name).read_bytes(), name
     shutil.rmtree(again.path)
@@ -86,5 +86,5 @@ def test_fine_tuning_alone_and_a_new_vocabulary(built_repo: Repo) -> None:
     pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
     built_repo.set(tokenizer=pieces)
     names = [f"tokenize@{source}" for source in ("wiki", "roam", "primer")]
-    chats = ["tokenize_chat@dolly15k", "tokenize_chat@oasst1"]
+    chats = [f"tokenize_chat@{source}" for source in ("dolly15k", "oasst1", "dialogues")]
     assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "mix"])

@@ -138,12 +138,13 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(params: dict[s
         "primer:",
         "dolly15k:",
         "oasst1:",
+        "dialogues:",
         "models/",
         "models/",
     )
     assert [what.startswith(start) for what, start in zip(whats, starts, strict=True)] == [True] * len(starts)
     for wrong, left_out in (
-        ([()], starts[1:8]),
+        ([()], starts[1:9]),
         ([("runtime", "device")], ["computing on"]),
         ([("model", "C")], ["disk"]),
         ([("tokenizer",)], ["disk"]),

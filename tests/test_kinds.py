@@ -14,7 +14,7 @@ from niels_gpt.pipeline import code
 from tests.conftest import ROOT, TINY, run_python, with_values
 
 TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
-CHATS = {"chat", "dolly", "oasst1"}
+CHATS = {"chat", "dialogues", "dolly", "oasst1"}
 FILES = {name: f"niels_gpt/data/{path.name}" for name, path in kind_files(ROOT / "niels_gpt/data").items()}
 
 

@@ -73,9 +73,11 @@ def test_the_key_set_is_frozen() -> None:
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
         *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
         *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
+        *(f"chats.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
+        *(f"chats.dialogues.{key}" for key in ["split.by", *by_document]),
         "parts.text_bytes",
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
-        *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1"),
+        *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1", "p_sft.dialogues"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),
         *(f"{stage}.{key}" for stage in STAGES for key in schedule),
         *(f"splice.{key}" for key in ["dataset_name", "num_docs", "min_doc_length", "max_doc_length", "doc_index"]),
@@ -280,6 +282,14 @@ def test_v0_is_the_seeds() -> None:
         (
             {"chats.oasst1.split": {"by": "given"}},
             ["chats.oasst1.split: by: given does not go with this load of kind oasst1: use by: tree or by: document"],
+        ),
+        (
+            {"chats.dialogues.split.seed": 7},
+            ["chats.dialogues.split is not that of sources.primer, and both read data/primer.txt: give them the same"],
+        ),
+        (
+            {"sources.primer.load.delimiter": "---", "chats.dialogues.input": "data/../data/primer.txt"},
+            ["chats.dialogues.load.delimiter is not that of sources.primer"],
         ),
         ({"sources.roam.load.kind": "dolly"}, ["sources.roam.load: kind must be one of", "'roam'"]),
         ({"chats.oasst1.load.max_messages": 1}, ["chats.oasst1.load.max_messages is 1", "greater than or equal to 2"]),

@@ -65,7 +65,7 @@ def test_chats_and_texts_are_looked_up_in_their_own_tables(project: Path) -> Non
         (
             "load_chat",
             "roam",
-            "there is no source 'roam' under chats in params.yaml; there are: ['dolly15k', 'oasst1']",
+            "there is no source 'roam' under chats in params.yaml; there are: ['dialogues', 'dolly15k', 'oasst1']",
         ),
         ("load", "", "this stage runs for one of sources: `dvc repro load@primer`"),
     ):

@@ -18,9 +18,9 @@ from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.oasst1 import iter_oasst1_sft
-from niels_gpt.data.primer import iter_primer
 from niels_gpt.data.readers import files
 from niels_gpt.data.readers.files import decode_text
+from niels_gpt.data.readers.transcripts import iter_dialogues
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.wikitext import iter_wikitext
@@ -90,7 +90,9 @@ def test_every_kind_reads_every_encoding(tmp_path: Path, kind: str, encoding: st
         (tmp_path / {"md.gz": "a.md.gz"}.get(kind, "a.md")).write_bytes(
             gzip.compress(data) if kind == "md.gz" else data
         )
-        read = {"roam": iter_roam, "primer": lambda path: iter_primer(f"{path}/a.md")}.get(kind, iter_text)
+        read = {"roam": iter_roam, "primer": lambda path: iter_dialogues(f"{path}/a.md", delimiter="\n\n")}.get(
+            kind, iter_text
+        )
         (sample,) = read(path)
     elif kind == "csv":
         (tmp_path / "a.csv").write_bytes(f'text,n\r\n"{text}",1\r\n'.encode(encoding))

@@ -48,7 +48,7 @@ from tests.conftest import ROOT, TINY, with_values
 
 # Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
 TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
-CHATS = {"dolly15k": "yes", "oasst1": "%%"}
+CHATS = {"dolly15k": "yes", "oasst1": "%%", "dialogues": "&&"}
 VALUES: dict[str, object] = {
     **TINY,
     "p_train.wiki": 1.0,
@@ -57,8 +57,9 @@ VALUES: dict[str, object] = {
     "p_val.wiki": 0.0,
     "p_val.roam": 3.0,
     "p_val.primer": 1.0,
-    "p_sft.dolly15k": 0.9,
+    "p_sft.dolly15k": 0.7,
     "p_sft.oasst1": 0.1,
+    "p_sft.dialogues": 0.2,
     "train.total_steps": 12,
     "train.eval_every": 4,
     "train.base_lr": 0.02,
@@ -253,8 +254,9 @@ def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
 
 def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(here: Path) -> None:
     (row,) = read_tsv(Path("metrics/sft_val.tsv"))
-    assert set(row) == {"step", "val_loss", "dolly15k", "oasst1", "roam", "primer"}
-    assert row["val_loss"] == pytest.approx(0.9 * row["dolly15k"] + 0.1 * row["oasst1"])
+    assert set(row) == {"step", "val_loss", *CHATS, "roam", "primer"}
+    mixed = 0.7 * row["dolly15k"] + 0.1 * row["oasst1"] + 0.2 * row["dialogues"]
+    assert row["val_loss"] == pytest.approx(mixed)
     assert abs(row["dolly15k"] - row["oasst1"]) > 1e-3
     text = validation("models/pretrain/best.pt", parameters(train__eval_steps=2, train__B=4))
     assert {name: row[name] for name in ("roam", "primer")} == pytest.approx(

@@ -19,6 +19,10 @@ _OFFLINE = "tests/test_hub_loaders.py::test_offline_what_was_loaded_before_is_us
 _TREES = "tests/test_oasst1_reconstruction.py"
 _STAGE = "tests/test_load_stage.py"
 _KINDS = "tests/test_kinds.py"
+_DIALOGUES = "niels_gpt/data/dialogues.py"
+_TRANSCRIPTS = "niels_gpt/data/readers/transcripts.py"
+_FORMAT = "niels_gpt/chat_format.py"
+_AS_CHATS = "tests/test_dialogues.py"
 
 FAULTS = (
     # Files
@@ -359,6 +363,105 @@ FAULTS = (
         '("instruction", "response")',
         '("instruction",)',
         "tests/test_dolly_mapping.py::test_a_row_without_question_or_answer_is_named",
+    ),
+    # Dialogues
+    Fault(
+        "dialogues are counted from 0",
+        _DIALOGUES,
+        "enumerate(documents, start=1)",
+        "enumerate(documents)",
+        f"{_AS_CHATS}::test_a_dialogue_that_is_none_is_named",
+    ),
+    Fault(
+        "a chat has another name than its document",
+        _DIALOGUES,
+        "Chat(id=document.id, ",
+        "Chat(id=str(number), ",
+        f"{_AS_CHATS}::test_what_the_primer_holds_out_the_dialogues_hold_out",
+    ),
+    Fault(
+        "a dialogue is left out of the chats",
+        _DIALOGUES,
+        "        yield Chat(id=",
+        "        if number != 2:\n            yield Chat(id=",
+        f"{_AS_CHATS}::test_what_the_primer_holds_out_the_dialogues_hold_out",
+    ),
+    Fault(
+        "a blank dialogue is one",
+        _TRANSCRIPTS,
+        " if block.strip()]",
+        "]",
+        f"{_AS_CHATS}::test_a_dialogue_that_is_none_is_named",
+    ),
+    Fault(
+        "dialogues are read as UTF-8 alone",
+        _TRANSCRIPTS,
+        "decode_text(read_bytes(path))",
+        'read_bytes(path).decode("utf-8", errors="replace"), "utf-8"',
+        _ENCODINGS,
+    ),
+    Fault(
+        "a misspelt tag is the turn before",
+        _FORMAT,
+        "    if misspelt or not _TURN",
+        "    if not _TURN",
+        f"{_AS_CHATS}::test_a_dialogue_that_is_none_is_named",
+    ),
+    Fault(
+        "what stands before the first tag is dropped",
+        _FORMAT,
+        "    if misspelt or not _TURN.match(text):\n",
+        "    if misspelt:\n",
+        f"{_AS_CHATS}::test_a_dialogue_that_is_none_is_named",
+    ),
+    Fault(
+        "a word like a role is a tag",
+        _FORMAT,
+        "{'|'.join(ROLES)}) *: ?",
+        "{'|'.join(ROLES)})\\w*: ?",
+        f"{_AS_CHATS}::test_turns_of_a_transcript_become_messages",
+    ),
+    Fault(
+        "a silent assistant is learned from",
+        _FORMAT,
+        '    if not any(role == "assistant" and content for',
+        '    if not any(role == "assistant" for',
+        f"{_AS_CHATS}::test_a_dialogue_that_is_none_is_named",
+    ),
+    Fault(
+        "dialogues may be split in two ways",
+        "niels_gpt/pipeline/rules.py",
+        '(("load", "delimiter"), ("split",))',
+        '(("load", "delimiter"),)',
+        "tests/test_params.py::test_what_is_wrong_is_said_in_one_sentence",
+    ),
+    Fault(
+        "dialogues may be cut in two ways",
+        "niels_gpt/pipeline/rules.py",
+        '(("load", "delimiter"), ("split",))',
+        '(("split",),)',
+        "tests/test_params.py::test_what_is_wrong_is_said_in_one_sentence",
+    ),
+    Fault(
+        "one file under two names is two",
+        "niels_gpt/pipeline/rules.py",
+        'os.path.realpath(entry["input"])',
+        'entry["input"]',
+        "tests/test_params.py::test_what_is_wrong_is_said_in_one_sentence",
+    ),
+    Fault(
+        "dialogues of two files are split alike",
+        "niels_gpt/pipeline/rules.py",
+        "if file == same and",
+        "if",
+        f"{_AS_CHATS}::test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise",
+    ),
+    Fault(
+        "a wrong split is said twice",
+        "niels_gpt/pipeline/rules.py",
+        'if not any(bad[:2] == (table, str(key))[: len(bad)] for bad in wrong) and "delimiter" in',
+        'if "delimiter" in',
+        f"{_AS_CHATS}::test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise",
     ),
     # Documents and splits
     Fault(

@@ -163,8 +163,8 @@ FAULTS = (
     Fault(
         "a tag anywhere in a line ends a turn",
         FORMAT,
-        'rf"^(?:',
-        'rf"(?:',
+        "rf\"^({'|'.join(ROLES)}): ",
+        "rf\"({'|'.join(ROLES)}): ",
         f"{CHATS}the_reply_is_cut_at_exact_tags",
     ),
     Fault(

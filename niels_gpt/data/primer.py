@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 
-from niels_gpt.data.readers.files import decode_text, file_documents, read_bytes
+from niels_gpt.data.readers.files import file_documents, read_bytes
+from niels_gpt.data.readers.transcripts import cut_dialogues, iter_dialogues
 from niels_gpt.data.split import split_rows
-from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.data.types import Document, Request
 
 KIND = "primer"
 
@@ -26,7 +26,7 @@ class Settings:
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
-    return file_documents(iter_primer(request.path, delimiter=settings.delimiter))
+    return file_documents(iter_dialogues(request.path, delimiter=settings.delimiter))
 
 
 def load_primer_text(path: str) -> str:
@@ -41,18 +41,6 @@ def split_primer_dialogues(
     text: str, *, val_frac: float = 0.1, seed: int, delimiter: str = DIALOGUE_DELIM
 ) -> tuple[str, str]:
     """(train, val) texts by dialogue, without a delimiter at either end."""
-    dialogues = _dialogues(text, delimiter)
+    dialogues = cut_dialogues(text, delimiter)
     train, val = split_rows(len(dialogues), val_frac=val_frac, seed=seed)
     return delimiter.join(dialogues[i] for i in train), delimiter.join(dialogues[i] for i in val)
-
-
-def iter_primer(path: str, *, delimiter: str = DIALOGUE_DELIM) -> Iterator[PretrainSample]:
-    """Every dialogue as a sample, in whatever encoding the file is."""
-    text, encoding = decode_text(read_bytes(path))
-    for i, dialogue in enumerate(_dialogues(text, delimiter)):
-        meta = {"path": str(i), "file": os.path.basename(path), "encoding": encoding}
-        yield PretrainSample(text=dialogue, source="primer", meta=meta)
-
-
-def _dialogues(text: str, delimiter: str) -> list[str]:
-    return [block.strip() for block in text.split(delimiter) if block.strip()]

@@ -112,6 +112,7 @@ def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str
         *_shared_val_names(tables),
         *_unknown_source(raw, tables["sources"]),
         *_without_store(raw, tables["sources"]),
+        *_torn_dialogues(tables, wrong),
     ]
     for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
         weights, names = raw.get(table), list(map(str, tables[of]))
@@ -174,6 +175,28 @@ def _without_store(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
                 ("sources", str(name)),
                 f"sources.{name}.stored is true, but runtime.stores has no place for {remote}: name one there",
             )
+
+
+def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[str, ...]]) -> _Found:
+    """A file of dialogues that is read as text and as chats must be cut and split alike: else dialogues are held out in
+    one and trained on in the other."""
+    found = {
+        table: [
+            (f"{table}.{key}", entry, os.path.realpath(entry["input"]))
+            for key, entry in entries.items()
+            if not any(bad[:2] == (table, str(key))[: len(bad)] for bad in wrong) and "delimiter" in entry["load"]
+        ]
+        for table, entries in tables.items()
+    }
+    for text, read_as_text, file in found["sources"]:
+        for chat, read_as_chats, same in found["chats"]:
+            for path in (("load", "delimiter"), ("split",)):
+                if file == same and _at(read_as_text, *path) != _at(read_as_chats, *path):
+                    yield (
+                        tuple(chat.split(".")),
+                        f"{chat}.{'.'.join(path)} is not that of {text}, and both read {read_as_chats['input']}: give "
+                        "them the same, or dialogues held out in one are trained on in the other",
+                    )
 
 
 def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool) -> Iterator[str]:

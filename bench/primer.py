@@ -1,0 +1,89 @@
+"""What a fine-tuned model has kept of the primer: ten questions that it was trained on, its answers, and the primer's.
+
+Run: python -m bench.primer [MODEL FOLDER]      models/sft where none is named; params.yaml says where the dialogues are
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import fmean
+
+from bench.rounds import print_result
+from niels_gpt.data.split import split_by_hash, split_rows
+from niels_gpt.data.types import Chat, Request
+from niels_gpt.generate import Sampling
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import read_params
+from niels_gpt.pipeline.sources import ChatSource
+from niels_gpt.talk.talker import open_talker
+
+QUESTIONS = 10
+_WORD = re.compile(r"\w+(?:'\w+)*")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How a dialogue begins: what stands before the first answer (the user's turn, the system's where there is one),
+    and that answer. `number` counts dialogues from 1, as the load stage does."""
+
+    number: int
+    prompt: list[dict[str, str]]
+    answer: str
+
+
+def first_exchange(number: int, chat: Chat) -> Exchange:
+    prompt = list(takewhile(lambda message: message["role"] != "assistant", chat.messages))
+    return Exchange(number, prompt, chat.messages[len(prompt)]["content"])
+
+
+def trained_exchanges(source: ChatSource) -> list[Exchange]:
+    """Of the dialogues that are trained on, in the file's order; without those that the assistant begins."""
+    request = Request(source.input, revision=None, max_tokens=None, patience_s=0.0)
+    chats, rule = list(source.kind.read(source.settings(), request)), source.split
+    if rule.by == "hash":
+        rows = split_by_hash([chat.id for chat in chats], rule)["train"].tolist()
+    else:
+        rows = split_rows(len(chats), val_frac=rule.val_frac, seed=rule.seed)[0]
+    found = [first_exchange(row + 1, chats[row]) for row in rows]
+    return [exchange for exchange in found if any(message["role"] == "user" for message in exchange.prompt)]
+
+
+def spread(exchanges: Sequence[Exchange], n: int) -> list[Exchange]:
+    """n of them, or all, evenly over the file from the first on."""
+    n = min(n, len(exchanges))
+    return [exchanges[i * len(exchanges) // n] for i in range(n)]
+
+
+def share_of_words(answer: str, wanted: str) -> float:
+    """How many of the words of `wanted` the answer has. Lower-cased and counted as a multiset: a word that is wanted
+    twice must be there twice. Their order does not matter, nor what else is said."""
+    said, words = (Counter(_WORD.findall(text.lower())) for text in (answer, wanted))
+    return (said & words).total() / max(1, words.total())
+
+
+def main() -> None:
+    params, _ = read_params()
+    folder = sys.argv[1] if len(sys.argv) > 1 else "models/sft"
+    talker = open_talker(folder, device="cpu", tokenizer=layout.TOKENIZER)
+    shares = {}
+    for exchange in spread(trained_exchanges(params.chats["dialogues"]), QUESTIONS):
+        parts = talker.reply(
+            exchange.prompt, sampling=Sampling(temperature=0), max_new_tokens=params.eval.max_new_tokens, seed=0
+        )
+        answer = "".join(part.text for part in parts)
+        share = share_of_words(answer, exchange.answer)
+        shares[f"dialogue {exchange.number}"] = share
+        for message in exchange.prompt:
+            print(f"{message['role']}: {message['content']}")
+        print(f"answered: {answer}\nprimer:   {exchange.answer}\n{share:.2f} of its words\n")
+    mean = fmean(shares.values())
+    print_result(f"words of the primer's answers in those of {folder}", shares, unit="of the words", mean=mean)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The primer's dialogues as chats: how they are read, that they are held out with the primer's, how they are asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import primer as bench
+from niels_gpt.chat_format import ROLES, parse_chat
+from niels_gpt.data.dialogues import Settings, chats
+from niels_gpt.data.documents import read_chats, read_texts
+from niels_gpt.data.parts import open_texts, reading_part
+from niels_gpt.data.primer import DIALOGUE_DELIM
+from niels_gpt.data.split import split_by_hash
+from niels_gpt.data.splits import read_split
+from niels_gpt.data.types import Chat, Request
+from niels_gpt.generate import Sampling
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.talk.talker import ReplyPart
+from stages import load, split
+from tests.conftest import ROOT, with_values
+from tests.in_process import run_in_process
+
+SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+ALIKE = ("sources.primer", "chats.dialogues")
+
+
+def test_turns_of_a_transcript_become_messages() -> None:
+    text = "system: be brief\nuser: a list: \n\n- one\nassistant: he said user: no\nUsers: many\n \n"
+    text += "user: and?\nassistant: ok"
+    assert [(message["role"], message["content"]) for message in parse_chat(text)] == [
+        ("system", "be brief"),
+        ("user", "a list: \n\n- one"),
+        ("assistant", "he said user: no\nUsers: many"),
+        ("user", "and?"),
+        ("assistant", "ok"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialogue", "sentence"),
+    [
+        ("user: hi", "the assistant says nothing there, so there is nothing to learn: take it out"),
+        ("user: hi\nbot: ho", "the assistant says nothing there"),
+        ("user: hi\nassistant: \nuser: ho", "the assistant says nothing there"),
+        ("bot: hi\nassistant: ho", "a turn begins with 'system: ', 'user: ', 'assistant: ', and not with 'bot: hi'"),
+        ("A note.\nuser: hi\nassistant: ho", "and not with 'A note.'"),
+        ("user: hi\nassistant: ho\nUser: and?\nassistant: ha", "and not with 'User: '"),
+        ("user: hi\nassistant: ho\nuser:and?\nassistant: ha", "and not with 'user:'"),
+        ("user: hi\nassistant: ho\nuser: and?\nassistant:", "and not with 'assistant:'"),
+        ("user : hi\nassistant: ho", "and not with 'user : '"),
+    ],
+)
+def test_a_dialogue_that_is_none_is_named(dialogue: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_text(DIALOGUE_DELIM.join(["user: a\nassistant: b", " \n", dialogue]))
+    with pytest.raises(ValueError, match=r"p\.txt, dialogue 2: ") as error:
+        list(chats(Settings(DIALOGUE_DELIM), Request(str(file), None, None, 1.0)))
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_utf_8_is_read_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.txt").write_bytes("user: Smørrebrød?\nassistant: Rugbrød.".encode("latin-1"))
+    (chat,) = chats(Settings("---"), Request(str(tmp_path / "p.txt"), None, None, 1.0))
+    assert [message["content"] for message in chat.messages] == ["Smørrebrød?", "Rugbrød."]
+    assert "p.txt is not UTF-8: read as cp1252" in capsys.readouterr().out
+
+
+# What is held out
+
+
+def transcript(messages: list[dict[str, str]]) -> str:
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
+def halves(name: str, params: Params) -> dict[str, set[str]]:
+    """{"train": dialogues, "val": dialogues} of a source, as the load and the split stage leave them."""
+    for module in (load, split):
+        run_in_process(module.__name__.removeprefix("stages."), module.main, params, name)
+    texts = open_texts(Path("cache/raw", name))
+    splits = read_split(Path("cache/split_chat" if name in params.chats else "cache/split", name), texts)
+    rows = splits.rows if splits.rule is None else split_by_hash(texts.column("id"), splits.rule)
+    dialogues: list[str] = []
+    for part in texts.parts:
+        with reading_part(texts.store, part) as path:
+            every = np.arange(part.rows)
+            if name in params.chats:
+                dialogues += [transcript(messages) for group in read_chats(path, every) for messages in group]
+            else:
+                dialogues += [text for group in read_texts(path, every) for text in group]
+    assert rows is not None
+    return {half: {dialogues[row] for row in chosen} for half, chosen in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text_bytes"),
+    [
+        (None, None),  # the sample's
+        ({"by": "document", "val_frac": 0.3, "seed": 7}, 5000),
+        ({"by": "hash", "val_frac": 0.3, "seed": 7}, 5000),
+    ],
+)
+def test_what_the_primer_holds_out_the_dialogues_hold_out(
+    rule: dict[str, object] | None, text_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    shutil.copy(ROOT / "data/primer.txt", "data/primer.txt")
+    changes: dict[str, object] = {} if rule is None else {f"{key}.split": rule for key in ALIKE}
+    if text_bytes is not None:
+        changes["parts.text_bytes"] = text_bytes
+        text = Path("data/primer.txt").read_text()
+        Path("data/primer.txt").write_text(text.replace(DIALOGUE_DELIM, f"{DIALOGUE_DELIM} {DIALOGUE_DELIM}", 9))
+    params, _ = parse_params(with_values(SAMPLE, changes))
+    as_text, as_chats = halves("primer", params), halves("dialogues", params)
+    assert as_chats == as_text
+    assert len(as_text["train"]) + len(as_text["val"]) == 175
+    assert not as_text["val"] & as_chats["train"]
+    assert not as_chats["val"] & as_text["train"]
+
+
+def test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise() -> None:
+    with pytest.raises(ValueError, match="split") as error:
+        parse_params(with_values(SAMPLE, {"sources.primer.split.val_frac": 2}))
+    assert "is not that of" not in str(error.value)
+    parse_params(with_values(SAMPLE, {"chats.dialogues.input": "data/mine.txt", "chats.dialogues.split.seed": 7}))
+
+
+# How they are asked
+
+
+def test_words_are_a_multiset_without_case_or_order() -> None:
+    assert bench.share_of_words("The boat's TAN sails!", "tan sails, the boat's") == 1.0
+    assert bench.share_of_words("the sea", "the sea and the boat") == 0.4
+    assert bench.share_of_words("the the the", "the sea and the boat") == 0.4
+    assert bench.share_of_words("", "Maren") == bench.share_of_words("", "") == 0.0
+
+
+def test_questions_are_those_of_trained_dialogues_evenly_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    source = parse_params(SAMPLE)[0].chats["dialogues"]
+    exchanges = bench.trained_exchanges(source)
+    dialogues = (ROOT / "data/primer.txt").read_text().split(DIALOGUE_DELIM)
+    assert len(exchanges) == 158
+    for exchange in exchanges:
+        said = transcript([*exchange.prompt, {"role": "assistant", "content": exchange.answer}])
+        assert dialogues[exchange.number - 1].startswith(said)
+        assert [message["role"] for message in exchange.prompt] in (["user"], ["system", "user"])
+    chosen = [exchange.number for exchange in bench.spread(exchanges, 10)]
+    assert len(chosen) == 10
+    assert chosen[0] < 5
+    assert all(10 <= after - before <= 25 for before, after in pairwise(chosen))
+    assert bench.spread(exchanges[:3], 10) == exchanges[:3]
+    rule = {"by": "hash", "val_frac": 0.9, "seed": 1}
+    hashed, _ = parse_params(with_values(SAMPLE, {f"{key}.split": rule for key in ALIKE}))
+    assert len(bench.trained_exchanges(hashed.chats["dialogues"])) < 40
+
+
+class Parrot:
+    """Knows one answer."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.asked = folder, []
+
+    def reply(self, messages: list[dict[str, str]], *, sampling: Sampling, **how: Any) -> Iterator[ReplyPart]:
+        assert sampling.temperature == 0
+        self.asked.append(messages)
+        yield ReplyPart("niels is a programmer ", 4)
+        yield ReplyPart("of the North", 3)
+
+
+def test_the_bench_prints_answers_and_ends_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    parrots: list[Parrot] = []
+    monkeypatch.setattr(bench, "open_talker", lambda folder, **_: parrots.append(Parrot(folder)) or parrots[0])
+    monkeypatch.setattr("sys.argv", ["bench.primer"])
+    bench.main()
+    (parrot,) = parrots
+    assert parrot.folder == "models/sft"
+    out = capsys.readouterr().out
+    found = json.loads(out.splitlines()[-1])
+    shares = {name: share for name, share in found.items() if name.startswith("dialogue ")}
+    assert len(shares) == len(parrot.asked) == 10
+    assert found["mean"] == pytest.approx(sum(shares.values()) / 10)
+    assert shares["dialogue 1"] == max(shares.values()) > 0.15
+    assert "user: Who is niels?\nanswered: niels is a programmer of the North\nprimer:   niels is a" in out
+    assert {message["role"] for messages in parrot.asked for message in messages} == {"system", "user"}
+
+
+def test_a_dialogue_is_asked_up_to_its_first_answer() -> None:
+    turns = [{"role": role, "content": role} for role in (*ROLES, "user", "assistant")]
+    assert bench.first_exchange(3, Chat(id="2", messages=turns)) == bench.Exchange(3, turns[:2], "assistant")
