@@ -64,16 +64,20 @@ class PlainGPT(nn.Module):
 class PlainLoop:
     """A batch row by row, a step call by call, and the loss read at every step."""
 
-    def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, B: int, device: str, bf16: bool, compile: bool) -> None:
+    def __init__(
+        self, cfg: ModelConfig, tokens: np.ndarray, *, B: int, device: str, bf16: bool, compile: bool, seed: int = 0
+    ) -> None:
         self._cfg, self._tokens, self._B, self._device, self._bf16 = cfg, tokens, B, device, bf16
-        torch.manual_seed(0)
-        self._model = PlainGPT(cfg).to(device)
-        self._forward = torch.compile(self._model) if compile else self._model
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        torch.manual_seed(seed)
+        self.model = PlainGPT(cfg).to(device)
+        self._forward = torch.compile(self.model) if compile else self.model
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
         self.losses: list[float] = []
 
-    def step(self) -> None:
+    def step(self, lr: float = 1e-3) -> None:
         T = self._cfg.T
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
         starts = torch.randint(0, len(self._tokens) - T, (self._B,)).tolist()
         rows = [torch.from_numpy(self._tokens[i : i + T + 1].astype(np.int64)) for i in starts]
         x = torch.stack([row[:-1] for row in rows]).to(self._device)
@@ -82,7 +86,7 @@ class PlainLoop:
             loss = F.cross_entropy(self._forward(x).flatten(0, 1), y.flatten())
         self._optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
         self.losses.append(loss.item())
 

@@ -1,0 +1,150 @@
+"""Steps and seconds that the recipe of preset v2 needs to the loss a plain AdamW loop ends at, on the same token file.
+
+Run: python -m bench.race SIZE TOKENS.bin [SEEDS]     on a GPU: v1 or 124M, on a file of 16-bit ids (any part of
+                                                      cache/tokens/NAME/train will do)
+
+The plain loop is bench/reference.py, compiled, with nanoGPT's learning rate and schedule. Both see windows of the same
+tokens; 256 windows from the end of the file are held out. Compiling and scoring are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+from bench.reference import PlainLoop
+from bench.train import SIZES, B, wait_for_gpu
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.eval.held_out import inference, token_losses
+from niels_gpt.lr_schedule import scheduled_lr
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.precision import computing_in
+from niels_gpt.pipeline import layout
+from niels_gpt.rng import set_seed
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.feed import batches
+from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.step import build_step
+
+HELD_OUT = 256  # windows
+PLAIN_STEPS = {"v1": 1000, "124M": 600}
+RECIPE_STEPS = {"v1": 160, "124M": 120}  # a run of its own, to the end of its schedule
+SCORE_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Text:
+    """Token ids to train on, and windows (n, T+1) that are held out."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+
+    @classmethod
+    def of(cls, tokens: np.ndarray, *, T: int) -> Text:
+        edge = len(tokens) - HELD_OUT * (T + 1)
+        return cls(tokens[:edge], tokens[edge:].reshape(HELD_OUT, T + 1).astype(np.int64))
+
+    def loss(self, model: nn.Module) -> float:
+        losses = []
+        with inference(model), computing_in("bf16", "cuda"):
+            for windows in torch.from_numpy(self.held_out).cuda().split(B):
+                losses.append(token_losses(model, windows[:, :-1], windows[:, 1:]).mean())
+        return float(torch.stack(losses).mean())
+
+
+@dataclass(frozen=True)
+class Point:
+    step: int
+    seconds: float  # of training, without compiling and scoring
+    loss: float
+
+
+def plain_curve(cfg: ModelConfig, text: Text, *, steps: int, seed: int, score_every: int) -> Iterator[Point]:
+    schedule = TrainConfig(total_steps=steps, base_lr=6e-4, min_lr=6e-5, warmup_steps=100)
+    loop = PlainLoop(cfg, text.train, B=B, device="cuda", bf16=True, compile=True, seed=seed)
+    seconds = 0.0
+    for n in range(steps):
+        start = time.perf_counter()
+        loop.step(lr=scheduled_lr(schedule, n))  # it waits for the GPU: the loss is read
+        seconds += time.perf_counter() - start if n else 0.0
+        if (n + 1) % score_every == 0 or n + 1 == steps:
+            yield Point(n + 1, seconds, text.loss(loop.model))
+
+
+def recipe_curve(cfg: ModelConfig, train_cfg: TrainConfig, text: Text, *, score_every: int) -> Iterator[Point]:
+    stream = {"text": TokenStream([text.train])}
+    task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device="cuda")
+    set_seed(train_cfg.seed)
+    model = GPT(cfg).cuda()
+    step = build_step(model, train_cfg, Execution(device="cuda", deterministic=False), state=None)
+    seconds = 0.0
+    with closing(batches(task, range(train_cfg.total_steps), device="cuda")) as feed:
+        start = None
+        for n, batch in enumerate(feed):
+            step(batch, lr=scheduled_lr(train_cfg, n), n=n)
+            if start is None:
+                wait_for_gpu()
+                start = time.perf_counter()
+            if (n + 1) % score_every == 0 or n + 1 == train_cfg.total_steps:
+                wait_for_gpu()
+                seconds += time.perf_counter() - start
+                yield Point(n + 1, seconds, text.loss(step.validated(model)))
+                start = time.perf_counter()
+
+
+def recipe(size: str, *, steps: int, seed: int) -> tuple[ModelConfig, TrainConfig]:
+    """Preset v2's options and training, at another size and length; what it counts in steps shrinks with the run."""
+    sample, v2 = (yaml.safe_load((layout.PRESETS / name).read_text()) for name in ("sample.yaml", "v2.yaml"))
+    sizes = {name: getattr(SIZES[size], name) for name in ("V", "T", "C", "L", "d_ff", "dropout")}
+    model = ModelConfig.from_section({**sample["model"], **v2["model"], **sizes})
+    train: dict[str, Any] = {**sample["train"], **v2["train"]}
+    whole = train["total_steps"]
+    for name in ("warmup_steps", "momentum_warmup"):
+        train[name] = min(train[name], train[name] * steps * 4 // whole)
+    cfg = TrainConfig(p_train={"text": 1.0}, p_val={"text": 1.0}, **train)
+    return model, replace(cfg, total_steps=steps, seed=seed, B=B, precision="bf16")
+
+
+def race(size: str, tokens: np.ndarray, *, seed: int) -> dict[str, Any]:
+    cfg = SIZES[size]
+    text = Text.of(tokens, T=cfg.T)
+    *_, end = plain_curve(cfg, text, steps=PLAIN_STEPS[size], seed=seed, score_every=PLAIN_STEPS[size])
+    torch._dynamo.reset()
+    print(f"  seed {seed}: plain loop {end.loss:.4f} after {end.step} steps, {end.seconds:.1f} s", flush=True)
+    points = list(recipe_curve(*recipe(size, steps=RECIPE_STEPS[size], seed=seed), text, score_every=SCORE_EVERY))
+    torch._dynamo.reset()
+    reached = next((point for point in points if point.loss <= end.loss), None)
+    if reached is None:
+        print(f"  seed {seed}: the recipe ends at {points[-1].loss:.4f} and does not reach it", flush=True)
+        return {"plain": vars(end), "recipe": [vars(point) for point in points]}
+    ratio = {"steps": reached.step / end.step, "seconds": reached.seconds / end.seconds}
+    print(
+        f"  seed {seed}: the recipe is there after {reached.step} steps ({ratio['steps']:.3f}), {reached.seconds:.2f} s"
+        f" ({ratio['seconds']:.3f}); it ends at {points[-1].loss:.4f} after {points[-1].step}",
+        flush=True,
+    )
+    return {"plain": vars(end), "recipe": [vars(point) for point in points], "ratio": ratio}
+
+
+def main() -> None:
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in PLAIN_STEPS:
+        sys.exit(__doc__)
+    size, tokens = sys.argv[1], np.fromfile(sys.argv[2], dtype=np.uint16)
+    seeds = range(int(sys.argv[3]) if len(sys.argv) == 4 else 3)
+    print(f"{size} on {torch.cuda.get_device_name()}, {len(tokens):,} tokens")
+    print(json.dumps({"size": size, "runs": [race(size, tokens, seed=seed) for seed in seeds]}))
+
+
+if __name__ == "__main__":
+    main()
