@@ -1,4 +1,5 @@
-"""Learning-rate schedule: linear warm-up, then base_lr for a while if asked for, then a cosine or a line to min_lr."""
+"""Learning-rate schedule: linear warm-up, then base_lr for a while if asked for, then a cosine or a line to min_lr;
+and the schedule of Muon's momentum."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import math
 from typing import Literal
 
 from niels_gpt.config import TrainConfig
+
+_FIRST_MOMENTUM, _MOMENTUM = 0.85, 0.95
 
 
 def lr_at_step(
@@ -45,3 +48,10 @@ def scheduled_lr(cfg: TrainConfig, step: int) -> float:
         schedule=cfg.schedule,
         flat=cfg.flat,
     )
+
+
+def scheduled_momentum(cfg: TrainConfig, step: int) -> float:
+    """Muon's momentum at a step of a run."""
+    if step >= cfg.momentum_warmup:
+        return _MOMENTUM
+    return _FIRST_MOMENTUM + (_MOMENTUM - _FIRST_MOMENTUM) * step / cfg.momentum_warmup

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.lr_schedule import lr_at_step, scheduled_lr
+from niels_gpt.lr_schedule import lr_at_step, scheduled_lr, scheduled_momentum
 
 SCHEDULES = st.sampled_from(["cosine", "linear"])
 FLAT = st.floats(0, 1, exclude_max=True)
@@ -80,3 +80,11 @@ def test_the_rate_stays_for_a_while_and_then_falls(schedule: Any, rates: dict[in
     assert {step: scheduled_lr(cfg, step) for step in rates} == pytest.approx(rates, abs=1e-6)
     assert scheduled_lr(cfg, 50) == 0.5
     assert scheduled_lr(replace(cfg, flat=0.0), 500) == pytest.approx(0.6)
+
+
+def test_momentum_rises_in_a_line_to_where_it_stays() -> None:
+    cfg = TrainConfig(total_steps=1000, momentum_warmup=100)
+    expected = {0: 0.85, 1: 0.851, 50: 0.9, 99: 0.949, 100: 0.95, 101: 0.95, 999: 0.95}
+    assert {step: scheduled_momentum(cfg, step) for step in expected} == pytest.approx(expected)
+    at_once = replace(cfg, momentum_warmup=0)
+    assert [scheduled_momentum(at_once, step) for step in (0, 1, 999)] == [0.95] * 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.memory import resident
 from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.config import ModelConfig
+from niels_gpt.config import Groups, ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
+from niels_gpt.files.ranks import Ranks
+from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
@@ -29,11 +33,21 @@ from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import set_seed
 from niels_gpt.train import meter, run
+from niels_gpt.train import step as step_choice
 from niels_gpt.train.execution import Execution, wants_compiler
 from niels_gpt.train.feed import batches
+from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.optimizer import Muon, build_optimizers, orthogonal, set_lr
+from niels_gpt.train.optimizer import (
+    Muon,
+    build_optimizers,
+    load_optimizer_state,
+    optimizer_state,
+    orthogonal,
+    set_lr,
+    set_momentum,
+)
 from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.speed import matmul_flops
@@ -43,6 +57,14 @@ from tests.conftest import Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
 DRY = replace(MODEL, dropout=0.0)
+# All that a recipe may say of rates and momentum.
+RECIPE: dict[str, Any] = {
+    "schedule": "linear",
+    "flat": 0.4,
+    "lr_scale": Groups(matrices=1.5, embedding=0.5, head=1.0, vectors=2.0),
+    "decay_scale": Groups(matrices=1.0, embedding=0.0, head=1.0, vectors=0.5),
+    "momentum_warmup": 20,
+}
 CUT = {name: TokenStream(stream.arrays, documents=[np.arange(0, len(stream), 7)]) for name, stream in STREAMS.items()}
 
 
@@ -174,11 +196,20 @@ def test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths(s
     for seed in range(5):
         matrix = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
         u, s, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
-        inside = u.T @ orthogonal(matrix).double() @ vt.T
+        inside = u.T @ orthogonal(matrix[None])[0].double() @ vt.T
         lengths = inside.diagonal()
         assert (inside - lengths.diag()).abs().max() < 1e-3
         assert (lengths[s > 0.05 * s.max()] - 1).abs().max() < 0.5
-    assert torch.equal(orthogonal(torch.zeros(3, 4)), torch.zeros(3, 4))
+    assert torch.equal(orthogonal(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
+
+
+def test_matrices_that_go_together_come_out_as_each_alone() -> None:
+    """Whatever the length of the others."""
+    for shape in ((6, 20), (20, 6)):
+        matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+        matrices *= torch.tensor([1, 1e3, 1e-3]).view(3, 1, 1)
+        alone = torch.cat([orthogonal(matrix[None]) for matrix in matrices])
+        torch.testing.assert_close(orthogonal(matrices), alone, rtol=0, atol=1e-3)
 
 
 def test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
@@ -195,15 +226,127 @@ def test_muon_moves_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum() -> None:
     p = torch.nn.Parameter(torch.zeros(8, 32))
-    muon = Muon([{"params": [p], "lr": 0.1, "weight_decay": 0.0}], momentum=0.5)
+    muon = Muon([{"params": [p], "lr": 0.1, "weight_decay": 0.0, "momentum": 0.5}])
     mean = torch.zeros(8, 32)
     for seed in range(3):
         before = p.detach().clone()
         p.grad = torch.randn(8, 32, generator=torch.Generator().manual_seed(seed))
         mean = 0.5 * mean + 0.5 * p.grad
         muon.step()
-        expected = -0.1 * 0.2 * 32**0.5 * orthogonal(0.5 * p.grad + 0.5 * mean)
+        expected = -0.1 * 0.2 * 32**0.5 * orthogonal((0.5 * p.grad + 0.5 * mean)[None])[0]
         torch.testing.assert_close(p.detach() - before, expected)
+
+
+def muon_run(
+    *, tensors: bool = False, together: bool = True, state: dict[str, Any] | None = None, steps: range
+) -> tuple[list[Any], dict[str, Any]]:
+    """Matrices of several shapes after steps whose gradients, rates and momentum differ; and Muon's state."""
+    shapes = [(8, 32), (32, 8), (8, 32), (16, 16), (32, 8), (8, 32)]
+    params = [torch.nn.Parameter(torch.full(shape, 0.5)) for shape in shapes]
+    lr, momentum = (torch.tensor(0.0), torch.tensor(0.0)) if tensors else (0.0, 0.0)
+    groups = [params] if together else [[parameter] for parameter in params]
+    muon = Muon([{"params": group, "lr": lr, "weight_decay": 0.5, "momentum": momentum} for group in groups])
+    if state is not None:
+        load_optimizer_state([muon], state)
+    for n in steps:
+        generator = torch.Generator().manual_seed(n)
+        for parameter in params:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        set_lr([muon], 0.01 * (n + 1))
+        set_momentum([muon], 0.85 + 0.02 * n)
+        muon.step()
+    return params, optimizer_state([muon])
+
+
+def test_matrices_of_one_shape_move_by_their_own_gradients() -> None:
+    for a, b in zip(muon_run(steps=range(3))[0], muon_run(steps=range(3), together=False)[0], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-3)
+
+
+def test_muon_reads_rate_and_momentum_from_tensors_as_a_graph_does_to_the_same_numbers() -> None:
+    floats, _ = muon_run(steps=range(5))
+    tensors, state = muon_run(tensors=True, steps=range(5))
+    for a, b in zip(floats, tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    floats, _ = muon_run(state=state, steps=range(5, 8))
+    tensors, _ = muon_run(tensors=True, state=state, steps=range(5, 8))
+    for a, b in zip(floats, tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(floats[0], muon_run(steps=range(5, 8))[0][0])
+
+
+def test_muons_state_is_one_matrix_a_parameter() -> None:
+    """As it was when matrices went one by one: states of then are read."""
+    params, state = muon_run(steps=range(2))
+    assert list(state["0"]) == list(range(len(params)))
+    for parameter, moments in zip(params, state["0"].values(), strict=True):
+        assert {name: value.shape for name, value in moments.items()} == {"momentum_buffer": parameter.shape}
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """GraphStep's own code on a CPU, with torch's part in it played by hand: recording changes nothing, as on a GPU,
+    and a replay does it again. To put here: the step."""
+    steps: list[Any] = []
+
+    def replay() -> None:
+        steps[-1]._loss_value = steps[-1]._update(steps[-1]._batch)
+
+    @contextmanager
+    def record(graph: object) -> Iterator[None]:
+        states = steps[-1].optimizer_state().values()
+        moments = [value for state in states for values in state.values() for value in values.values()]
+        tensors = [*steps[-1].weights().values(), *moments]
+        before = [tensor.clone() for tensor in tensors]
+        yield
+        for tensor, kept in zip(tensors, before, strict=True):
+            tensor.copy_(kept)
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=replay))
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    return steps
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(recording: list[Any], optimizer: Any) -> None:
+    """What it warms up with leaves no trace, and it takes the rates and the momentum of every step."""
+    cfg = replace(CONFIG, **RECIPE, optimizer=optimizer)
+    losses = []
+    for kind in (PlainStep, GraphStep):
+        set_seed(1)
+        model, state = GPT(DRY), None
+        for first in (0, 4):  # the second half by a step that is given the state of the first
+            step = kind(model, cfg, Execution(), state=state)
+            recording.append(step)
+            losses += [float(step(TASK.batch(n), lr=scheduled_lr(cfg, n + 3), n=n)) for n in range(first, first + 4)]
+            state = copy.deepcopy(step.optimizer_state())
+    np.testing.assert_allclose(losses[8:], losses[:8], rtol=1e-4)
+
+
+def test_a_step_takes_the_momentum_of_its_number() -> None:
+    """After the first gradient a mean is 1 - momentum of it: 0.15, 0.1, 0.05."""
+    means = []
+    for n in (0, 10, 20):
+        set_seed(1)
+        step = PlainStep(GPT(DRY), replace(CONFIG, **RECIPE, optimizer="muon"), Execution(), state=None)
+        step(TASK.batch(0), lr=0.0, n=n)
+        means.append(step.optimizer_state()["1"][0]["momentum_buffer"])
+    torch.testing.assert_close(means[0], 3 * means[2])
+    torch.testing.assert_close(means[1], 2 * means[2])
+
+
+def test_a_gpu_alone_records_its_steps_whatever_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GraphStep", "PlainStep"):
+        monkeypatch.setattr(step_choice, name, lambda *_, name=name, **__: name)
+    for optimizer in ("adamw", "muon"):
+        cfg = replace(CONFIG, optimizer=optimizer, B=7)
+        for execution, kind in ((Execution(device="cuda"), "GraphStep"), (Execution(), "PlainStep")):
+            assert build_step(GPT(DRY), cfg, execution, state=None) == kind  # type: ignore[comparison-overlap]
+        assert build_step(GPT(DRY), cfg, Execution(device="cuda", ranks=Ranks(0, 2)), state=None) == "PlainStep"  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -245,9 +388,11 @@ def test_a_step_takes_the_learning_rate_it_is_given() -> None:
         assert moved.max().item() == pytest.approx(lr, rel=1e-2)
 
 
-def test_muon_resumes_to_the_bit(tmp_path: Path) -> None:
-    whole_model, _ = trained(optimizer="muon", total_steps=30, eval_every=10)
-    cfg, folder, steps = replace(CONFIG, optimizer="muon"), RunFolder(tmp_path / "run"), iter(range(99))
+@pytest.mark.parametrize("changes", [{"optimizer": "muon"}, RECIPE, {"optimizer": "muon", **RECIPE}])
+def test_every_recipe_resumes_to_the_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Stopped while the momentum still rises and the rate is flat."""
+    whole_model, _ = trained(total_steps=30, eval_every=10, **changes)
+    cfg, folder, steps = replace(CONFIG, **changes), RunFolder(tmp_path / "run"), iter(range(99))
     task = replace(TASK, cfg=cfg)
     with folder.locked():
         set_seed(1)

@@ -34,7 +34,7 @@ from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
-from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr
+from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr, set_momentum
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.run import run_training, stop_on_signal
 from niels_gpt.train.state import RunFolder, RunState
@@ -211,11 +211,20 @@ def test_every_group_has_its_multiple_of_rate_and_decay(optimizer: Any) -> None:
 
 
 def test_a_graphs_rates_are_tensors_of_their_own() -> None:
-    (adamw,) = build_optimizers(GPT(MODEL), replace(CONFIG, lr_scale=Groups(1.0, 2.0, 1.0, 4.0)), capturable=True)
-    rates = [group["lr"] for group in adamw.param_groups]
-    set_lr([adamw], 0.25)
-    assert [group["lr"] for group in adamw.param_groups] == [0.5, 0.25, 1.0]
-    assert all(group["lr"] is rate for group, rate in zip(adamw.param_groups, rates, strict=True))
+    """It reads them where they lay when it was recorded: also after others are set, and after a state is read."""
+    cfg = replace(CONFIG, lr_scale=Groups(1.0, 2.0, 1.0, 4.0), optimizer="muon")
+    optimizers = build_optimizers(GPT(MODEL), cfg, capturable=True)
+    adamw, muon = optimizers
+
+    def numbers() -> list[torch.Tensor]:
+        return [*(group["lr"] for group in (*adamw.param_groups, *muon.param_groups)), muon.param_groups[0]["momentum"]]
+
+    before = numbers()
+    load_optimizer_state(optimizers, {"0": {}, "1": {}})
+    set_lr(optimizers, 0.25)
+    set_momentum(optimizers, 0.5)
+    assert all(number is same for number, same in zip(numbers(), before, strict=True))
+    assert numbers() == [0.5, 1.0, 0.25, 0.5]
 
 
 def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:

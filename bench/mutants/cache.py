@@ -554,6 +554,14 @@ FAULTS = (
     ),
     Fault("the way down is cut short", "niels_gpt/lr_schedule.py", " / (1.0 - flat)", "", _LR),
     Fault("a run's schedule is not asked", "niels_gpt/lr_schedule.py", "        schedule=cfg.schedule,\n", "", _LR),
+    Fault("momentum jumps", "niels_gpt/lr_schedule.py", " * step / cfg.momentum_warmup", " * 0", _LR),
+    Fault(
+        "momentum rises from its end",
+        "niels_gpt/lr_schedule.py",
+        "_FIRST_MOMENTUM, _MOMENTUM = 0.85",
+        "_FIRST_MOMENTUM, _MOMENTUM = 0.95",
+        _LR,
+    ),
     Fault("a run's rate never stays", "niels_gpt/lr_schedule.py", "        flat=cfg.flat,\n", "", _LR),
     Fault(
         "the least rate one step late",

@@ -28,6 +28,10 @@ _METER = "tests/test_step.py::test_the_time_of_validations_is_left_but_is_no_tra
 _NO_UNITS = "tests/test_step.py::test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same"
 _MUON_STEP = "tests/test_step.py::test_muon_takes_a_step_of_the_size_of_adamws_against_its_momentum"
 _BY_GROUP = "tests/test_train.py::test_every_group_has_its_multiple_of_rate_and_decay"
+_MUON_ALIKE = "tests/test_step.py::test_matrices_of_one_shape_move_by_their_own_gradients"
+_RECORDED = "tests/test_step.py::test_a_recorded_step_trains_as_a_plain_one_and_goes_on"
+_TENSORS = "tests/test_train.py::test_a_graphs_rates_are_tensors_of_their_own"
+_MOMENTUM = "tests/test_step.py::test_a_step_takes_the_momentum_of_its_number"
 _LR_GIVEN = "tests/test_step.py::test_a_step_takes_the_learning_rate_it_is_given"
 _ONE_LOSS = "tests/test_step.py::test_head_and_loss_in_one_equal_logits_and_cross_entropy"
 _DECODER = "tests/test_generate.py::test_cached_logits_equal_uncached_ones_however_the_tokens_come"
@@ -427,13 +431,13 @@ FAULTS = (
         "niels_gpt/train/optimizer.py",
         "        group[key].fill_(value)",
         "        group[key] = value",
-        "tests/test_train.py::test_a_graphs_rates_are_tensors_of_their_own",
+        _TENSORS,
     ),
     Fault(
         "no decay by Muon",
         "niels_gpt/train/optimizer.py",
-        'p.mul_(1 - group["lr"] * group["weight_decay"])',
-        "p.mul_(1)",
+        '1 - lr * group["weight_decay"]',
+        "1",
         "tests/test_step.py::test_decay_shrinks_matrices_and_leaves_biases_and_norms",
     ),
     Fault(
@@ -446,16 +450,79 @@ FAULTS = (
     Fault(
         "Muon without Nesterov",
         "niels_gpt/train/optimizer.py",
-        'orthogonal(p.grad.lerp(mean, group["momentum"]))',
-        "orthogonal(mean)",
+        "            torch._foreach_add_(updates, fresh)\n",
+        "",
         _MUON_STEP,
     ),
     Fault(
         "Muon's steps by the short side",
         "niels_gpt/train/optimizer.py",
-        "0.2 * max(p.shape)",
-        "0.2 * min(p.shape)",
+        "0.2 * max(shape)",
+        "0.2 * min(shape)",
         _MUON_STEP,
+    ),
+    Fault(
+        "Muon forgets its momentum",
+        "niels_gpt/train/optimizer.py",
+        "        if not state:\n            state",
+        "        if True:\n            state",
+        _MUON_STEP,
+    ),
+    Fault(
+        "matrices that go together share a length",
+        "niels_gpt/train/optimizer.py",
+        "x.norm(dim=(1, 2), keepdim=True)",
+        "x.norm()",
+        "tests/test_step.py::test_matrices_that_go_together_come_out_as_each_alone",
+    ),
+    Fault(
+        "matrices of one shape are exchanged",
+        "niels_gpt/train/optimizer.py",
+        "[params[i] for i in alike]",
+        "[params[i] for i in reversed(alike)]",
+        _MUON_ALIKE,
+    ),
+    Fault(
+        "a graph does not see Muon's momentum",
+        "niels_gpt/train/optimizer.py",
+        '                _set(group, "momentum", momentum)',
+        '                group["momentum"] = momentum',
+        _TENSORS,
+    ),
+    Fault(
+        "rates are other tensors after a state was read",
+        "niels_gpt/train/optimizer.py",
+        "            group.update(before)",
+        "            pass",
+        _TENSORS,
+    ),
+    Fault(
+        "a graph's warm-up stays in Muon's momentum",
+        "niels_gpt/train/optimizer.py",
+        "    for optimizer in optimizers:\n        for state in optimizer.state.values():",
+        "    for optimizer in optimizers[:1]:\n        for state in optimizer.state.values():",
+        _RECORDED,
+    ),
+    Fault(
+        "a graph's warm-up stays in a state that goes on",
+        "niels_gpt/train/graph_step.py",
+        "            load_optimizer_state(self._optimizers, self._state)",
+        "            pass",
+        _RECORDED,
+    ),
+    Fault(
+        "Muon records no graph",
+        "niels_gpt/train/step.py",
+        "if execution.cuda and execution.ranks.size == 1:",
+        'if execution.cuda and execution.ranks.size == 1 and cfg.optimizer == "adamw":',
+        "tests/test_step.py::test_a_gpu_alone_records_its_steps_whatever_the_optimizer",
+    ),
+    Fault(
+        "momentum of the run's end",
+        "niels_gpt/train/plain_step.py",
+        "scheduled_momentum(self._cfg, n)",
+        "scheduled_momentum(self._cfg, self._cfg.total_steps)",
+        _MOMENTUM,
     ),
     Fault(
         "Muon takes the embedding",

@@ -12,7 +12,7 @@ from torch import nn
 from niels_gpt.config import TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.optimizer import load_optimizer_state
+from niels_gpt.train.optimizer import forget_optimizer_state, load_optimizer_state
 from niels_gpt.train.plain_step import PlainStep, SummedLoss
 from niels_gpt.train.recorded_model import RecordedModel
 from niels_gpt.train.task import Batch
@@ -21,7 +21,8 @@ _WARM_UP_STEPS = 3  # before a graph is recorded: kernels compile, libraries tak
 
 
 class GraphStep(PlainStep):
-    """The whole step recorded as one CUDA graph: between steps Python only hands over a batch and a learning rate."""
+    """The whole step recorded as one CUDA graph: between steps Python only hands over a batch, learning
+    rates and momentum."""
 
     def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
         super().__init__(model, cfg, execution, state=state, capturable=True)
@@ -61,9 +62,7 @@ class GraphStep(PlainStep):
         if self._state is not None:
             load_optimizer_state(self._optimizers, self._state)
         else:
-            for state in self._optimizers[0].state.values():
-                for value in state.values():
-                    value.zero_()
+            forget_optimizer_state(self._optimizers)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from niels_gpt.config import TrainConfig
+from niels_gpt.lr_schedule import scheduled_momentum
 
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients that lift small singular values fastest
 _NEWTON_SCHULZ_STEPS = 5
@@ -22,59 +23,88 @@ _GROUPS = ("embedding", "matrices", "head", "vectors")
 class Muon(Optimizer):
     """Momentum (Nesterov's) whose matrices are made orthogonal before they are a step. torch has one that computes in
     bf16 everywhere; where a CPU cannot, torch gives up a library for good at the first product that fails, and the
-    float32 products before and after it round differently: two equal runs in one process were not equal."""
+    float32 products before and after it round differently: two equal runs in one process were not equal.
 
-    def __init__(self, groups: Sequence[dict[str, Any]], *, momentum: float) -> None:
-        """Each group has `params`, matrices all of them, `lr` and `weight_decay`."""
-        super().__init__(groups, {"momentum": momentum})
+    Matrices of one shape go through it together. Numbers that change from step to step are only multiplied with, so
+    that they can be tensors on the device, which a recorded CUDA graph reads."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Each group has `params`, matrices all of them, `lr`, `weight_decay` and `momentum`."""
+        super().__init__(groups, {})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(p.grad)
-                mean = state["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(mean, group["momentum"]))
-                p.mul_(1 - group["lr"] * group["weight_decay"])
+            lr, momentum, params = group["lr"], group["momentum"], group["params"]
+            means = {p: self._mean(p) for p in params}
+            if group["weight_decay"]:
+                torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
+            for shape, alike in _by_shape(params).items():
+                updates = []
+                for parameter in alike:
+                    assert parameter.grad is not None
+                    mean = means[parameter].lerp_(parameter.grad, 1 - momentum)
+                    updates.append(parameter.grad.lerp(mean, momentum))
                 # Updates of the size AdamW's have, so that one learning rate and one decay serve both.
-                p.add_(update, alpha=-group["lr"] * 0.2 * max(p.shape) ** 0.5)
+                steps = orthogonal(torch.stack(updates)).mul_(lr * (-0.2 * max(shape) ** 0.5))
+                torch._foreach_add_(alike, steps.unbind())
+
+    def _mean(self, parameter: torch.Tensor) -> torch.Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        mean: torch.Tensor = state["momentum_buffer"]
+        return mean
 
 
-def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix with its singular values brought near 1, by Newton and Schulz; on a GPU in bf16, which is enough."""
+def _by_shape(params: Sequence[torch.Tensor]) -> dict[torch.Size, list[torch.Tensor]]:
+    alike: dict[torch.Size, list[torch.Tensor]] = {}
+    for parameter in params:
+        alike.setdefault(parameter.shape, []).append(parameter)
+    return alike
+
+
+def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
+    """Matrices (N, rows, columns) with their singular values brought near 1, by Newton and Schulz; on a GPU in and as
+    bf16, which is enough."""
     a, b, c = _NEWTON_SCHULZ
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = wide.bfloat16() if matrix.is_cuda else wide.float()
-    x = x / x.norm().clamp(min=1e-7)
+    tall = matrices.shape[1] > matrices.shape[2]
+    wide = matrices.mT if tall else matrices
+    x = wide.bfloat16() if matrices.is_cuda else wide.float()
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(_NEWTON_SCHULZ_STEPS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if wide is matrix else x.T
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
 
 
 def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = False) -> list[Optimizer]:
     """One AdamW; or Muon for the matrices inside the blocks, and AdamW for the rest.
 
-    `capturable`: learning rates are tensors on the model's device, which a recorded CUDA graph reads at every step.
+    `capturable`: what changes from step to step (learning rates, Muon's momentum) are tensors on the model's device,
+    which a recorded CUDA graph reads at every step.
     """
     parameters = list(model.named_parameters())
+    device = parameters[0][1].device if capturable else None
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in parameters:
         groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
     for name, group in groups.items():
-        device = group["params"][0].device
-        group["lr"] = torch.tensor(cfg.base_lr, device=device) if capturable else cfg.base_lr
+        group["lr"] = _number(cfg.base_lr, device)
         group["lr_scale"] = getattr(cfg.lr_scale, name)
         group["weight_decay"] = cfg.weight_decay * getattr(cfg.decay_scale, name)
     by_muon = [groups.pop("matrices")] if cfg.optimizer == "muon" else []
     by_adamw = [groups[name] for name in _GROUPS if name in groups]
     betas = (cfg.beta1, cfg.beta2)
     optimizers: list[Optimizer] = [AdamW(by_adamw, betas=betas, fused=True, capturable=capturable)]
-    if by_muon:
-        optimizers.append(Muon(by_muon, momentum=0.95))
+    for group in by_muon:
+        group["momentum"] = _number(scheduled_momentum(cfg, 0), device)
+        optimizers.append(Muon([group]))
     return optimizers
+
+
+def _number(value: float, device: torch.device | None) -> float | torch.Tensor:
+    return value if device is None else torch.tensor(value, device=device)
 
 
 def group_of(name: str, parameter: torch.Tensor) -> str:
@@ -93,6 +123,14 @@ def set_lr(optimizers: Sequence[Optimizer], lr: float) -> None:
             _set(group, "lr", lr * group.get("lr_scale", 1.0))
 
 
+def set_momentum(optimizers: Sequence[Optimizer], momentum: float) -> None:
+    """Of Muon; AdamW's betas stay."""
+    for optimizer in optimizers:
+        if isinstance(optimizer, Muon):
+            for group in optimizer.param_groups:
+                _set(group, "momentum", momentum)
+
+
 def _set(group: dict[str, Any], key: str, value: float) -> None:
     if isinstance(group[key], torch.Tensor):
         group[key].fill_(value)
@@ -107,9 +145,16 @@ def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
 
 def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
     for i, optimizer in enumerate(optimizers):
-        groups = optimizer.state_dict()["param_groups"]
-        lrs = [group["lr"] for group in optimizer.param_groups]
+        groups, kept = optimizer.state_dict()["param_groups"], [dict(group) for group in optimizer.param_groups]
         # A copy: an optimizer works on in the very tensors it is given.
         optimizer.load_state_dict({"state": copy.deepcopy(state[str(i)]), "param_groups": groups})
-        for group, lr in zip(optimizer.param_groups, lrs, strict=True):
-            group["lr"] = lr  # the very tensor, where it is one
+        for group, before in zip(optimizer.param_groups, kept, strict=True):
+            group.update(before)  # the very tensors, where rates are tensors
+
+
+def forget_optimizer_state(optimizers: Sequence[Optimizer]) -> None:
+    """As before the first step, in the very tensors."""
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()

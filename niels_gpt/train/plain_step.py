@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from niels_gpt.config import TrainConfig
+from niels_gpt.lr_schedule import scheduled_momentum
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, compiler_options, wants_compiler
-from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr
+from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr, set_momentum
 from niels_gpt.train.state import RunState
 from niels_gpt.train.task import Batch
 
@@ -90,6 +91,7 @@ class PlainStep:
 
     def _prepare(self, lr: float, n: int) -> None:
         set_lr(self._optimizers, lr)
+        set_momentum(self._optimizers, scheduled_momentum(self._cfg, n))
         self._model.train()
         if self._key is not None:
             self._key.fill_(derive_seed(self._cfg.seed, "dropout", n))

@@ -60,6 +60,6 @@ def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Run
 
         return ShardedStep(model, cfg, execution, state=state)
     optimizer = None if state is None else state.optimizer
-    if execution.cuda and execution.ranks.size == 1 and cfg.optimizer == "adamw":
+    if execution.cuda and execution.ranks.size == 1:
         return GraphStep(model, cfg, execution, state=optimizer)
     return PlainStep(model, cfg, execution, state=optimizer)
