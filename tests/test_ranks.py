@@ -27,7 +27,7 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Task
 from tests.conftest import ROOT
-from tests.test_step import CONFIG, CUT, DRY, STREAMS, TASK
+from tests.test_step import CONFIG, CUT, DRY, RECIPE, STREAMS, TASK
 from tests.test_train import chat_task
 from tests.token_caches import write_parts
 
@@ -56,6 +56,9 @@ def tasks(folder: Path, *, B: int) -> dict[str, Task]:
 
 def text_config(B: int) -> Any:
     return replace(CONFIG, B=B, p_val={"wiki": 0.4, "roam": 0.6})
+
+
+MUON = replace(text_config(7), optimizer="muon", total_steps=12, **RECIPE)
 
 
 @pytest.mark.parametrize(("B", "size"), [(7, 2), (7, 3), (3, 3)])
@@ -93,8 +96,9 @@ def test_a_rank_reads_no_file_but_those_of_its_own_rows(tmp_path: Path) -> None:
 
 
 TWO_RANKS = """
-import json, sys, torch
+import copy, json, sys, torch
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from niels_gpt.cache import manifest
 from niels_gpt.cache.manifest import Places, open_mix
@@ -102,8 +106,8 @@ from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.loop import train
-from tests.test_ranks import CONFIG, DRY, TASK, tasks, text_config
+from niels_gpt.train.loop import Hooks, train
+from tests.test_ranks import CONFIG, DRY, MUON, TASK, tasks, text_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 hashed, real = [], manifest.sha256_file
@@ -125,7 +129,17 @@ with joined_ranks("cpu") as ranks:
     task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
     run = train(GPT(DRY), task, cfg, execution=execution)
     run = {key: getattr(run, key) for key in ("losses", "validations", "samples", "best_step", "best_val_loss")}
-found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run}
+    def by_muon(state=None, stop_after=None):
+        set_seed(1 + ranks.rank)
+        model, done = GPT(DRY), []
+        hooks = Hooks(progress=done.append, should_stop=lambda: len(done) == stop_after)
+        task = replace(TASK, cfg=MUON, val=TASK.train)
+        state = train(model, task, MUON, state=state, hooks=hooks, execution=Execution(ranks=ranks))
+        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        return copy.deepcopy(state), {"losses": state.losses, "weights": sha256(weights).hexdigest()}
+    half, _ = by_muon(stop_after=7)
+    muon = {"step": half.step, "straight": by_muon()[1], "resumed": by_muon(state=half)[1]}
+found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run, "muon": muon}
 (folder / f"rank_{ranks.rank}.json").write_text(json.dumps(found))
 """
 
@@ -178,6 +192,20 @@ def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, lis
     for ours, theirs in zip(run["validations"], alone.validations, strict=True):
         assert ours == pytest.approx(theirs, rel=2e-5)
     assert run["best_step"] == alone.best_step
+
+
+def test_two_processes_train_by_muon_as_one_does_and_go_on_to_the_bit(
+    two_ranks: tuple[Path, list[Mapping[str, Any]]],
+) -> None:
+    """With a rising momentum, rates by group and a line down, stopped while the momentum rises."""
+    _, (first, second) = two_ranks
+    muon = first["muon"]
+    assert muon == second["muon"]
+    assert muon["step"] == 7
+    assert muon["resumed"] == muon["straight"]
+    set_seed(1)
+    alone = train(GPT(DRY), replace(TASK, cfg=MUON, val=STREAMS), MUON)
+    np.testing.assert_allclose(muon["straight"]["losses"], alone.losses, rtol=1e-4)
 
 
 def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(

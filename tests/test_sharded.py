@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.config import TrainConfig
+from niels_gpt.config import Groups, TrainConfig
 from niels_gpt.files.ranks import Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -39,7 +39,15 @@ from tests.test_step import CONFIG, DRY, STREAMS, TASK
 TRAIN = {"wiki": STREAMS["wiki"]}
 VAL = {"digits": TokenStream([np.frombuffer(b"0123456789" * 40, np.uint8)])}
 CFG: TrainConfig = replace(
-    CONFIG, B=7, total_steps=6, eval_every=3, eval_steps=1, p_train={"wiki": 1.0}, p_val={"digits": 1.0}
+    CONFIG,
+    B=7,
+    total_steps=6,
+    eval_every=3,
+    eval_steps=1,
+    p_train={"wiki": 1.0},
+    p_val={"digits": 1.0},
+    lr_scale=Groups(matrices=1.0, embedding=2.0, head=1.0, vectors=0.5),
+    decay_scale=Groups(matrices=1.0, embedding=0.0, head=1.0, vectors=1.0),
 )
 TINY = replace(DRY, C=16, H=2, d_ff=32)
 HALF = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 import warnings
@@ -52,6 +53,7 @@ from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.step import build_step
 from niels_gpt.train.task import ALL, Batch
 from tests.conftest import Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK

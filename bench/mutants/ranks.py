@@ -13,6 +13,7 @@ _ROWS = f"{_T}::test_ranks_share_rows_without_overlap"
 _BATCH = f"{_T}::test_the_rows_of_all_ranks_are_the_batch_and_each_counts_the_targets_of_all"
 _OWN = f"{_T}::test_a_rank_reads_no_file_but_those_of_its_own_rows"
 _AS_ONE = f"{_T}::test_two_processes_train_and_validate_as_one_does"
+_BY_MUON = f"{_T}::test_two_processes_train_by_muon_as_one_does_and_go_on_to_the_bit"
 _VALIDATED = f"{_T}::test_ranks_that_share_a_validation_get_the_numbers_of_one_process"
 _HASHED = f"{_T}::test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one"
 _STAGES = "tests/test_training_stages.py::test_ranks_of_a_stage_share_the_files_that_are_hashed"
@@ -163,6 +164,20 @@ FAULTS = (
         "share = len(triples[rows]) / len(triples)",
         "share = max(1, len(triples[rows])) / len(triples)",
         _VALIDATED,
+    ),
+    Fault(
+        "ranks have a momentum of their own",
+        "niels_gpt/train/plain_step.py",
+        "scheduled_momentum(self._cfg, n)",
+        "scheduled_momentum(self._cfg, n + 9 * self._execution.ranks.rank)",
+        _BY_MUON,
+    ),
+    Fault(
+        "ranks that go on forget Muon's momentum",
+        "niels_gpt/train/optimizer.py",
+        "for i, optimizer in enumerate(optimizers):\n        groups, kept",
+        "for i, optimizer in enumerate(optimizers[:1]):\n        groups, kept",
+        _BY_MUON,
     ),
     Fault(
         "ranks keep what they found",

@@ -518,6 +518,13 @@ FAULTS = (
         "tests/test_step.py::test_a_gpu_alone_records_its_steps_whatever_the_optimizer",
     ),
     Fault(
+        "a run that goes on counts its steps anew",
+        "niels_gpt/train/loop.py",
+        "step(batch, lr=lr, n=run.step)",
+        "step(batch, lr=lr, n=run.step - steps.start)",
+        "tests/test_step.py::test_every_recipe_resumes_to_the_bit",
+    ),
+    Fault(
         "momentum of the run's end",
         "niels_gpt/train/plain_step.py",
         "scheduled_momentum(self._cfg, n)",
