@@ -85,15 +85,15 @@ class CausalSelfAttention(nn.Module):
         if positions is not None:
             sin, cos, mask = positions.sin, positions.cos, positions.mask
         # Kernels that rotate know the positions 0..T-1 and the causal mask alone, and heads as they are projected.
-        plain = positions is None and not self.adjusts
+        plain = positions is None and not self.cfg.qk_norm
         kernel = choice.project_and_rotate(self.qkv, x) if plain else None
         if kernel is not None:
             q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
-            heads = self.adjusted(self.qkv(x).unflatten(-1, (3 * H, -1)), shortcuts or Shortcuts(x))
-            q, k, v = (part.transpose(1, 2) for part in heads.chunk(3, dim=-2))  # (B, H, T, D)
+            qk, v = self.qkv(x).unflatten(-1, (3 * H, -1)).split((2 * H, H), dim=-2)
+            q, k, v = (part.transpose(1, 2) for part in (*self.normed(qk).chunk(2, dim=-2), v))  # (B, H, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
-        v = dropout.on_vectors(v, place=place)
+        v = self.mixed(dropout.on_vectors(v, place=place), shortcuts or Shortcuts(x))
         attn = q.new_empty(0)
         attend = choice.attend(q, return_attn=return_attn)
         if attend is not None:
@@ -103,21 +103,24 @@ class CausalSelfAttention(nn.Module):
         out = self.proj(out.transpose(1, 2).reshape(x.shape))
         return (out, attn) if return_attn else out
 
-    @property
-    def adjusts(self) -> bool:
-        return self.cfg.qk_norm or self.cfg.value_residual
+    def normed(self, qk: torch.Tensor) -> torch.Tensor:
+        """Queries and keys (..., D) as they are before rotation."""
+        return F.rms_norm(qk, (self.cfg.D,), eps=_EPS) if self.cfg.qk_norm else qk
+
+    def mixed(self, v: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
+        """Values as attention takes them. Those of the first block are mixed in with its own dropout: with one more for
+        each block that takes them, their gradient became a kernel that torch's compiler made wrongly."""
+        if not self.cfg.value_residual:
+            return v
+        own, first = self.value_shares.to(v.dtype)
+        return own * v + first * shortcuts.first_values(v)
 
     def adjusted(self, heads: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
-        """Queries, keys and values (..., 3H, D) as projected -> as they are before rotation."""
-        if not self.adjusts:
+        """Both of these on queries, keys and values that lie together, (..., 3H, D)."""
+        if not (self.cfg.qk_norm or self.cfg.value_residual):
             return heads
         qk, v = heads.split((2 * self.cfg.H, self.cfg.H), dim=-2)
-        if self.cfg.qk_norm:
-            qk = F.rms_norm(qk, (self.cfg.D,), eps=_EPS)
-        if self.cfg.value_residual:
-            own, first = self.value_shares.to(v.dtype)
-            v = own * v + first * shortcuts.first_values(v)
-        return torch.cat((qk, v), dim=-2)
+        return torch.cat((self.normed(qk), self.mixed(v, shortcuts)), dim=-2)
 
 
 class MLP(nn.Module):
