@@ -23,9 +23,10 @@ from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.presets import apply_preset, complete_preset
+from niels_gpt.pipeline.presets import apply_preset, complete_preset, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.chats import mark_chat
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
@@ -34,9 +35,7 @@ from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import write_source
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
-V0, V1, SHAKESPEARE = (
-    complete_preset((ROOT / f"presets/{name}.yaml").read_text(), sample=SAMPLE) for name in ("v0", "v1", "shakespeare")
-)
+V0, V1, V2, SHAKESPEARE = (read_preset(ROOT / "presets", name) for name in ("v0", "v1", "v2", "shakespeare"))
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_a_preset_on_itself_changes_no_byte() -> None:
     assert apply_preset(SAMPLE, SAMPLE) == SAMPLE
 
 
-@pytest.mark.parametrize("preset", [V0, V1, SHAKESPEARE], ids=["v0", "v1", "shakespeare"])
+@pytest.mark.parametrize("preset", [V0, V1, V2, SHAKESPEARE], ids=["v0", "v1", "v2", "shakespeare"])
 def test_there_and_back_again_changes_no_byte(preset: str) -> None:
     assert apply_preset(apply_preset(SAMPLE, preset), SAMPLE) == SAMPLE
 
@@ -73,6 +72,16 @@ def test_a_preset_is_the_sample_where_it_says_nothing_else() -> None:
         "# words\neval:\n  prompts:\n    - two\n    - three\n\n  # at most\n  B: 4\n"
     )
     assert complete_preset(SAMPLE, sample=SAMPLE) == SAMPLE
+
+
+def test_a_preset_may_be_based_on_another(tmp_path: Path) -> None:
+    (tmp_path / "sample.yaml").write_text("a: 1\nb: {c: 2, d: 3}\np_val: {x: 1.0}\n")
+    (tmp_path / "first.yaml").write_text("b: {c: 4}\np_val: {y: 1.0}\n")
+    (tmp_path / "second.yaml").write_text("based_on: first\nb: {d: 5}\n")
+    assert parse_yaml(read_preset(tmp_path, "second"), name="") == {"a": 1, "b": {"c": 4, "d": 5}, "p_val": {"y": 1.0}}
+    (tmp_path / "third.yaml").write_text("based_on: nothing\n")
+    with pytest.raises(ValueError, match=r"third\.yaml: based_on is 'nothing', which is no preset beside it"):
+        read_preset(tmp_path, "third")
 
 
 def test_values_change_and_comments_stay(project: Path) -> None:

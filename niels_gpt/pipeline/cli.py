@@ -18,7 +18,7 @@ from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.presets import apply_preset, complete_preset
+from niels_gpt.pipeline.presets import apply_preset, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -69,11 +69,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         )
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
-        whole = layout.PRESETS / "sample.yaml"
-        wanted, sample = read_text(chosen), read_text(whole)
-        parse_yaml(wanted, name=str(chosen))
-        parse_params(sample, name=str(whole))
-        wanted = complete_preset(wanted, sample=sample)
+        wanted = read_preset(layout.PRESETS, name)
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
         try:

@@ -1,18 +1,36 @@
 """Sets of parameters in presets/, written into params.yaml without losing what a person wrote around the values.
 
-`sample` is whole; the others say what differs from it.
+`sample` is whole; the others say what differs from it, or from another that they name in `based_on`.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline.yaml12 import parse_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
+_WHOLE, _BASE = "sample", "based_on"
 _TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
+
+
+def read_preset(folder: Path, name: str) -> str:
+    """The whole set that a preset of a folder stands for."""
+    file = folder / f"{name}.yaml"
+    text, sample = read_text(file), read_text(folder / f"{_WHOLE}.yaml")
+    values = parse_yaml(text, name=str(file))
+    base = values.get(_BASE) if isinstance(values, dict) else None
+    if base is not None:
+        if not (folder / f"{base}.yaml").is_file():
+            raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
+        sample = complete_preset(read_text(folder / f"{base}.yaml"), sample=sample)
+    return complete_preset(text, sample=sample)
 
 
 def complete_preset(preset: str, *, sample: str) -> str:
@@ -25,6 +43,7 @@ def complete_preset(preset: str, *, sample: str) -> str:
     whole, values = yaml.load(sample), yaml.load(preset)
     if not isinstance(values, dict):
         return preset
+    values.pop(_BASE, None)
     _overlay(whole, values, tables=_TABLES)
     return _dumped(yaml, whole)
 
