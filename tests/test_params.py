@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from niels_gpt.config import TrainConfig, to_dict
+from niels_gpt.config import MODEL_OPTIONS, TrainConfig, to_dict
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.presets import complete_preset
@@ -100,6 +100,7 @@ def test_the_key_set_is_frozen() -> None:
     recipe = ["schedule", "flat", "momentum_warmup"]
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
     optional = {f"{stage}.{key}" for stage in STAGES for key in recipe}
+    optional |= {f"model.{key}" for key in (*MODEL_OPTIONS, "head_dim")}
     assert leaves(params.model_dump()) - leaves(raw) == optional
 
 
@@ -175,8 +176,8 @@ def values_of(tree: dict[str, Any]) -> dict[str, Any]:
 
 def test_v0_is_the_seeds() -> None:
     params, _ = parse_params(complete_preset((ROOT / "presets/v0.yaml").read_text(), sample=TEXT))
-    model = params.model.model_dump()
-    assert model == {"T": 256, "C": 256, "L": 4, "H": 4, "d_ff": 1024, "dropout": 0.1, "rope_theta": 10000.0}
+    sizes = {"V": 256, "T": 256, "C": 256, "L": 4, "H": 4, "D": 64, "d_ff": 1024, "dropout": 0.1, "rope_theta": 10000.0}
+    assert to_dict(params.model.config(V=256)) == sizes
     assert (params.train.B, params.train.base_lr, params.train.min_lr, params.train.warmup_steps) == (
         32,
         3e-4,
