@@ -325,7 +325,7 @@ def test_an_x0_skip_brings_the_embedding() -> None:
     with torch.no_grad():
         model.blocks[1].stream_shares.copy_(torch.tensor([0.0, 1.0]))
         before = model(x)
-        model.blocks[0].mlp.fc2.bias += 1
+        model.blocks[0].mlp.fc2.bias += torch.linspace(-1, 1, CFG.C)  # the same everywhere, a norm would take away
         torch.testing.assert_close(model(x), before)
         model.blocks[1].stream_shares.copy_(torch.tensor([1.0, 0.0]))
         assert not torch.allclose(model(x), before, atol=1e-3)
@@ -340,6 +340,17 @@ def test_first_weights_of_options() -> None:
     assert tied.lm_head.weight is tied.tok_emb.weight
     assert tied.tok_emb.weight.abs().max() > 0
     assert flops_per_token(replace(CFG, tied=False)) == flops_per_token(CFG)
+
+
+def test_learned_mixes_begin_with_half_of_each_blocks_values_and_with_the_stream_alone() -> None:
+    for block in GPT(CONFIGS["all"]).blocks:
+        assert block.attn.value_shares.tolist() == [0.5, 0.5]  # type: ignore[union-attr, operator]
+        assert block.stream_shares.tolist() == [1.0, 0.0]  # type: ignore[operator, union-attr]
+
+
+def test_the_square_of_relu() -> None:
+    mlp, x = MLP(CONFIGS["activation"]), torch.randn(5, CFG.C)
+    torch.testing.assert_close(mlp(x), mlp.fc2(mlp.fc1(x).clamp(min=0) ** 2))
 
 
 def test_no_logit_is_beyond_the_cap() -> None:

@@ -127,7 +127,7 @@ def test_fewer_rows_than_a_batch_are_filled_up_and_cut(graphs: list[Graph]) -> N
 def test_rows_of_another_length_and_more_of_them_go_through_the_model(graphs: list[Graph]) -> None:
     model, recorded = model_and_recorded()
     for rows, width in ((B, T - 3), (B + 1, T), (2, 5)):
-        check_losses(recorded, model, *batch(0, rows, width))
+        check_losses(recorded, model, *batch(0, rows, width), segment_ids=torch.arange(width).expand(rows, width) // 3)
     assert not graphs
     x, _ = batch(0)
     assert torch.equal(recorded.eval()(x), model(x))

@@ -455,6 +455,20 @@ FAULTS = (
         _MUON_STEP,
     ),
     Fault(
+        "Muon looks ahead by what it forgets",
+        "niels_gpt/train/optimizer.py",
+        "parameter.grad.lerp(mean, momentum)",
+        "parameter.grad.lerp(mean, 1 - momentum)",
+        _MUON_STEP,
+    ),
+    Fault(
+        "Muon's momentum is what it forgets",
+        "niels_gpt/train/optimizer.py",
+        "lerp_(parameter.grad, 1 - momentum)",
+        "lerp_(parameter.grad, momentum)",
+        _MUON_STEP,
+    ),
+    Fault(
         "Muon's steps by the short side",
         "niels_gpt/train/optimizer.py",
         "0.2 * max(shape)",
