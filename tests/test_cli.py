@@ -84,7 +84,8 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "  T: 256  # mine\n" in text
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(V0)[1]
-    outside = mine.split("tokenizer:\n")[0] + mine.split("\nparts:\n")[1]  # v0 has another kind of tokenizer
+    # v0 has no dialogues, and another kind of tokenizer.
+    outside = mine.split("  dialogues:\n")[0] + mine.split("\nparts:\n")[1]
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
