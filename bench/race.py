@@ -40,8 +40,8 @@ from niels_gpt.train.step import build_step
 
 HELD_OUT = 256  # windows
 PLAIN_STEPS = {"v1": 1000, "124M": 600}
-# Of the recipe's own run. To be at the other's loss soon, a rate that is still high is better than one at its end: 180 steps
-# in all ended where 300 were after 170.
+# Of the recipe's own run. To be at the other's loss soon, a rate that is still high is better than one at its end:
+# a run of 180 steps ended where one of 300 is after 165.
 RECIPE_STEPS = {"v1": 300, "124M": 240}
 SCORE_EVERY = 10
 

@@ -93,7 +93,8 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "  T: 256  # mine\n" in text
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(V0)[1]
-    outside = mine.split("tokenizer:\n")[0] + mine.split("\nparts:\n")[1]  # v0 has another kind of tokenizer
+    # v0 has no dialogues, and another kind of tokenizer.
+    outside = mine.split("  dialogues:\n")[0] + mine.split("\nparts:\n")[1]
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
@@ -257,7 +258,7 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
 def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
     """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
     text = (finished / "params.yaml").read_text()
-    written = text.replace("  base_lr: 0.004\n", "  base_lr: 1e-05\n").replace("  wiki: 0.784\n", "  wiki: 5e-01\n")
+    written = text.replace("  base_lr: 0.008\n", "  base_lr: 1e-05\n").replace("  wiki: 0.69\n", "  wiki: 5e-01\n")
     assert written.count("1e-05") == written.count("5e-01") == 1
     (finished / "params.yaml").write_text(written)
     assert "wiki             0.5" in run("inspect", "mix")
@@ -489,7 +490,7 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
     }
     card = (finished / "away/README.md").read_text()
     mixed = json.loads((finished / "cache/mix.json").read_text())["sources"]
-    for name, weight in {"wiki": 0.784, "roam": 0.196, "primer": 0.02}.items():
+    for name, weight in {"wiki": 0.69, "roam": 0.26, "primer": 0.05}.items():
         (file,) = mixed[name]["train"]["parts"]
         assert f"| {name} | {weight} | {mixed[name]['train']['tokens']:,} | 1 | `{file['sha256']}` |" in card
     assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
@@ -545,7 +546,7 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
     for words in ("roam: data/roam (0.0 MB)", "models/pretrain: trained", "disk: "):
         assert words in shown
     text = (finished / "params.yaml").read_text()
-    (finished / "params.yaml").write_text(text.replace("base_lr: 0.004", "base_lr: 1e-05"))  # as DVC writes it
+    (finished / "params.yaml").write_text(text.replace("base_lr: 0.008", "base_lr: 1e-05"))  # as DVC writes it
     assert "BAD" not in run("doctor", "--no-speed")
     assert "roam" in run("inspect", "mix")
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bench import primer as bench
@@ -18,8 +17,7 @@ from niels_gpt.data.dialogues import Settings, chats
 from niels_gpt.data.documents import read_chats, read_texts
 from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.primer import DIALOGUE_DELIM
-from niels_gpt.data.split import split_by_hash
-from niels_gpt.data.splits import read_split
+from niels_gpt.data.splits import part_rows, read_split
 from niels_gpt.data.types import Chat, Request
 from niels_gpt.generate import Sampling
 from niels_gpt.pipeline.params import Params, parse_params
@@ -87,17 +85,17 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
         run_in_process(module.__name__.removeprefix("stages."), module.main, params, name)
     texts = open_texts(Path("cache/raw", name))
     splits = read_split(Path("cache/split_chat" if name in params.chats else "cache/split", name), texts)
-    rows = splits.rows if splits.rule is None else split_by_hash(texts.column("id"), splits.rule)
-    dialogues: list[str] = []
+    found: dict[str, set[str]] = {"train": set(), "val": set()}
+    first = 0
     for part in texts.parts:
         with reading_part(texts.store, part) as path:
-            every = np.arange(part.rows)
-            if name in params.chats:
-                dialogues += [transcript(messages) for group in read_chats(path, every) for messages in group]
-            else:
-                dialogues += [text for group in read_texts(path, every) for text in group]
-    assert rows is not None
-    return {half: {dialogues[row] for row in chosen} for half, chosen in rows.items()}
+            for half, rows in part_rows(splits.of_part(first, first + part.rows), path).items():
+                if name in params.chats:
+                    found[half] |= {transcript(messages) for group in read_chats(path, rows) for messages in group}
+                else:
+                    found[half] |= {text for group in read_texts(path, rows) for text in group}
+        first += part.rows
+    return found
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     (roam / "b.md").write_bytes(b"x" * 1_000_000)
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     assert "roam: data/roam (2.5 MB)" in whats
-    cfg = ModelConfig(V=260, **params["model"])
+    cfg = ModelConfig.from_section(params["model"], V=260)
     weights = GPT(cfg).parameter_count()
     assert parameter_count(_model_config(params)) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
@@ -211,7 +211,7 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
     assert "notes/x.md" in result.stderr
     assert "notes/round is a linked folder" in result.stderr
     text = (tmp_path / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 4\n", "  H: 5\n"))
+    (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 2\n", "  H: 5\n"))
     result = CliRunner().invoke(app, ["check"])
     assert result.exit_code == 1
     assert "text_bites" in result.stderr

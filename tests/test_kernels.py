@@ -12,12 +12,14 @@ pytest.importorskip("triton", reason="Triton is not installed: the GPU kernels a
 
 SCRIPT = """
 import json, torch
+from dataclasses import replace
 from torch import nn
 from torch.nn import functional as F
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block
 from niels_gpt.model.kernels import choice, gelu_triton, loss_triton, rope_triton
+from niels_gpt.model.loss import soft_cap
 from tests.test_model import Doubled
 
 torch.manual_seed(0)
@@ -42,25 +44,27 @@ for rows, columns in ((3, 20), (130, 600)):
     for y in (gelu_triton.project_and_gelu(linear, x), F.gelu(linear(x))):
         outs.append((y, *torch.autograd.grad(y, (x, *linear.parameters()), grad)))
     errors[f"gelu {rows}"] = largest(*outs)
-for V in (37, 20000):
-    logits, y = torch.randn(6, V), torch.randint(0, V, (6,))
+for V, cap in ((37, None), (37, 2.0), (20000, None), (20000, 2.0)):
+    logits, y = 3 * torch.randn(6, V), torch.randint(0, V, (6,))
     y[2] = -100
     leaf = logits.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(F.cross_entropy(leaf, y, reduction="sum"), leaf)
-    plain, losses = F.cross_entropy(logits, y, reduction="none"), loss_triton.losses_and_grad_(logits, y)
-    errors[f"loss {V}"] = max(float((losses - plain).abs().max()), float((logits - grad).abs().max()))
+    plain = F.cross_entropy(soft_cap(leaf, cap), y, reduction="none")
+    (grad,) = torch.autograd.grad(plain.sum(), leaf)
+    losses = loss_triton.losses_and_grad_(logits, y, cap)
+    errors[f"loss {V} {cap}"] = largest((losses, logits), (plain.detach(), grad))
 
 cfg = ModelConfig(V=10, T=9, C=16, L=1, H=2, d_ff=24, dropout=0.0)
-block, x = Block(cfg), torch.randn(2, 9, 16)
-for swapped in (False, True):  # where a layer is not exactly a Linear no kernel takes its weights: it is called
+x, options = torch.randn(2, 9, 16), {"qk_norm": True, "activation": "relu2"}
+# Where a layer is not exactly a Linear no kernel takes its weights: it is called. Nor where an option comes between.
+for swapped, changed in ((False, {}), (True, {}), (False, options), (False, {"value_residual": True})):
+    block, outs = Block(replace(cfg, **changed)), []
     if swapped:
         block.attn.qkv, block.mlp.fc1 = Doubled(16, 48), Doubled(16, 24)
-    outs = []
     for on_gpu in (True, False):
         choice._compiled_for_gpu = lambda x: on_gpu
         y = block(x)
         outs.append((y, *torch.autograd.grad(y.square().sum(), block.parameters())))
-    errors[f"block {swapped}"] = largest(*outs)
+    errors[f"block {swapped} {changed}"] = largest(*outs)
     choice._compiled_for_gpu = lambda x: True
     assert (choice.project_and_rotate(block.attn.qkv, x) is None) == swapped
     assert (choice.project_and_gelu(block.mlp.fc1, x) is None) == swapped
@@ -74,5 +78,5 @@ def test_kernels_compute_what_plain_torch_does() -> None:
     done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
-    assert len(errors) == 8
+    assert len(errors) == 12
     assert max(errors.values()) < 1e-5, errors

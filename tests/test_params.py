@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from niels_gpt.config import ModelConfig, TrainConfig, to_dict
+from niels_gpt.config import MODEL_OPTIONS, ModelConfig, TrainConfig, to_dict
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.presets import read_preset
@@ -28,6 +28,8 @@ _, RAW = parse_params(TEXT)
 
 GROUPS = ("matrices", "embedding", "head", "vectors")
 DEFAULTS = to_dict(TrainConfig(total_steps=1))
+OPTIONAL = {f"model.{key}" for key in (*MODEL_OPTIONS, "head_dim")}
+RECIPE = tuple(f"train.{key}" for key in ("schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"))
 STAGES = ("train", "sft", "splice.train")
 
 
@@ -96,11 +98,11 @@ def test_the_key_set_is_frozen() -> None:
         *(f"runtime.{key}" for key in ["nproc", "shard_model", "compile", "micro_batch_tokens", "deterministic"]),
         *(f"runtime.{key}" for key in ["engine", "workers", "ray_address", "stores.store", "stores.private"]),
     }
-    assert leaves(raw) == expected
     recipe = ["schedule", "flat", "momentum_warmup"]
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
-    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe}
-    assert leaves(params.model_dump()) - leaves(raw) == optional
+    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL
+    assert leaves(raw) == expected | OPTIONAL | {f"train.{key}" for key in recipe}
+    assert leaves(params.model_dump()) == expected | optional
 
 
 PAGE = (ROOT / "docs/parameters.md").read_text()
@@ -222,8 +224,8 @@ def test_v0_is_the_seeds() -> None:
         ({"train.total_steps": 1.5}, ["train.total_steps is 1.5", "integer"]),
         ({"train.B": "32"}, ["train.B is '32'", "integer"]),
         ({"model.T": 0}, ["model.T is 0"]),
-        ({"model.C": 130}, ["model.H: C=130 is not a multiple of H=4"]),
-        ({"model.C": 12}, ["model.H: D = C/H = 12/4 = 3 is odd"]),
+        ({"model.C": 129}, ["model.H: C=129 is not a multiple of H=2"]),
+        ({"model.C": 6}, ["model.H: D = C/H = 6/2 = 3 is odd"]),
         ({"model.H": None}, ["model.H: give either H (heads) or head_dim (width of a head)"]),
         ({"model.H": None, "model.head_dim": 24}, ["model.H: C=128 is not a multiple of head_dim=24"]),
         ({"p_train.roam": -0.1}, ["p_train", "'roam': -0.1"]),
@@ -325,9 +327,9 @@ def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_
         for other in STAGES:
             section = reduce(getattr, other.split("."), params)
             cfg = train_config(section, p_train={}, p_val={})
-            written = options if other == stage else {}
-            assert {key: to_dict(cfg)[key] for key in options} == {**{k: DEFAULTS[k] for k in options}, **written}
             table = reduce(lambda node, part: node[part], other.split("."), raw)
+            written = options if other == stage else {key: table[key] for key in options if key in table}
+            assert {key: to_dict(cfg)[key] for key in options} == {**{k: DEFAULTS[k] for k in options}, **written}
             assert TrainConfig(**table, p_train={}, p_val={}) == cfg  # as niels-gpt doctor does
 
 
@@ -381,7 +383,8 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
     found = problems(json.dumps(emptied(raw)))
     for leaf in leaves(raw):
         # H may be missing where there is a head_dim, which a rule says.
-        if not leaf.startswith(("p_", "runtime.stores.", "model.H")) and leaf.split(".")[-1] not in ("kind", "by"):
+        may_be = leaf in OPTIONAL | {"model.H"} or leaf.startswith(("p_", "runtime.stores.", *RECIPE))
+        if not may_be and leaf.split(".")[-1] not in ("kind", "by"):
             assert any(f": {leaf} is missing: every key is required" in sentence for sentence in found), leaf
 
 

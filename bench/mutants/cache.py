@@ -514,15 +514,15 @@ FAULTS = (
     Fault(
         "sizes are guessed",
         "niels_gpt/config.py",
-        'missing = sorted(known - set(values) - {"rope_theta"})',
+        "missing = sorted(_SIZES - set(values))",
         "missing = []",
         _REQUIRED,
     ),
     Fault(
         "D is required",
         "niels_gpt/config.py",
-        'missing = sorted(known - set(values) - {"rope_theta"})',
-        'missing = sorted((known | {"D"}) - set(values) - {"rope_theta"})',
+        "missing = sorted(_SIZES - set(values))",
+        'missing = sorted((_SIZES | {"D"}) - set(values))',
         _REQUIRED,
     ),
     Fault(

@@ -127,7 +127,10 @@ def import_heavy() -> None:
 
 
 def main() -> None:
-    chosen = faults(sys.argv[1:])
+    words = sys.argv[1:]
+    if unknown := [word for word in words if not faults([word])]:
+        sys.exit(f"no fault has {' or '.join(unknown)} in its list's, file's or own name")
+    chosen = faults(words)
     context = get_context("spawn")
     results = context.Queue()
     survivors, unclear = [], []

@@ -210,8 +210,8 @@ FAULTS = (
     Fault(
         "doctor: any vocabulary is the bytes'",
         "niels_gpt/pipeline/doctor.py",
-        'V=params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)',
-        "V=ByteTokenizer.vocab_size",
+        'V = params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)',
+        "V = ByteTokenizer.vocab_size",
         _DOCTOR + "test_sizes_are_counted",
     ),
     Fault(
@@ -267,8 +267,8 @@ FAULTS = (
     Fault(
         "rules: H need not divide C",
         "niels_gpt/pipeline/rules.py",
-        "lambda C, H: ModelConfig(C=C, H=H)",
-        "lambda C, H: ModelConfig(C=C * H * 2, H=H)",
+        'ModelConfig.from_section({"C": C,',
+        'ModelConfig.from_section({"C": C * (H or head_dim or 1) * 2,',
         _PARAMS + "test_what_is_wrong_is_said_in_one_sentence",
     ),
     Fault(

@@ -133,8 +133,8 @@ FAULTS = (
     Fault(
         "a part of a validation weighs as all",
         "niels_gpt/eval/held_out.py",
-        "total += share * float(",
-        "total += float(",
+        "total += share * mean_loss(",
+        "total += mean_loss(",
         _VALIDATED,
     ),
     Fault(

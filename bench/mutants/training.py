@@ -450,8 +450,22 @@ FAULTS = (
     Fault(
         "Muon without Nesterov",
         "niels_gpt/train/optimizer.py",
-        "            torch._foreach_add_(updates, fresh)\n",
-        "",
+        "updates.append(parameter.grad.lerp(mean, momentum))",
+        "updates.append(mean)",
+        _MUON_STEP,
+    ),
+    Fault(
+        "Muon looks ahead by what it forgets",
+        "niels_gpt/train/optimizer.py",
+        "parameter.grad.lerp(mean, momentum)",
+        "parameter.grad.lerp(mean, 1 - momentum)",
+        _MUON_STEP,
+    ),
+    Fault(
+        "Muon's momentum is what it forgets",
+        "niels_gpt/train/optimizer.py",
+        "lerp_(parameter.grad, 1 - momentum)",
+        "lerp_(parameter.grad, momentum)",
         _MUON_STEP,
     ),
     Fault(
@@ -478,8 +492,8 @@ FAULTS = (
     Fault(
         "matrices of one shape are exchanged",
         "niels_gpt/train/optimizer.py",
-        "[params[i] for i in alike]",
-        "[params[i] for i in reversed(alike)]",
+        "torch._foreach_add_(alike, ",
+        "torch._foreach_add_(alike[::-1], ",
         _MUON_ALIKE,
     ),
     Fault(
@@ -699,8 +713,8 @@ FAULTS = (
     Fault(
         "biases and norms are multiplied, too",
         "niels_gpt/model/size.py",
-        " if p.dim() == 2",
-        "",
+        "if isinstance(layer, nn.Linear)",
+        'if hasattr(layer, "weight")',
         "tests/test_model.py::test_the_size_of_a_configuration_is_that_of_its_model",
     ),
     Fault("a decoder's tokens see each other's future", "niels_gpt/model/decoder.py", ".tril(start)", "", _DECODER),

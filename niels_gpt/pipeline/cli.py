@@ -69,6 +69,8 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         )
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
+        whole = layout.PRESETS / "sample.yaml"  # on which the others rest
+        parse_params(read_text(whole), name=str(whole))
         wanted = read_preset(layout.PRESETS, name)
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""

@@ -1,0 +1,213 @@
+"""Validation as a GPU runs it: losses that are recorded once and replayed, and who asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.config import TrainConfig
+from niels_gpt.eval.chats import mean_chat_loss, score_chats
+from niels_gpt.eval.held_out import Scorer, evaluate, inference, mean_loss, score_stream, token_losses
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.rng import set_seed
+from niels_gpt.splice import MultiSpliceDocumentDataset
+from niels_gpt.splice.task import SpliceTask
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.graph_step import GraphStep
+from niels_gpt.train.loop import train
+from niels_gpt.train.plain_step import PlainStep, SummedLoss
+from niels_gpt.train.recorded_model import RecordedModel
+from tests.test_eval import ANSWERS, chats
+from tests.test_train import CONFIG, MODEL, TASK
+
+B, T = CONFIG.B, MODEL.T
+
+
+class Graph:
+    """A CUDA graph played on a CPU: operations are noted with the very tensors they read and wrote, and a replay does
+    them again in those."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.memory: object = None
+
+    def pool(self) -> object:
+        return self
+
+    def replay(self) -> None:
+        for function, args, kwargs, before in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old is not new:
+                    old.copy_(new)
+
+
+class Noting(TorchDispatchMode):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self._graph.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """RecordedModel's own code on a CPU, with torch's part in it played by hand. Here are the graphs it records."""
+    recorded: list[Graph] = []
+
+    @contextmanager
+    def record(graph: Graph, pool: object = None) -> Iterator[None]:
+        recorded.append(graph)
+        graph.memory = pool
+        with Noting(graph):
+            yield
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    return recorded
+
+
+def model_and_recorded(pool: object = None) -> tuple[GPT, RecordedModel]:
+    set_seed(1)
+    model = GPT(MODEL)
+    loss = SummedLoss(model, cfg=CONFIG, execution=Execution())
+    return model, RecordedModel(loss, shape=torch.Size((B, T)), pool=pool)
+
+
+def batch(seed: int, rows: int = B, width: int = T) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = torch.randint(0, MODEL.V, (2, rows, width), generator=torch.Generator().manual_seed(seed))
+    y[:, seed % width] = IGNORE_INDEX
+    return x, y
+
+
+def check_losses(recorded: RecordedModel, model: GPT, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> None:
+    with inference(recorded):
+        torch.testing.assert_close(token_losses(recorded, x, y, **ids), token_losses(model, x, y, **ids))
+
+
+def test_losses_are_those_of_the_model_as_it_is_now(graphs: list[Graph]) -> None:
+    model, recorded = model_and_recorded(pool="of the step")
+    assert model.training
+    for seed in range(3):
+        check_losses(recorded, model, *batch(seed))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)  # a step, in the very tensors
+    assert model.training, "the model's mode is put back"
+    assert [graph.memory for graph in graphs] == ["of the step"]
+
+
+def test_fewer_rows_than_a_batch_are_filled_up_and_cut(graphs: list[Graph]) -> None:
+    model, recorded = model_and_recorded()
+    for rows in (3, 1, B, B - 1):
+        x, y = batch(rows, rows)
+        check_losses(recorded, model, x, y, segment_ids=torch.arange(T).expand(rows, T) // 5)
+    assert len(graphs) == 1
+
+
+def test_rows_of_another_length_and_more_of_them_go_through_the_model(graphs: list[Graph]) -> None:
+    model, recorded = model_and_recorded()
+    for rows, width in ((B, T - 3), (B + 1, T), (2, 5)):
+        check_losses(recorded, model, *batch(0, rows, width), segment_ids=torch.arange(width).expand(rows, width) // 3)
+    assert not graphs
+    x, _ = batch(0)
+    assert torch.equal(recorded.eval()(x), model(x))
+
+
+def test_there_is_a_recording_for_each_set_of_ids(graphs: list[Graph]) -> None:
+    model, recorded = model_and_recorded()
+    for seed in range(3):
+        dice = torch.Generator().manual_seed(seed)
+        segments = torch.randint(0, 2, (B, T), generator=dice).cumsum(1)
+        positions = torch.randint(0, T, (B, T), generator=dice)
+        for ids in ({}, {"segment_ids": segments}, {"position_ids": positions}):
+            check_losses(recorded, model, *batch(seed), **ids)
+        check_losses(recorded, model, *batch(seed), segment_ids=segments, position_ids=positions)
+    assert len(graphs) == 4
+
+
+def test_what_is_given_and_what_was_returned_stay_as_they_are(graphs: list[Graph]) -> None:
+    _, recorded = model_and_recorded()
+    (x, y), (other_x, other_y) = batch(0), batch(1)
+    given = x.clone(), y.clone()
+    with inference(recorded):
+        first = recorded.losses(x, y)
+        kept = first.clone()
+        recorded.losses(other_x, other_y)
+    assert torch.equal(x, given[0])
+    assert torch.equal(y, given[1])
+    assert torch.equal(first, kept)
+    assert len(graphs) == 1
+
+
+def test_a_recorded_step_validates_by_one_recorded_model_in_its_own_memory(
+    graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GPT(MODEL)
+    step = GraphStep(model, CONFIG, Execution(), state=None)
+    monkeypatch.setattr(Graph, "replay", lambda graph: None)
+    step(TASK.batch(0), lr=0.0, n=0)
+    recorded = step.validated(model)
+    assert step.validated(model) is recorded
+    with inference(recorded):
+        token_losses(recorded, *batch(0))
+    training, validation = graphs
+    assert validation.memory is training
+    assert PlainStep(model, CONFIG, Execution(), state=None).validated(model) is model
+
+
+class Known(Scorer):
+    """Whose losses are a tenth of the targets, and which has no logits."""
+
+    def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
+        return torch.where(y == IGNORE_INDEX, 0, y) / 10
+
+
+def test_a_mean_is_over_the_targets_that_count() -> None:
+    y = torch.tensor([[1, IGNORE_INDEX, 2], [IGNORE_INDEX, IGNORE_INDEX, 6]])
+    assert mean_loss(Known(), y, y) == pytest.approx(0.3)
+
+
+def test_every_validation_takes_a_scorers_own_losses(tmp_path: Path) -> None:
+    stream = TokenStream([np.full(50, 7, dtype="<u2")])
+    dice = torch.Generator().manual_seed(0)
+    assert evaluate(Known(), {"a": stream}, eval_steps=2, B=3, T=8, device="cpu", generator=dice) == {
+        "a": pytest.approx(0.7)
+    }
+    token_bytes = np.ones(MODEL.V, np.int64)
+    assert score_stream(Known(), stream, token_bytes=token_bytes, T=8, B=3, device="cpu").nats == pytest.approx(0.7)
+    data = chats(tmp_path)
+    _, _, y = data.examples(np.arange(len(ANSWERS)))
+    mean = float(y[y != IGNORE_INDEX].double().mean()) / 10
+    assert mean_chat_loss(Known(), data, np.arange(len(ANSWERS)), B=2) == pytest.approx(mean)
+    assert score_chats(Known(), data, token_bytes=token_bytes, B=2, max_tokens=None).nats == pytest.approx(mean)
+    ds = MultiSpliceDocumentDataset([np.full(20, 4), np.full(30, 8)], S=8, pad_id=11, content_length=6)
+    task = SpliceTask(dataset=ds, names=("a", "b"), cfg=TrainConfig(total_steps=1, B=2), device="cpu")
+    assert task.validate(Known()) == pytest.approx({"val_loss": 0.6, "a": 0.4, "b": 0.8})
+
+
+def test_a_run_is_validated_by_what_its_step_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlainStep, "validated", lambda self, model: Known())
+    cfg = replace(CONFIG, total_steps=2, eval_every=1)
+    task = replace(TASK, cfg=cfg, val={"wiki": TokenStream([np.full(100, 9)])})
+    run = train(GPT(MODEL), task, cfg)
+    assert [validation["val_loss"] for validation in run.validations] == pytest.approx([0.9, 0.9])
