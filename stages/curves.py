@@ -25,7 +25,7 @@ def main(stage: Stage) -> None:
         write_tsv(stage.out(f"{metrics}_sources.tsv"), validations_by_source(run))
         write_tsv(stage.out(f"{metrics}_mix.tsv"), mix_shares(run))
         samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
-        page = format_samples({"What the model wrote at each validation": samples})
+        page = format_samples({"What the model wrote as it was trained": samples})
         stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
     stage.say(f"{summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}")
 

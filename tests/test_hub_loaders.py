@@ -95,6 +95,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
                 for name, load in CHATS.items()
             },
             "p_train": dict.fromkeys(TEXTS, 1.0),
+            "p_sft": dict.fromkeys(CHATS, 1.0),
             "splice.dataset_name": "wiki",
         }
     )

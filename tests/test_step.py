@@ -480,7 +480,12 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
     monkeypatch.setattr(meter.time, "perf_counter", lambda: next(clock))
     watch = meter.Meter(replace(CONFIG, total_steps=60), DRY, T=32, first_step=20, matmul_flops=None)
     run = RunState(
-        step=30, model={}, optimizer={}, losses=[1.0], validations=[{"val_loss": 2.0}], samples=[{"ids": []}]
+        step=30,
+        model={},
+        optimizer={},
+        losses=[1.0],
+        validations=[{"val_loss": 2.0}],
+        samples=[{"step": 30, "ids": [5]}],
     )
     with watch.paused():
         pass
@@ -492,6 +497,7 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
     assert first.seconds_left == pytest.approx(30 * 8 / 10)
     assert second.seconds_left == pytest.approx(20 * 10 / 20)
     assert (first.val_loss, second.val_loss) == (2.0, None)
+    assert (first.sample, second.sample) == ((5,), ())
     assert first.utilisation is None
 
 

@@ -86,6 +86,7 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(stop_at: int, tmp_
         resumed, resumed_state = run(state=folder.load(), hooks=Hooks(save=folder.save))
     assert resumed_state.losses == whole_state.losses
     assert resumed_state.validations == whole_state.validations
+    assert resumed_state.samples == whole_state.samples
     assert resumed_state.drawn_rows == whole_state.drawn_rows
     assert resumed_state.best_step == whole_state.best_step
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
@@ -117,6 +118,22 @@ def test_a_run_is_validated_at_its_end_whatever_the_interval() -> None:
     cfg = replace(CONFIG, total_steps=5, eval_every=3)
     state = train(GPT(MODEL), replace(TASK, cfg=cfg), cfg)
     assert [v["step"] for v in state.validations] == [3, 5]
+
+
+@pytest.mark.parametrize(("validations", "steps"), [(1, [1]), (4, [1, 2, 4]), (11, [1, 2, 4, 8, 11])])
+def test_samples_are_of_validations_1_2_4_8_and_the_last(validations: int, steps: list[int]) -> None:
+    """Whether or not the run was stopped, also between two of them; a log line has the sample of its own step."""
+    cfg = replace(CONFIG, total_steps=validations, eval_every=1)
+    task, reports, stops = replace(TASK, cfg=cfg), [], iter(range(100))
+    set_seed(1)
+    state = train(GPT(MODEL), task, cfg, hooks=Hooks(report=reports.append))
+    assert [sample["step"] for sample in state.samples] == steps
+    assert {report.step: report.sample for report in reports if report.sample} == {
+        sample["step"]: tuple(sample["ids"]) for sample in state.samples
+    }
+    set_seed(1)
+    stopped = train(GPT(MODEL), task, cfg, hooks=Hooks(should_stop=lambda: next(stops) == min(5, validations)))
+    assert train(GPT(MODEL), task, cfg, state=stopped).samples == state.samples
 
 
 def test_what_a_state_holds_is_not_touched_by_the_run_that_goes_on_from_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.mutants.fault import Fault
 
 _BEST = "tests/test_train.py::test_the_best_model_is_that_of_the_lowest_validation_as_it_was_then"
+_SAMPLES = "tests/test_train.py::test_samples_are_of_validations_1_2_4_8_and_the_last"
 _PACE = "tests/test_train.py::test_checkpoints_and_reports_come_when_asked_for"
 _SIGNAL = "tests/test_train.py::test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there"
 _LONG_RUN = "tests/test_train.py::test_metrics_of_a_long_run_are_means_of_what_lies_between_the_points"
@@ -96,6 +97,30 @@ FAULTS = (
         "read_losses()\n                stopping = ranks.any(hooks.should_stop(), device=execution.device)",
         "read_losses()\n                stopping = False",
         _SIGNAL,
+    ),
+    Fault(
+        "a sample at every validation",
+        "niels_gpt/train/loop.py",
+        "return n & (n - 1) == 0",
+        "return True",
+        _SAMPLES,
+    ),
+    Fault(
+        "the end is not sampled", "niels_gpt/train/loop.py", "if run.step == cfg.total_steps or _is", "if _is", _SAMPLES
+    ),
+    Fault(
+        "samples by step, not by validation",
+        "niels_gpt/train/loop.py",
+        "_is_power_of_two(len(run.validations))",
+        "_is_power_of_two(run.step)",
+        "tests/test_step.py::test_reports_tell_speed_use_and_time_left",
+    ),
+    Fault(
+        "a log line repeats the sample before",
+        "niels_gpt/train/meter.py",
+        'bool(run.samples) and run.samples[-1]["step"] == run.step',
+        "bool(run.samples) and validated",
+        _SAMPLES,
     ),
     # the run
     Fault("SIGTERM unhandled", "niels_gpt/train/run.py", "    signal.signal(signal.SIGTERM, handle)\n", "", _SIGNAL),

@@ -27,7 +27,7 @@ class History:
     best_val_loss: float | None
     best_step: int | None
     drawn_rows: dict[str, int]
-    samples: list[dict[str, Any]]  # one a validation: step, length of the prompt, ids
+    samples: list[dict[str, Any]]  # of some validations: step, length of the prompt, ids
 
     @classmethod
     def of(cls, run: RunState, cfg: TrainConfig, *, T: int, parameters: int) -> History:

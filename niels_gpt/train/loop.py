@@ -29,6 +29,7 @@ from niels_gpt.train.task import Task
 # On a GPU losses are read in one go, because each reading makes it wait; at least every so many steps, for a stop and
 # for a loss that is no number.
 _READ_EVERY = 20
+# At validations 1, 2, 4, 8, ... and the last: of a small model on a GPU a sample takes longer than a validation.
 _SAMPLE_TOKENS = 64
 
 
@@ -138,15 +139,20 @@ def _validate(step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execut
     """Ranks share the losses. What the model writes each finds out by itself, which takes no longer than waiting."""
     with step.whole_model() as model, computing_in(cfg.precision, execution.device):
         losses = task.validate(step.validated(model), execution.ranks)
-        prompt = task.prompt()
-        dice = make_generator(derive_seed(cfg.seed, "sample"))
-        ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
-    run.validations.append({"step": run.step, **losses})
-    run.samples.append({"step": run.step, "prompt": len(prompt), "ids": ids})
+        run.validations.append({"step": run.step, **losses})
+        if run.step == cfg.total_steps or _is_power_of_two(len(run.validations)):
+            prompt = task.prompt()
+            dice = make_generator(derive_seed(cfg.seed, "sample"))
+            ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
+            run.samples.append({"step": run.step, "prompt": len(prompt), "ids": ids})
     val_loss = losses["val_loss"]
     if run.best_val_loss is None or val_loss < run.best_val_loss:
         run.best_val_loss, run.best_step = val_loss, run.step
         run.best_model = copy.deepcopy(step.weights())
+
+
+def _is_power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
 
 
 def _capture(run: RunState, step: Step) -> RunState:

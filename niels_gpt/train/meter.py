@@ -51,6 +51,7 @@ class Meter:
         speed = (run.step - self._step) * self._tokens / max(1e-9, now - self._last - self._pause)
         pace = (now - self._start) / (run.step - self._first_step)
         self._last, self._step, self._pause = now, run.step, 0.0
+        sampled = bool(run.samples) and run.samples[-1]["step"] == run.step
         return StepReport(
             step=run.step,
             loss=run.losses[-1],
@@ -60,5 +61,5 @@ class Meter:
             seconds_left=pace * (self._cfg.total_steps - run.step),
             drawn_rows=dict(run.drawn_rows),
             val_loss=run.validations[-1]["val_loss"] if validated else None,
-            sample=tuple(run.samples[-1]["ids"]) if validated else (),
+            sample=tuple(run.samples[-1]["ids"]) if sampled else (),
         )

@@ -31,7 +31,7 @@ class RunState:
     drawn_rows: dict[str, int] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)  # one a step
     validations: list[dict[str, float]] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)  # one a validation: step, length of the prompt, ids
+    samples: list[dict[str, Any]] = field(default_factory=list)  # of some validations: step, length of the prompt, ids
 
 
 class RunFolder:
