@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,6 +21,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss, score_chats
 from niels_gpt.eval.held_out import Scorer, evaluate, inference, mean_loss, score_stream, token_losses
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import set_seed
 from niels_gpt.splice import MultiSpliceDocumentDataset
@@ -211,3 +213,29 @@ def test_a_run_is_validated_by_what_its_step_says(monkeypatch: pytest.MonkeyPatc
     task = replace(TASK, cfg=cfg, val={"wiki": TokenStream([np.full(100, 9)])})
     run = train(GPT(MODEL), task, cfg)
     assert [validation["val_loss"] for validation in run.validations] == pytest.approx([0.9, 0.9])
+
+
+def test_a_recording_in_bf16_casts_the_weights_as_they_are_at_each_replay(graphs: list[Graph]) -> None:
+    """Though it is made under the loop's autocast, which keeps what it has cast, unless in inference mode."""
+    settle_bf16("cpu", say=lambda text: None)
+    set_seed(1)
+    model = GPT(MODEL)
+    loss = SummedLoss(model, cfg=replace(CONFIG, precision="bf16"), execution=Execution())
+    recorded = RecordedModel(loss, shape=torch.Size((B, T)), pool=None)
+    x, y = batch(0)
+    means = []
+    for _ in range(3):
+        with computing_in("bf16", "cpu"):
+            means.append([evaluated(one, x, y) for one in (recorded, model)])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    ours, plain = np.transpose(means)
+    np.testing.assert_allclose(ours, plain, rtol=0.01)
+    assert np.abs(np.diff(plain)).min() > 0.02 * plain.max()
+    assert len(graphs) == 1
+
+
+def evaluated(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    with inference(model):
+        return mean_loss(model, x, y)

@@ -45,6 +45,13 @@ FAULTS = (
     Fault("a scorer is asked for logits", _SCORES, "if isinstance(model, Scorer):", "if False:", _TESTS),
     Fault("a mean over all targets", _SCORES, "/ count_targets(y)", "/ y.numel()", _TESTS),
     Fault(
+        "weights as the first validation cast them",
+        _SCORES,
+        "with torch.inference_mode():",
+        "with torch.no_grad():",
+        f"{_TESTS}::test_a_recording_in_bf16_casts_the_weights_as_they_are_at_each_replay",
+    ),
+    Fault(
         "a validation's ids are lost",
         _SCORES,
         "logits = model(x, **ids)",
