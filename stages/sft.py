@@ -6,12 +6,11 @@ from pathlib import Path
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
-from niels_gpt.checkpoint import load_model
 from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import execution_of, train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
@@ -28,7 +27,7 @@ def tune(stage: Stage, execution: Execution) -> None:
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
-    model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
+    model = pretrained(params, params.sft, device=device)
     T = model.cfg.T
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
     chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path(), ranks=ranks)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from niels_gpt.checkpoint import load_model
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Splice
 from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import execution_of, train_and_write, train_config, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.splice.plan import describe_plan
@@ -43,7 +42,7 @@ def main(stage: Stage) -> None:
 
 def learn(stage: Stage, execution: Execution) -> None:
     params, settings, device = stage.params, stage.params.splice, execution.device
-    model = load_model(layout.PRETRAINED / layout.BEST, device, dropout=params.model.dropout)
+    model = pretrained(params, settings.train, device=device)
     store = open_documents(params, settings.dataset_name, ranks=execution.ranks)
     rows, reason = choose(store, settings)
     names = tuple(f"doc{row}" for row in rows)

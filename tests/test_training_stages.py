@@ -440,3 +440,15 @@ class Ended(nullcontext):  # type: ignore[type-arg]
 
     def wait(self) -> int:
         return self.code
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.2), (0.0, 0.0), (0.3, 0.3)])
+def test_further_training_has_the_models_dropout_or_its_own(
+    own: float | None, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "load_model", lambda path, device, *, dropout: (str(path), device, dropout))
+    values = {"model.dropout": 0.2, "sft.dropout": own, "splice.train.dropout": own}
+    params, _ = parse_params(with_values((ROOT / "presets/sample.yaml").read_text(), values))
+    for settings in (params.sft, params.splice.train):
+        found = training.pretrained(params, settings, device="cpu")
+        assert found == ("models/pretrain/best.pt", "cpu", expected)  # type: ignore[comparison-overlap]

@@ -120,7 +120,7 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     as_run = {key: runtime[key] for key in ("micro_batch_tokens", "deterministic")}
     cfg, out = _model_config(params), {}
     for stage in ("train", "sft"):
-        train_cfg = TrainConfig(**params[stage])
+        train_cfg = TrainConfig(**{key: value for key, value in params[stage].items() if key != "dropout"})
         step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Gt, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
-from niels_gpt.config import INT64, MODEL_OPTIONS, Count, ModelConfig, Seed, TrainConfig
+from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, Seed, TrainConfig
 from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
@@ -53,6 +53,12 @@ class Parts(Section):
     text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
 
+class FurtherSection(Section):
+    """Of a training that goes on from pretrained weights."""
+
+    dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
+
+
 class ModelSection(Section):
     H: Annotated[Count | None, "attention heads a block; divides C; null: C/head_dim"] = None
     head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
@@ -71,18 +77,21 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
 
     class Schedule(_Section, TrainConfig): ...
 
+    class Further(Schedule):
+        dropout: float | None
+
     class Spans(_Section, SpanRules): ...
 
     Pretraining = Schedule
-    FineTuning = Schedule
+    FineTuning = Further
 else:
     Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V is the tokenizer's
     _MIX = {"p_train", "p_val"}  # tables of their own
     _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE)
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=FurtherSection)
     _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid
-    Schedule = section(TrainConfig, without=_UNASKED, optional=_RECIPE)
+    Further = section(TrainConfig, without=_UNASKED, optional=_RECIPE, base=FurtherSection)
     Spans = section(SpanRules, without={"S"})
 
 
@@ -113,7 +122,7 @@ class Splice(Section):
     balance_tau: Annotated[float, "the power in by_temperature"]
     epoch_length: Annotated[Budget, "examples an epoch; null: every span once"]
     shuffle: Annotated[bool, "another order in every epoch"]
-    train: Schedule
+    train: Further
 
 
 class Memorize(Section):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_json
@@ -18,7 +18,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.agreement import check_agreement
 from niels_gpt.pipeline.hosts import end_with_launcher, find_rendezvous, run_ranks
-from niels_gpt.pipeline.params import Schedule, read_params
+from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.report.history import History
 from niels_gpt.tokenizer import load_tokenizer
@@ -30,8 +30,14 @@ from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Task
 
 
-def train_config(settings: Schedule, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
-    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump())
+def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
+    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"dropout"}))
+
+
+def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
+    """The pretrained model, with the dropout that it is to be trained further with."""
+    dropout = params.model.dropout if settings.dropout is None else settings.dropout
+    return load_model(layout.PRETRAINED / layout.BEST, device, dropout=dropout)
 
 
 def trained_by_ranks(stage: Stage) -> bool:
