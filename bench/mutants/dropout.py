@@ -35,7 +35,11 @@ FAULTS = (
     Fault("embedding keeps everything", "niels_gpt/model/gpt.py", "h = dropout.on(h, place=0)", "pass", _TESTS),
     Fault("blocks share their masks", "niels_gpt/model/gpt.py", "place=1 + 3 * i", "place=1", _TESTS),
     Fault(
-        "heads hear everything", "niels_gpt/model/blocks.py", "v = dropout.on_vectors(v, place=place)", "pass", _TESTS
+        "heads hear everything",
+        "niels_gpt/model/blocks.py",
+        "self.mixed(dropout.on_vectors(v, place=place), ",
+        "self.mixed(v, ",
+        _TESTS,
     ),
     Fault(
         "the MLP loses what attention loses", "niels_gpt/model/blocks.py", "place=place + 2", "place=place + 1", _TESTS

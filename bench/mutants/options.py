@@ -52,9 +52,9 @@ FAULTS = (
     Fault(
         "a mix of values alone does not happen",
         _BLOCKS,
-        "return self.cfg.qk_norm or self.cfg.value_residual",
-        "return self.cfg.qk_norm",
-        _VALUES,
+        "if not (self.cfg.qk_norm or self.cfg.value_residual):",
+        "if not self.cfg.qk_norm:",
+        _DECODED,
     ),
     Fault(
         "values begin with the first block's", _BLOCKS, "torch.tensor([0.5, 0.5])", "torch.tensor([0.0, 1.0])", _SHARES
@@ -72,8 +72,8 @@ FAULTS = (
     Fault(
         "qk_norm without a norm",
         _BLOCKS,
-        "qk = F.rms_norm(qk, (self.cfg.D,), eps=_EPS)",
-        "pass",
+        "return F.rms_norm(qk, (self.cfg.D,), eps=_EPS) if self.cfg.qk_norm else qk",
+        "return qk",
         f"{_M}test_attention_scores_with_qk_norm_do_not_grow_with_the_weights",
     ),
     Fault(
@@ -81,12 +81,12 @@ FAULTS = (
         _BLOCKS,
         "heads.split((2 * self.cfg.H, self.cfg.H), dim=-2)",
         "heads.roll(self.cfg.H, -2).split((2 * self.cfg.H, self.cfg.H), dim=-2)",
-        f"{_M}test_attention_scores_with_qk_norm_do_not_grow_with_the_weights {_VALUES}",
+        _DECODED,
     ),
     Fault(
         "a kernel takes heads before their norm",
         _BLOCKS,
-        "plain = positions is None and not self.adjusts",
+        "plain = positions is None and not self.cfg.qk_norm",
         "plain = positions is None",
         _KERNELS,
     ),

@@ -30,8 +30,8 @@ FAULTS = (
     Fault(
         "ids do not reach the model",
         _MODEL,
-        "return self._loss.of_tokens(x, y, **ids)",
-        "return self._loss.of_tokens(x, y)",
+        "return token_losses(self._loss.model, x, y, **ids)",
+        "return token_losses(self._loss.model, x, y)",
         _TESTS,
     ),
     Fault("each validation records anew", _STEP, "if self._recorded is None:", "if True:", _TESTS),

@@ -343,13 +343,6 @@ FAULTS = (
         "suffix[:] = pz",
         _STRIP,
     ),
-    Fault(
-        "splice goes on from the last step",
-        _STAGE,
-        "layout.PRETRAINED / layout.BEST",
-        "layout.PRETRAINED / layout.LAST",
-        _SAID,
-    ),
     Fault("quotas unsaid", _PLANNED, "{quota:,} examples an epoch", "{starts:,} examples an epoch", _SAID),
     Fault("a quota of 0 unsaid", _PLANNED, "        if not quota:\n", "        if False:\n", _PLAN),
     Fault(

@@ -211,7 +211,20 @@ FAULTS = (
         "if False:",
         "tests/test_training_stages.py::test_processes_that_help_write_nothing",
     ),
-    Fault("sft starts from last.pt", "stages/sft.py", "/ layout.BEST, device", "/ layout.LAST, device", _START),
+    Fault(
+        "further training starts from last.pt",
+        "niels_gpt/pipeline/training.py",
+        "layout.PRETRAINED / layout.BEST, device",
+        "layout.PRETRAINED / layout.LAST, device",
+        _START,
+    ),
+    Fault(
+        "further training has always the model's dropout",
+        "niels_gpt/pipeline/training.py",
+        "params.model.dropout if settings.dropout is None else settings.dropout",
+        "params.model.dropout",
+        "tests/test_training_stages.py::test_further_training_has_the_models_dropout_or_its_own",
+    ),
     Fault(
         "sft rendered as text",
         "stages/sft.py",
