@@ -60,7 +60,7 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     params = built_repo.path / "params.yaml"
     text = params.read_text()
     start, end = text.index("  primer:\n"), text.index("# Where chats come from")
-    params.write_text(text[:start] + "\n" + text[end:].replace("  primer: 0.02\n", ""))
+    params.write_text(text[:start] + "\n" + text[end:].replace("  primer: 0.05\n", ""))
     refused = built_repo.stage("splice")
     assert "splice.dataset_name is 'primer', which is no source; there are: ['roam', 'wiki']" in refused.stderr
     built_repo.set(splice__dataset_name="wiki")

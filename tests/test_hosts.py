@@ -206,7 +206,7 @@ def test_other_parameters_on_a_host_are_refused_by_name(pair: Hosts) -> None:
     done = pair.first.run("python", "-m", "tests.test_hosts", *paths, check=False, env={"PYTHONPATH": str(ROOT)} | GLOO)
     params.write_bytes(before[0])
     mix.write_bytes(before[1])
-    refused = "ValueError: host 1 has other train.base_lr (0.5 instead of 0.004), cache/mix.json: give every host"
+    refused = "ValueError: host 1 has other train.base_lr (0.5 instead of 0.008), cache/mix.json: give every host"
     assert done.stderr.count(refused) == 2, done.stderr
     assert done.stdout == "[1, 1]\n"
 

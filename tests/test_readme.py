@@ -34,7 +34,7 @@ UNDO = "git checkout params.yaml && dvc repro"
 # Not run here, and where something of the kind is.
 ELSEWHERE = {
     "source .venv/bin/activate": "the environment is the one that the tests run in",
-    "niels-gpt preset v1": "test_cli.py writes presets; the data of this one are on the hub",
+    "niels-gpt preset v2": "test_cli.py writes presets; the data of this one are on the hub",
     "dvc exp run --queue -S p_train.roam=0.1,0.3,0.5": "test_dag_experiments.py works off a queue",
     "dvc queue start": "test_dag_experiments.py",
     "dvc push": "test_dag_share.py pushes to two stores",

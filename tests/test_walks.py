@@ -70,7 +70,7 @@ OPTION = Walk(
             "            return self.fc2(F.silu(fc1(x)))\n"
             "        kernel = choice.project_and_gelu(fc1, x)\n",
         },
-        "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: silu\n"},
+        "presets/sample.yaml": {"  activation: gelu\n": "  activation: silu\n"},
     },
     """
 import torch
@@ -117,7 +117,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.pretraining import PretrainTask
-text = Path("presets/sample.yaml").read_text().replace("optimizer: adamw", "optimizer: sgd")
+text = Path("presets/sample.yaml").read_text().replace("optimizer: muon", "optimizer: sgd")
 assert parse_params(text)[0].train.optimizer == "sgd"
 cfg = TrainConfig(total_steps=6, B=2, p_train={"a": 1.0}, p_val={"a": 1.0}, eval_steps=1, optimizer="sgd", base_lr=0.1)
 stream = {"a": TokenStream([np.arange(200, dtype=np.uint16) % 7])}
