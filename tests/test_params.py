@@ -103,9 +103,8 @@ def test_the_key_set_is_frozen() -> None:
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
     further = {"sft.dropout", "splice.train.dropout"}
     optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further
-    assert leaves(raw) == expected | OPTIONAL | further | {
-        f"{stage}.{key}" for stage in ("train", "sft") for key in recipe
-    }
+    written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
+    assert leaves(raw) == expected | further | written
     assert leaves(params.model_dump()) == expected | optional
 
 
@@ -157,7 +156,7 @@ def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
     _, raw = parse_params(read_preset(preset.parent, preset.stem))
     own = ("sources", "chats", "p_train", "p_val", "p_sft", "tokenizer")
     _, sample = parse_params(TEXT)
-    assert {leaf for leaf in leaves(raw) if not leaf.startswith(own)} == {
+    assert {leaf for leaf in leaves(raw) - OPTIONAL if not leaf.startswith(own)} == {
         leaf for leaf in leaves(sample) if not leaf.startswith(own)
     }
 
@@ -175,7 +174,7 @@ def test_a_preset_says_only_what_differs_from_the_sample() -> None:
         for leaf, value in values_of(said).items():
             # Multiples are one table, whole or not at all.
             if not leaf.startswith(("sources", "chats", "p_", "tokenizer")) and "_scale." not in leaf:
-                assert reduce(lambda node, part: node[part], leaf.split("."), base) != value, leaf
+                assert values_of(base).get(leaf, "left out") != value, leaf
 
 
 def values_of(tree: dict[str, Any]) -> dict[str, Any]:

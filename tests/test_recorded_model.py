@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss, score_chats
-from niels_gpt.eval.held_out import Scorer, evaluate, inference, mean_loss, score_stream, token_losses
+from niels_gpt.eval.held_out import evaluate, inference, mean_loss, score_stream, token_losses
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.model.targets import IGNORE_INDEX
@@ -177,7 +177,7 @@ def test_a_recorded_step_validates_by_one_recorded_model_in_its_own_memory(
     assert PlainStep(model, CONFIG, Execution(), state=None).validated(model) is model
 
 
-class Known(Scorer):
+class Known(torch.nn.Module):
     """Whose losses are a tenth of the targets, and which has no logits."""
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ OPTION = Walk(
             "            return self.fc2(F.silu(fc1(x)))\n"
             "        kernel = choice.project_and_gelu(fc1, x)\n",
         },
-        "presets/sample.yaml": {"  activation: gelu\n": "  activation: silu\n"},
+        "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: silu\n"},
     },
     """
 import torch

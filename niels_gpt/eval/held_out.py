@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -39,12 +40,13 @@ def inference(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-class Scorer(nn.Module):
+@runtime_checkable
+class Scorer(Protocol):
     """A model that knows a faster way to its losses than by its logits."""
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
         """What `token_losses` gives."""
-        raise NotImplementedError
+        ...
 
 
 def token_losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:

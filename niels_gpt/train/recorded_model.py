@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.eval.held_out import Scorer, token_losses
+from niels_gpt.eval.held_out import token_losses
 from niels_gpt.train.plain_step import SummedLoss
 
 
-class RecordedModel(Scorer):
+class RecordedModel(nn.Module):
     """The losses of batches of one size are replayed; everything else goes through the model itself."""
 
     def __init__(self, loss: SummedLoss, *, shape: torch.Size, pool: Any) -> None:
@@ -25,7 +26,7 @@ class RecordedModel(Scorer):
         return logits
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        """(B, T); fewer rows than those of a training batch are filled up."""
+        """As a Scorer: (B, T); fewer rows than those of a training batch are filled up."""
         B, T = self._shape
         if x.shape[1] != T or len(x) > B:
             return token_losses(self._loss.model, x, y, **ids)  # the compiler would be asked for every other size
