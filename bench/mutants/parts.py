@@ -41,15 +41,15 @@ FAULTS = (
     Fault(
         "the tokenizer sees what is held out",
         "niels_gpt/cache/corpus.py",
-        'part_rows(rule, path)["train"]',
-        'part_rows(rule, path)["val"]',
+        'split_by_hash(keys, rule)["train"]',
+        'split_by_hash(keys, rule)["val"]',
         _SAMPLE,
     ),
     Fault(
         "the sample is drawn by the split's own hash",
         "niels_gpt/cache/corpus.py",
-        '[f"sample {ids[row]}" for row in train]',
-        "[ids[row] for row in train]",
+        '[f"sample {keys[row]}" for row in train]',
+        "[keys[row] for row in train]",
         _SAMPLE,
     ),
     # Cutting

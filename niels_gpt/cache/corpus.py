@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from niels_gpt.data.documents import read_column, read_texts
+from niels_gpt.data.documents import read_keys, read_texts
 from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits, part_rows
+from niels_gpt.data.splits import Splits
 
 
 def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
@@ -62,8 +62,8 @@ def _sampled_parts(texts: Texts, rule: Drawn, share: float, seed: int) -> Iterat
         if part.name not in chosen:
             continue
         with reading_part(texts.store, part) as path:
-            ids = read_column(path, "id")
-            train = part_rows(rule, path)["train"]
-            kept = split_by_hash([f"sample {ids[row]}" for row in train], left_out)["train"]
+            keys = read_keys(path)
+            train = split_by_hash(keys, rule)["train"]
+            kept = split_by_hash([f"sample {keys[row]}" for row in train], left_out)["train"]
             for batch in read_texts(path, train[kept]):
                 yield from batch
