@@ -79,6 +79,11 @@ def test_a_preset_may_be_based_on_another(tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text("b: {c: 4}\np_val: {y: 1.0}\n")
     (tmp_path / "second.yaml").write_text("based_on: first\nb: {d: 5}\n")
     assert parse_yaml(read_preset(tmp_path, "second"), name="") == {"a": 1, "b": {"c": 4, "d": 5}, "p_val": {"y": 1.0}}
+    (tmp_path / "small.yaml").write_text("based_on: second\nb: {c: 6}\n")
+    assert parse_yaml(read_preset(tmp_path, "small"), name="") == {"a": 1, "b": {"c": 6, "d": 5}, "p_val": {"y": 1.0}}
+    (tmp_path / "first.yaml").write_text("based_on: small\n")
+    with pytest.raises(ValueError, match=r"small\.yaml: based_on leads back to 'small'; it must lead to sample"):
+        read_preset(tmp_path, "small")
     (tmp_path / "third.yaml").write_text("based_on: nothing\n")
     with pytest.raises(ValueError, match=r"third\.yaml: based_on is 'nothing', which is no preset beside it"):
         read_preset(tmp_path, "third")

@@ -22,6 +22,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.doctor import _model_config, examine, seconds_to_train
+from niels_gpt.train.scaling_law import Reading, expected_bits_per_byte
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -98,6 +99,35 @@ def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
     assert all(value > 0 for value in seconds.values())
 
 
+def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_path: Path) -> None:
+    """Where there is text enough to say it; of the recipe whose runs were measured."""
+
+    def told() -> str:
+        *_, last = (finding.what for finding in examine(params, folder=tmp_path))
+        return last
+
+    params["sources"]["wiki"]["load"]["dataset"] = params["sources"]["roam"]["load"]["dataset"] = None
+    params["p_train"] = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}
+    assert "too little to say" in told()
+    notes = tmp_path / params["sources"]["roam"]["input"] / "a.md"
+    notes.write_bytes(b"x" * 10_000_000)
+    assert "10.0 MB" not in told()  # a tenth is held out
+    assert "9.0 MB of text and 0.0 M parameters are too little" in told()
+    params["model"] |= {"T": 256, "C": 256, "L": 4, "d_ff": 1024, "H": 4}
+    params["train"] |= {"total_steps": 1000, "B": 32, "optimizer": "muon"}
+    parameters = parameter_count(_model_config(params))
+    once = Reading(9e6, 1000 * 32 * 256)  # its tokens are bytes
+    bits = expected_bits_per_byte(parameters, [once], steps=1000)
+    assert f"9.0 MB of text and {parameters / 1e6:.1f} M parameters give about {bits:.2f} bits a byte" in told()
+    params["sources"]["roam"]["budget"]["max_train_tokens"] = 2_000_000
+    assert "2.0 MB of text" in told()
+    params["train"]["optimizer"] = "adamw"
+    assert "with preset v2's recipe, and more with this one" in told()
+    params["sources"]["roam"]["budget"]["max_train_tokens"] = None
+    notes.write_bytes(b"x" * 50_000_000)
+    assert "a guess" in told()
+
+
 def test_an_offline_run_needs_the_dataset_in_the_cache(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,21 +171,22 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(params: dict[s
         "dialogues:",
         "models/",
         "models/",
+        "train:",
     )
     assert [what.startswith(start) for what, start in zip(whats, starts, strict=True)] == [True] * len(starts)
     for wrong, left_out in (
-        ([()], starts[1:9]),
+        ([()], [*starts[1:9], "train:"]),
         ([("runtime", "device")], ["computing on"]),
-        ([("model", "C")], ["disk"]),
-        ([("tokenizer",)], ["disk"]),
-        ([("sources", "roam", "load", "kind")], ["disk", "roam:"]),
+        ([("model", "C")], ["disk", "train:"]),
+        ([("tokenizer",)], ["disk", "train:"]),
+        ([("sources", "roam", "load", "kind")], ["disk", "roam:", "train:"]),
         ([("chats", "oasst1")], ["oasst1:"]),
-        ([("p_train",), ("",)], []),
+        ([("p_train",), ("",)], ["train:"]),
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
         assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
     assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("chats",), ("runtime",), ("model",)])]
-    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-2:]]
+    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-3:-1]]
 
 
 def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
@@ -176,7 +207,7 @@ def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path
     (tmp_path / "models/sft").mkdir(parents=True)
     (tmp_path / "models/sft/best.pt").touch()
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
-    assert whats[-2:] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
+    assert whats[-3:-1] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
 
 
 def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,9 +175,12 @@ def _card(talker: Talker) -> dict[str, str]:
 
 @app.command()
 def doctor(
-    speed: Annotated[bool, typer.Option(help="also measure how long a run will take here, in ten seconds")] = True,
+    speed: Annotated[
+        bool,
+        typer.Option(help="also measure how long a run will take here: ten seconds, and where it is compiled a minute"),
+    ] = True,
 ) -> None:
-    """What a run needs, whether it is there, and how long it will take on this machine."""
+    """What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
     with one_sentence():
         params, problems = _params_and_problems()
         for problem in problems:
@@ -193,7 +196,7 @@ def doctor(
                 typer.echo(f"     -> {finding.fix}")
         if speed and not bad:
             for stage, seconds in seconds_to_train(params).items():
-                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here (without compiling)")
+                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
         if bad:
             raise typer.Exit(1)
 

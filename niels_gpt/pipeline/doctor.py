@@ -1,4 +1,4 @@
-"""What a run needs, whether it is there, and how long it will take on this machine."""
+"""What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
+from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import parameter_count
@@ -24,6 +25,15 @@ from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
+from niels_gpt.train.scaling_law import (
+    LARGEST_MODEL,
+    LARGEST_TEXT,
+    SMALLEST_MODEL,
+    SMALLEST_TEXT,
+    Reading,
+    bytes_per_token,
+    expected_bits_per_byte,
+)
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch
 
@@ -70,6 +80,8 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     for model in (layout.PRETRAINED, layout.TUNED):
         there = (folder / model / layout.BEST).is_file()
         yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+    if all(map(sound, ("sources", "p_train", "model", "tokenizer", "train"))):
+        yield _loss(params, folder)
 
 
 def _device(name: str) -> Finding:
@@ -90,6 +102,35 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
     )
+
+
+def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
+    """By the scaling law; a figure only where runs like this one have been made, or larger ones."""
+    parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
+    a_token = bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
+    in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
+    for name, share in mix_probabilities(params["p_train"], params["sources"], name="p_train").items():
+        size = _text_size(params["sources"][name], folder, a_token)
+        readings.append(Reading(size or in_all * share, in_all * share))
+    text = sum(reading.size for reading in readings)
+    what = f"train: {text / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
+    if text < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
+        return Finding(f"{what} are too little to say what loss it will end at")
+    loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits a byte on held-out English"
+    if params["train"]["optimizer"] != "muon":
+        loss += " with preset v2's recipe, and more with this one"
+    if text > LARGEST_TEXT or parameters > LARGEST_MODEL:
+        loss += " (a guess: no run as large has been measured)"
+    return Finding(f"{what} give {loss}; docs/recipe.md says what to change")
+
+
+def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float | None:
+    """Bytes of its text to train on, as far as they can be known before it is loaded."""
+    budget, local = source["budget"]["max_train_tokens"], source["load"].get("dataset") is None
+    sizes = [budget * a_token] if budget is not None else []
+    if local:
+        sizes.append(_size(folder / source["input"]) * (1 - source["split"].get("val_frac", 0.0)))
+    return min(sizes, default=None)
 
 
 def _input(name: str, path: Path, written: str) -> Iterator[Finding]:
@@ -117,11 +158,12 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     """How long train and sft will take here: real steps on random tokens for a few seconds each."""
     runtime = params["runtime"]
     device = prepare_device(runtime["device"], threads=runtime["threads"])
-    as_run = {key: runtime[key] for key in ("micro_batch_tokens", "deterministic")}
+    as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
+    execution = Execution(device=device, say=lambda text: None, **as_run)
     cfg, out = _model_config(params), {}
     for stage in ("train", "sft"):
         train_cfg = TrainConfig(**{key: value for key, value in params[stage].items() if key != "dropout"})
-        step = build_step(GPT(cfg).to(device), train_cfg, Execution(device=device, compile=False, **as_run), state=None)
+        step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
         step(batch, lr=0.0, n=0).item()

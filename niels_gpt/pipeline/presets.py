@@ -22,15 +22,24 @@ _TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
 
 def read_preset(folder: Path, name: str) -> str:
     """The whole set that a preset of a folder stands for."""
+    chain = [name]
+    while (base := _base(folder, chain[-1])) is not None:
+        if base in chain:
+            raise ValueError(f"{folder / f'{name}.yaml'}: {_BASE} leads back to {base!r}; it must lead to {_WHOLE}")
+        chain.append(base)
+    whole = read_text(folder / f"{_WHOLE}.yaml")
+    for link in reversed(chain):
+        whole = complete_preset(read_text(folder / f"{link}.yaml"), sample=whole)
+    return whole
+
+
+def _base(folder: Path, name: str) -> str | None:
     file = folder / f"{name}.yaml"
-    text, sample = read_text(file), read_text(folder / f"{_WHOLE}.yaml")
-    values = parse_yaml(text, name=str(file))
-    base = values.get(_BASE) if isinstance(values, dict) else None
-    if base is not None:
-        if not (folder / f"{base}.yaml").is_file():
-            raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
-        sample = complete_preset(read_text(folder / f"{base}.yaml"), sample=sample)
-    return complete_preset(text, sample=sample)
+    values = parse_yaml(read_text(file), name=str(file))
+    base: str | None = values.get(_BASE) if isinstance(values, dict) else None
+    if base is not None and not (folder / f"{base}.yaml").is_file():
+        raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
+    return base
 
 
 def complete_preset(preset: str, *, sample: str) -> str:
