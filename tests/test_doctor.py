@@ -116,9 +116,17 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     params["model"] |= {"T": 256, "C": 256, "L": 4, "d_ff": 1024, "H": 4}
     params["train"] |= {"total_steps": 1000, "B": 32, "optimizer": "muon"}
     parameters = parameter_count(_model_config(params))
-    once = Reading(9e6, 1000 * 32 * 256)  # its tokens are bytes
-    bits = expected_bits_per_byte(parameters, [once], steps=1000)
+    read = 1000 * 32 * 256  # its tokens are bytes
+    bits = expected_bits_per_byte(parameters, [Reading(9e6, read)], steps=1000)
     assert f"9.0 MB of text and {parameters / 1e6:.1f} M parameters give about {bits:.2f} bits a byte" in told()
+    params["p_train"] |= {"wiki": 1.0}
+    (tmp_path / params["sources"]["wiki"]["input"] / "a").write_bytes(b"x" * 400_000)
+    both = expected_bits_per_byte(parameters, [Reading(9e6, read / 2), Reading(4e5, read / 2)], steps=1000)
+    assert f"9.4 MB of text and {parameters / 1e6:.1f} M parameters give about {both:.2f} bits a byte" in told()
+    assert round(both, 2) != round(bits, 2)
+    params["p_train"] |= {"roam": 0.0}
+    assert f"0.4 MB of text and {parameters / 1e6:.1f} M parameters are too little" in told()
+    params["p_train"] |= {"wiki": 0.0, "roam": 1.0}
     params["sources"]["roam"]["budget"]["max_train_tokens"] = 2_000_000
     assert "2.0 MB of text" in told()
     params["train"]["optimizer"] = "adamw"
