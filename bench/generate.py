@@ -10,7 +10,8 @@ import torch
 from bench.reference import plain_generate
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import Sampling, generate_ids, stream_ids
+from niels_gpt.generate import generate_ids, stream_ids
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 
 NEW_TOKENS = 256

@@ -16,7 +16,7 @@ from statistics import fmean
 from bench.rounds import print_result
 from niels_gpt.data.split import split_by_hash, split_rows
 from niels_gpt.data.types import Chat, Request
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.sources import ChatSource

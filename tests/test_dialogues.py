@@ -19,7 +19,7 @@ from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.data.splits import part_rows, read_split
 from niels_gpt.data.types import Chat, Request
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.talk.talker import ReplyPart
 from stages import load, split

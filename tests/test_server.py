@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from bench.serve import serving
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server.app import Limits, build_app
 from niels_gpt.talk.server.scheduler import Busy, Scheduler

@@ -21,7 +21,8 @@ from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.files.sentences import visible
-from niels_gpt.generate import Sampling, generate
+from niels_gpt.generate import generate
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
@@ -37,9 +38,9 @@ from tests.conftest import ROOT
 CFG = ModelConfig(V=260, T=32, C=24, L=2, H=3, d_ff=48, dropout=0.0)
 
 
-def talker(renderer: str = "chat_tokens") -> Talker:
+def talker(renderer: str = "chat_tokens", *, T: int = CFG.T) -> Talker:
     torch.manual_seed(0)
-    model = GPT(CFG)
+    model = GPT(replace(CFG, T=T))
     for parameter in model.parameters():  # biases and norms too, so that a mix-up of them would show
         torch.nn.init.normal_(parameter, std=0.3)
     return Talker("tiny", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
@@ -128,7 +129,7 @@ def test_answers_that_take_turns_are_those_given_alone() -> None:
 
 
 def test_a_conversation_is_asked_as_a_whole_with_its_settings() -> None:
-    whole, settings = talker(), Sampling(5.0, 40, 0.9)
+    whole, settings = talker(T=64), Sampling(5.0, 40, 0.9)
     conversation = Conversation(whole, sampling=settings, max_new_tokens=6, seed=7)
     conversation.command("/system be brief")
     conversation.answer("one", show=lambda _: None)

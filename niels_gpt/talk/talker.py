@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -13,9 +16,12 @@ from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.files.damage import Damaged
-from niels_gpt.generate import Sampling, stream_ids
+from niels_gpt.inference.engine import Engine
+from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.inference.stream import Streams
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import make_generator
+from niels_gpt.talk.memory import Remembered, remember
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.folder import FILE_NAMES
 from niels_gpt.tokenizer.incremental import IncrementalDecoder
@@ -33,16 +39,22 @@ class ReplyPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Talker:
-    """A model to talk to."""
+    """A model to talk to, which gives up to `slots` answers at a time."""
 
     name: str
     model: GPT
     tokenizer: Tokenizer
     renderer: Renderer
+    slots: int = 16
 
     def __post_init__(self) -> None:
         # Once and for all: answers take turns, and one that put the mode back would bring dropout into the others.
         self.model.eval()
+
+    @cached_property
+    def _streams(self) -> Streams:
+        """One engine for all that is ever said: the next turn of a conversation finds the keys of those before it."""
+        return Streams(Engine(self.model, slots=self.slots))
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that the model answers after."""
@@ -50,33 +62,42 @@ class Talker:
             return chat_template.format_prompt(self.tokenizer, messages)
         return self.tokenizer.encode(chat_format.format_chat(messages))
 
+    def remember(self, messages: Sequence[Mapping[str, str]], *, max_new_tokens: int) -> Remembered:
+        """The last of the messages that fit the context beside an answer, of which a quarter of it is kept free."""
+        T = self.model.cfg.T
+        room = T - min(max_new_tokens, T // 4)
+        return remember(messages, tokens=lambda kept: len(self.prompt(kept)), room=room)
+
     def reply(
         self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
     ) -> Iterator[ReplyPart]:
         """Token by token, to the end of the answer or of `max_new_tokens`."""
-        special = self.tokenizer.special_token_ids()
-        steps = stream_ids(
-            self.model,
-            [self.prompt(messages)],
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop=special["eot"],
-            generators=[make_generator(seed)],
-        )
-        decoder = IncrementalDecoder(self.tokenizer)
         text = _StopAtTags(_TAGS if self.renderer == "transcript" else ())
-        try:
-            count = 0
-            for (token,) in steps:
-                if token is None or token in special.values():
+        special = self.tokenizer.special_token_ids().values()
+        ids = self._ids(self.prompt(messages), sampling=sampling, max_new_tokens=max_new_tokens, seed=seed)
+        with closing(ids):
+            decoder, count = IncrementalDecoder(self.tokenizer), 0
+            for token in ids:
+                if token in special:
                     break
                 count += 1
                 yield ReplyPart(text.add(decoder.add(token)), 1, text.stopped)
                 if text.stopped:
                     return
             yield ReplyPart(text.rest(decoder.rest()), 0, text.stopped or count < max_new_tokens)
-        finally:
-            steps.close()  # type: ignore[attr-defined]
+
+    def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
+        """What comes after a text, as it comes, to the end-of-turn id or to the end of `max_new_tokens`."""
+        eot, decoder = self.tokenizer.special_token_ids()["eot"], IncrementalDecoder(self.tokenizer)
+        encoded = self.tokenizer.encode(prompt)
+        with closing(self._ids(encoded, sampling=sampling, max_new_tokens=max_new_tokens, seed=seed)) as ids:
+            yield from map(decoder.add, takewhile(lambda token: token != eot, ids))
+        yield decoder.rest()
+
+    def _ids(
+        self, prompt: Sequence[int], *, sampling: Sampling, max_new_tokens: int, seed: int
+    ) -> Generator[int, None, None]:
+        return self._streams.stream(prompt, sampling, noise=seeded(seed), max_new_tokens=max_new_tokens)
 
 
 _TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where a transcript goes on with the next turn
@@ -105,7 +126,7 @@ class _StopAtTags:
         return self.add(text) + ("" if self.stopped else self._held)
 
 
-def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None) -> Talker:
+def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None, slots: int = 16) -> Talker:
     """The model in a folder that training or an export wrote. An export holds its tokenizer; what training wrote needs
     the one it was trained with, in the folder `tokenizer`."""
     folder = Path(folder)
@@ -125,7 +146,7 @@ def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = Non
         )
     # A name that is not UTF-8 could not be sent to anybody.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
-    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer)
+    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer, slots=slots)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Receive, Scope, Send
 
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.server.gate import Gate
 from niels_gpt.talk.server.refusals import refusal, refusal_body
@@ -107,8 +107,10 @@ class _Reply:
 
     def __init__(self, talker: Talker, asked: ChatRequest, limits: Limits) -> None:
         self.id, self.created, self.model = f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), talker.name
-        self._messages = [message.model_dump() for message in asked.messages]
         self._most = min(asked.max_completion_tokens or asked.max_tokens or limits.new_tokens, limits.new_tokens)
+        self._messages, self._forgotten = talker.remember(
+            [message.model_dump() for message in asked.messages], max_new_tokens=self._most
+        )
         self._prompt_tokens, self._tokens = len(talker.prompt(self._messages)), 0
         self._ended = False
 
@@ -144,7 +146,8 @@ class _Reply:
         return f"data: {json.dumps({**self._head('chat.completion.chunk'), 'choices': choices})}\n\n"
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**head, "forgotten_messages": self._forgotten} if self._forgotten else head
 
 
 class _Stream(StreamingResponse):
