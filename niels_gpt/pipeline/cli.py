@@ -136,16 +136,29 @@ def sample(
 def serve(
     model: ModelFolder = str(layout.TUNED),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option(help="an IPv4 address of this machine that others can reach, 0.0.0.0 for all; with a key only"),
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
 ) -> None:
     """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
     with one_sentence():
-        from niels_gpt.talk.server.app import Limits, build_app
+        from niels_gpt.talk.server.gate import Access
+
+        key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
+        access = Access(others=host != "127.0.0.1", key=key)
+        talker = _talker(model, slots=slots)
+        from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 
-        talker = _talker(model, slots=Limits.at_once)
-        card, listening = _card(talker), listen(port)
-        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
-        make_server(build_app(talker, card=card)).run(sockets=[listening])
+        card, listening = _card(talker), listen(port, host)
+        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
 
 
 def _card(talker: Talker) -> dict[str, str]:

@@ -50,8 +50,8 @@ class Conversation:
         self._forgotten = forgotten
         try:
             for piece in self._talker.reply(messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed):
-                said += piece.text
-                show(piece.text)
+                said += piece
+                show(piece)
         except KeyboardInterrupt:
             show(" [stopped]")
         self.messages.append({"role": "assistant", "content": said.strip()})
