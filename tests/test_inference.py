@@ -16,6 +16,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.penalties import Penalties
 from niels_gpt.inference.sampling import GREEDY, Draw, Sampling
 from niels_gpt.inference.stream import Streams
 from niels_gpt.model.decoder import Decoder
@@ -161,8 +162,10 @@ def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
         assert generate_ids(model, b"hello", max_new_tokens=40, sampling=sampling, generator=generator) == ids
 
 
-def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]) -> list[float]:
-    """Probabilities by the words of Sampling, id by id."""
+def reference_logits(
+    logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]
+) -> list[float]:
+    """By the words of Sampling, id by id."""
     adjusted = []
     for token, own in enumerate(logits.double().tolist()):
         logit = own
@@ -171,6 +174,28 @@ def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[in
         count = list(said).count(token)
         logit -= sampling.presence_penalty * (count > 0) + sampling.frequency_penalty * count
         adjusted.append(logit + sampling.logit_bias.get(token, 0.0))
+    return adjusted
+
+
+def test_adjusted_logits_are_those_written_out() -> None:
+    logits = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
+    sampling = Sampling(1.0, None, None, None, 1.7, 0.6, 0.3, {4: 2.0, 20: -3.0})
+    penalties, prompt, said = Penalties(rows=4, V=30, device=CPU), list(range(0, 14)), [*range(7, 21), 8, 8, 19]
+    assert penalties.applied(logits) is logits
+    penalties.begin(1, sampling, prompt)
+    for token in said:
+        penalties.count({0: 3, 1: token})
+    expected = reference_logits(logits[1], sampling, prompt, said)
+    adjusted = penalties.applied(logits)
+    assert adjusted[1].tolist() == pytest.approx(expected, abs=1e-5)
+    assert torch.equal(adjusted[0::2], logits[0::2])
+    penalties.swap(1, 2)
+    torch.testing.assert_close(penalties.applied(logits[[0, 2, 1]]), adjusted[[0, 2, 1]])
+
+
+def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]) -> list[float]:
+    """What each id weighs in the draw, by the words of Sampling."""
+    adjusted = reference_logits(logits, sampling, prompt, said)
     order = sorted(range(len(adjusted)), key=lambda token: -adjusted[token])[: sampling.top_k]
     weights = [
         float(torch.tensor((adjusted[token] - adjusted[order[0]]) / sampling.temperature).exp()) for token in order
@@ -255,7 +280,7 @@ def test_rows_that_cannot_be_added_leave_no_trace(model: GPT) -> None:
 def test_log_probabilities_are_the_models_own(model: GPT) -> None:
     engine, ids = Engine(model, slots=2), list(b"hello")
     sampling = Sampling(3.0, 40, 0.9, repetition_penalty=2.0, logit_bias={3: 5.0})
-    row, silent = engine.add(ids, sampling, noise=seeded(1), top_logprobs=5), engine.add(ids, sampling, noise=seeded(2))
+    silent, row = engine.add(ids, sampling, noise=seeded(2)), engine.add(ids, sampling, noise=seeded(1), top_logprobs=5)
     for _ in range(12):
         own = plain(model, ids).log_softmax(dim=-1)
         tokens = {token.row: token for token in engine.step()}

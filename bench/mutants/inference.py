@@ -15,6 +15,7 @@ _UNCACHED = f"{_T}cached_and_uncached_text_are_equal_far_past_the_context"
 _ONE_DRAW = f"{_T}a_draw_is_that_of_one_row_by_itself"
 _GOLDEN = f"{_T}text_for_a_generator_is_that_of_a_plain_loop"
 _WRITTEN_OUT = f"{_T}penalties_biases_and_min_p_are_those_written_out"
+_ADJUSTED = f"{_T}adjusted_logits_are_those_written_out"
 _BITS = f"{_T}at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it"
 _BESIDE = f"{_T}rows_of_different_settings_side_by_side_get_what_each_gets_alone"
 _NEW = f"{_T}the_next_turn_reads_only_what_is_new"
@@ -49,12 +50,12 @@ FAULTS = (
         f"{_T}a_model_whose_weights_are_no_numbers_says_so",
     ),
     # Penalties.
-    Fault("what was read is not repetition", _PENALTIES, "read + written > 0", "written > 0", _WRITTEN_OUT),
-    Fault("what was written is not repetition", _PENALTIES, "read + written > 0", "read > 0", _WRITTEN_OUT),
-    Fault("a negative logit is raised", _PENALTIES, "logits * repetition", "logits / repetition", _WRITTEN_OUT),
-    Fault("presence counts", _PENALTIES, "presence * (written > 0)", "presence * written", _WRITTEN_OUT),
-    Fault("frequency does not count", _PENALTIES, "frequency * written", "frequency * (written > 0)", _WRITTEN_OUT),
-    Fault("biases are left out", _PENALTIES, " + bias\n", "\n", _WRITTEN_OUT),
+    Fault("what was read is not repetition", _PENALTIES, "read + written > 0", "written > 0", _ADJUSTED),
+    Fault("what was written is not repetition", _PENALTIES, "read + written > 0", "read > 0", _ADJUSTED),
+    Fault("a negative logit is raised", _PENALTIES, "logits * repetition", "logits / repetition", _ADJUSTED),
+    Fault("presence counts", _PENALTIES, "presence * (written > 0)", "presence * written", _ADJUSTED),
+    Fault("frequency does not count", _PENALTIES, "frequency * written", "frequency * (written > 0)", _ADJUSTED),
+    Fault("biases are left out", _PENALTIES, " + bias\n", "\n", _ADJUSTED),
     Fault(
         "a bias outlives its row",
         _PENALTIES,
@@ -118,7 +119,6 @@ FAULTS = (
         "min(_whole(end, _BLOCK), len(self._places))",
         "end",
         _BITS,
-        "this machine's kernel may not mind",
     ),
     Fault(
         "neighbours' keys are seen",
