@@ -102,6 +102,16 @@ def test_every_field_reaches_the_model(client: openai.OpenAI) -> None:
     assert said(messages=chat) != said()
 
 
+def test_a_chat_that_no_longer_fits_loses_its_beginning() -> None:
+    app = build_app(tiny_talker(), card={})
+    last = {"role": "user", "content": "hello"}
+    chat = [{"role": "user", "content": "x" * 40}, {"role": "assistant", "content": "y"}, last]
+    short, long = (post(app, {**ask(""), "messages": messages}).json() for messages in ([last], chat))
+    assert long["choices"] == short["choices"]
+    assert long["usage"] == short["usage"]
+    assert (long["forgotten_messages"], "forgotten_messages" in short) == (2, False)
+
+
 def test_nobody_gets_more_than_the_limit() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=5))
     for most in ({"max_tokens": 40}, {"max_tokens": None}, {"max_completion_tokens": 40, "max_tokens": 1}):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from niels_gpt.files.sentences import visible
 from niels_gpt.generate import generate
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
@@ -165,6 +167,63 @@ def test_a_conversation_is_asked_as_a_whole_with_its_settings() -> None:
     second = "".join(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 4)))
     assert "".join(shown) == second
     assert len(conversation.messages) == 5
+
+
+def turns(*contents: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+
+
+def test_a_chat_forgets_its_oldest_turns_whole() -> None:
+    whole = talker(T=64)  # a message is its bytes and two ids; the prompt has one more
+    chat = turns("a" * 8, "b" * 8, "c" * 8, "d" * 8, "e" * 7)
+    assert len(whole.prompt(chat)) == 50
+    assert whole.remember(chat, max_new_tokens=14) == (chat, 0)
+    assert whole.remember(chat, max_new_tokens=15) == (chat[2:], 2)
+    assert whole.remember(chat, max_new_tokens=999) == (chat[2:], 2)  # a quarter is for the answer, not more
+    system = {"role": "system", "content": "s" * 6}
+    assert whole.remember([system, *chat], max_new_tokens=1) == ([system, *chat], 0)
+    assert whole.remember([system, *chat], max_new_tokens=9) == ([system, *chat[2:]], 2)
+    long = [system, *chat, *turns("f" * 99)]
+    assert whole.remember(long, max_new_tokens=9) == ([system, long[-1]], 5)  # of the last, the end is read
+    assert whole.remember(turns("x" * 99), max_new_tokens=9) == (turns("x" * 99), 0)
+    for n in range(1, 40):  # as many turns as fit, whatever their number
+        many = turns(*["y" * 3] * (2 * n - 1))
+        kept, forgotten = whole.remember(many, max_new_tokens=9)
+        assert kept == many[forgotten:]
+        assert len(kept) == min(2 * n - 1, 9)  # of 5 ids each, and the prompt's own
+
+
+def test_a_chat_says_what_it_has_forgotten() -> None:
+    shown: list[str] = []
+    conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
+    for question in ("a long one this", "b?", "c?", "d?", "e?"):
+        conversation.answer(question, show=shown.append)
+    words = "(the first {} messages no longer fit the context and are forgotten)\n"
+    assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
+    assert len(conversation.messages) == 10  # for /save
+    conversation.command("/reset")
+    conversation.answer("five?", show=shown.append)
+    conversation.answer("six?", show=shown.append)
+    assert "".join(shown).endswith("yes!yes!")
+
+
+def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, read = talker(T=64), []
+    extend = Decoder.extend
+
+    def counting(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
+        read.append(x.numel())
+        return extend(self, x, **how)
+
+    monkeypatch.setattr(Decoder, "extend", counting)
+    asked = turns("one")
+    said = text_of(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
+    assert read == [6, 1, 1, 1]
+    messages = [*asked, {"role": "assistant", "content": "another"}, {"role": "user", "content": "two"}]
+    text_of(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
+    assert read[4] == len(whole.prompt(messages)) - 6
+    assert said
 
 
 def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ FAULTS = (
     ),
     Fault(
         "a temperature of nan is drawn with",
-        GENERATE,
+        "niels_gpt/inference/sampling.py",
         'if not 0 <= temperature < float("inf"):',
         "if temperature < 0:",
         f"{DRAWS}temperature",
@@ -99,8 +99,8 @@ FAULTS = (
     Fault(
         "the stop token is given out",
         GENERATE,
-        "            tokens.append(token if running[row] else None)",
-        "            tokens.append(token)",
+        "                    running.remove(token.row)\n                else:\n",
+        "                    running.remove(token.row)\n                if True:\n",
         f"{DRAWS}a_row_that_stops_is_silent_while_others_go_on",
     ),
     Fault(
@@ -206,8 +206,8 @@ FAULTS = (
     Fault(
         "special tokens other than the end do not end a reply",
         TALK,
-        "if token is None or token in special.values():",
-        "if token is None:",
+        "if token in special:",
+        "if token == max(special):",
         f"{TALKS}a_reply_ends_with_its_turn",
     ),
     Fault(
@@ -227,8 +227,8 @@ FAULTS = (
     Fault(
         "a reply ignores its seed",
         TALK,
-        "generators=[make_generator(seed)]",
-        "generators=[make_generator(0)]",
+        "noise=seeded(seed)",
+        "noise=seeded(0)",
         f"{SERVER}every_field_reaches_the_model",
     ),
     Fault(
@@ -305,22 +305,22 @@ FAULTS = (
     Fault(
         "sample ignores its seed",
         CLI,
-        "            generators=[make_generator(seed)],",
-        "            generators=[make_generator(0)],",
+        "talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)",
+        "talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=0)",
         f"{TALKS}chat_and_sample_say_what_the_model_says",
     ),
     Fault(
         "sample ignores the longest answer",
         CLI,
-        "            max_new_tokens=max_tokens,\n            sampling",
-        "            max_new_tokens=200,\n            sampling",
+        "talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)",
+        "talker.continuation(prompt, sampling=sampling, max_new_tokens=200, seed=seed)",
         f"{TALKS}chat_and_sample_say_what_the_model_says",
     ),
     Fault(
         "chat ignores the longest answer",
         CLI,
-        "sampling=sampling, max_new_tokens=max_tokens, seed=seed)",
-        "sampling=sampling, max_new_tokens=200, seed=seed)",
+        "Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)",
+        "Conversation(talker, sampling=sampling, max_new_tokens=200, seed=seed)",
         f"{TALKS}chat_and_sample_say_what_the_model_says",
     ),
     Fault(

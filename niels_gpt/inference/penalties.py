@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -37,9 +37,7 @@ class Penalties:
         for name in ("read", "written", "bias"):
             self._held[name][row] = 0
         self._held["read"][row, self._ids(prompt)] = 1
-        self._held["bias"][row, self._ids(list(sampling.logit_bias))] = self._numbers(
-            list(sampling.logit_bias.values())
-        )
+        self._held["bias"][row, self._ids(sampling.logit_bias)] = self._numbers(list(sampling.logit_bias.values()))
         how = [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty]
         self._held["how"][row] = self._numbers(how)
 
@@ -67,11 +65,11 @@ class Penalties:
     def count(self, written: dict[int, int]) -> None:
         """The id that each of these rows has written."""
         if self._asking:
-            places = self._ids(list(written)), self._ids(list(written.values()))
+            places = self._ids(written), self._ids(written.values())
             self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)
 
-    def _ids(self, ids: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self._device)
+    def _ids(self, ids: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(ids), dtype=torch.int64, device=self._device)
 
-    def _numbers(self, numbers: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.float32, device=self._device)
+    def _numbers(self, numbers: Iterable[float]) -> torch.Tensor:
+        return torch.tensor(list(numbers), dtype=torch.float32, device=self._device)
