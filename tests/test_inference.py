@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,6 @@ from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.noise import seeded
 from niels_gpt.inference.penalties import Penalties
 from niels_gpt.inference.sampling import GREEDY, Draw, Sampling
-from niels_gpt.inference.stream import Streams
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 
@@ -403,27 +402,6 @@ def test_a_step_computes_the_smallest_bucket(model: GPT, monkeypatch: pytest.Mon
             engine.step()
             engine.drop(rows.pop(0))
     assert read == [8, 4, 4, 2, 1]
-
-
-def test_readers_of_one_engine_take_turns_in_any_way(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = Streams(Engine(model, slots=3))
-
-    def stream(prompt: bytes, n: int) -> Generator[int, None, None]:
-        return streams.stream(prompt, Sampling(), noise=seeded(1), max_new_tokens=n)
-
-    expected = {prompt: alone(model, prompt, Sampling(), seed=1, n=12) for prompt in (b"one", b"two", b"three")}
-    one, two = stream(b"one", 12), stream(b"two", 12)
-    first = [next(one), next(two)]
-    left = stream(b"three", 12)
-    next(left)
-    left.close()
-    with counted_tokens(monkeypatch) as read:
-        ahead = [next(one) for _ in range(5)]  # the other is given one token to come, and then waits
-        both = [token for pair in zip(one, two, strict=False) for token in pair]
-    assert [first[0], *ahead, *both[::2]] == expected[b"one"]
-    assert [first[1], *both[1::2]] == expected[b"two"][:7]
-    assert read == [2] * 10  # a bucket of two, whoever asked, and ten of the twelve were still to come
-    assert [*stream(b"three", 12)] == expected[b"three"]
 
 
 def test_a_model_whose_weights_are_no_numbers_says_so() -> None:

@@ -218,10 +218,10 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Decoder, "extend", counting)
     asked = turns("one")
-    said = text_of(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
+    said = "".join(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
     assert read == [6, 1, 1, 1]
     messages = [*asked, {"role": "assistant", "content": "another"}, {"role": "user", "content": "two"}]
-    text_of(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
+    "".join(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
     assert read[4] == len(whole.prompt(messages)) - 6
     assert said
 

@@ -157,8 +157,6 @@ FAULTS = (
         _LOGPROBS,
     ),
     # Readers of one engine.
-    Fault("a token that waits is overwritten", _STREAM, "if token is None]", "]", _READERS),
-    Fault("a reader that leaves keeps its row", _STREAM, "            self._engine.drop(row)\n", "", _READERS),
     # What a chat forgets.
     Fault(
         "the system is forgotten",
@@ -191,12 +189,5 @@ FAULTS = (
         "        self._forgotten = forgotten\n",
         "",
         "tests/test_talk.py::test_a_chat_says_what_it_has_forgotten",
-    ),
-    Fault(
-        "the server forgets in silence",
-        _APP,
-        "if self._forgotten else head",
-        "if False else head",
-        "tests/test_server.py::test_a_chat_that_no_longer_fits_loses_its_beginning",
     ),
 )
