@@ -197,7 +197,7 @@ def test_a_chat_forgets_its_oldest_turns_whole() -> None:
 def test_a_chat_says_what_it_has_forgotten() -> None:
     shown: list[str] = []
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
-    for question in ("a long one this", "b?", "c?", "d?", "e?"):
+    for question in ("a long one, this", "b?", "c?", "d?", "e?"):
         conversation.answer(question, show=shown.append)
     words = "(the first {} messages no longer fit the context and are forgotten)\n"
     assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
