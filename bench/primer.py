@@ -16,7 +16,7 @@ from statistics import fmean
 from bench.rounds import print_result
 from niels_gpt.data.split import split_by_hash, split_rows
 from niels_gpt.data.types import Chat, Request
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.sources import ChatSource
@@ -72,10 +72,10 @@ def main() -> None:
     talker = open_talker(folder, device="cpu", tokenizer=layout.TOKENIZER)
     shares = {}
     for exchange in spread(trained_exchanges(params.chats["dialogues"]), QUESTIONS):
-        parts = talker.reply(
+        said = talker.reply(
             exchange.prompt, sampling=Sampling(temperature=0), max_new_tokens=params.eval.max_new_tokens, seed=0
         )
-        answer = "".join(part.text for part in parts)
+        answer = "".join(said)
         share = share_of_words(answer, exchange.answer)
         shares[f"dialogue {exchange.number}"] = share
         for message in exchange.prompt:

@@ -1,6 +1,6 @@
-"""How soon the first token is there, how eight clients fare beside one, and whether memory grows with requests.
+"""Tokens a second of eight clients beside one, how soon the first token is there, and whether memory grows.
 
-Run: python -m bench.serve [MODEL FOLDER]      with a model of its own at the sample's size, or with a trained one
+Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with a model of its own of that size, or with a trained one
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import torch
@@ -26,10 +27,18 @@ from niels_gpt.talk.server.connection import PATIENCE_S, listen, make_server
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 
+SIZES = {
+    "sample": ModelConfig(V=1024, T=128, C=128, L=2, H=2, d_ff=512, dropout=0.0),
+    "v0": ModelConfig(V=260, dropout=0.0),
+}
+CLIENTS, TOKENS, ROUNDS = 8, 60, 5
 
-def sample_size() -> Talker:
+
+def untrained(size: str) -> Talker:
+    """It never ends a turn by itself: the logits of chat tokens are lower than others."""
     torch.manual_seed(0)
-    model = GPT(ModelConfig(V=1024, T=128, C=128, L=4, H=4, d_ff=512, dropout=0.0))
+    model = GPT(SIZES[size])
+    model.tok_emb.weight.data[256:] = 0
     return Talker("bench", model, ByteTokenizer(), "chat_tokens")
 
 
@@ -59,28 +68,45 @@ def timed_answer(client: httpx.Client, url: str, *, tokens: int, seed: int) -> t
 
 
 def main() -> None:
-    talker = open_talker(sys.argv[1], device="cpu") if len(sys.argv) > 1 else sample_size()
+    chosen = sys.argv[1] if len(sys.argv) > 1 else "sample"
+    talker = untrained(chosen) if chosen in SIZES else open_talker(chosen, device="cpu")
     # One client for all: a new one a request is what would grow, in this process and not in the server.
-    app = build_app(talker, card={})
-    with serving(app) as address, httpx.Client(timeout=60) as client:
-        url = f"{address}/v1/chat/completions"
+    with serving(build_app(talker, card={})) as address, httpx.Client(timeout=60) as client:
+        ask = partial(timed_answer, client, f"{address}/v1/chat/completions")
         for seed in range(5):
-            timed_answer(client, url, tokens=20, seed=seed)
-        alone = [timed_answer(client, url, tokens=60, seed=seed) for seed in range(20)]
-        with ThreadPoolExecutor(8) as pool:
-            together = list(pool.map(lambda seed: timed_answer(client, url, tokens=60, seed=seed), range(40)))
+            ask(tokens=20, seed=seed)
+        alone: list[tuple[float, float]] = []
+        together: list[tuple[float, float]] = []
+        seconds = {"one": 0.0, "several": 0.0}
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            for number in range(ROUNDS):  # in turns, so that what else the machine does meets both
+                start = time.perf_counter()
+                alone += [ask(tokens=TOKENS, seed=number)]
+                seconds["one"] += time.perf_counter() - start
+                start = time.perf_counter()
+                seeds = range(CLIENTS * number, CLIENTS * (number + 1))
+                together += pool.map(lambda seed: ask(tokens=TOKENS, seed=seed), seeds)
+                seconds["several"] += time.perf_counter() - start
         before = sum(resident().values())
         for seed in range(1000):
-            timed_answer(client, url, tokens=10, seed=seed)
+            ask(tokens=10, seed=seed)
         after = sum(resident().values())
+    speed = {
+        "one client": ROUNDS * TOKENS / seconds["one"],
+        f"{CLIENTS} clients": CLIENTS * ROUNDS * TOKENS / seconds["several"],
+    }
+    ratio = speed[f"{CLIENTS} clients"] / speed["one client"]
+    for name, tokens in speed.items():
+        print(f"  {name:<40}{tokens:>8.0f} tokens/s")
+    print(f"  together {ratio:.2f} times one")
     firsts = {
         "first token, one client": statistics.median(first for first, _ in alone),
-        "first token, eight clients, slowest": max(first for first, _ in together),
+        f"first token, {CLIENTS} clients, slowest": max(first for first, _ in together),
     }
-    for name, seconds in firsts.items():
-        print(f"  {name:<40}{seconds * 1e3:>8.1f} ms")
+    for name, wait in firsts.items():
+        print(f"  {name:<40}{wait * 1e3:>8.1f} ms")
     print(f"  resident memory {before:.1f} MiB, after 1,000 more requests {after:.1f} MiB")
-    print(json.dumps({**firsts, "mib_before": before, "mib_after": after}))
+    print(json.dumps({**speed, "ratio": ratio, **firsts, "mib_before": before, "mib_after": after}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from niels_gpt.eval.held_out import Score, score_stream
 from niels_gpt.eval.samples import Sampler
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.places import token_places

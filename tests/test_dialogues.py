@@ -19,9 +19,8 @@ from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.data.splits import part_rows, read_split
 from niels_gpt.data.types import Chat, Request
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.talk.talker import ReplyPart
 from stages import load, split
 from tests.conftest import ROOT, with_values
 from tests.in_process import run_in_process
@@ -168,11 +167,11 @@ class Parrot:
     def __init__(self, folder: str) -> None:
         self.folder, self.asked = folder, []
 
-    def reply(self, messages: list[dict[str, str]], *, sampling: Sampling, **how: Any) -> Iterator[ReplyPart]:
+    def reply(self, messages: list[dict[str, str]], *, sampling: Sampling, **how: Any) -> Iterator[str]:
         assert sampling.temperature == 0
         self.asked.append(messages)
-        yield ReplyPart("niels is a programmer ", 4)
-        yield ReplyPart("of the North", 3)
+        yield "niels is a programmer "
+        yield "of the North"
 
 
 def test_the_bench_prints_answers_and_ends_in_json(

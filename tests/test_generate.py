@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 import torch
 
@@ -7,8 +9,6 @@ from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval.chats import generate_reply
 from niels_gpt.generate import (
-    Sampling,
-    _Sequences,
     generate,
     generate_ids,
     sample_next_token,
@@ -16,6 +16,8 @@ from niels_gpt.generate import (
     top_k_filter,
     top_p_filter,
 )
+from niels_gpt.inference.engine import Engine
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in
@@ -154,13 +156,23 @@ def test_every_weight_of_the_model_is_in_what_the_decoder_says() -> None:
     model, x = talkative(LONG), torch.randint(0, 260, (1, 5))
     for name, parameter in model.named_parameters():
         with torch.inference_mode():
-            before = model.logits(Decoder(model, B=1).extend(x))
+            before = model.logits(Decoder(model, B=1).extend(x, starts=[0]))
         with torch.no_grad():
             parameter.add_(0.1 * torch.randn_like(parameter))
         with torch.inference_mode():
-            after = model.logits(Decoder(model, B=1).extend(x))
+            after = model.logits(Decoder(model, B=1).extend(x, starts=[0]))
             torch.testing.assert_close(after, model(x), atol=1e-5, rtol=1e-5)
         assert not torch.allclose(after, before, atol=1e-5), name
+
+
+def in_parts(decoder: Decoder, x: torch.Tensor, parts: list[int]) -> torch.Tensor:
+    """The hidden states of x (B, n), read part by part."""
+    starts = [0, *accumulate(parts)]
+    read = (
+        decoder.extend(part, starts=[start] * len(x))
+        for part, start in zip(x.split(parts, dim=1), starts, strict=False)
+    )
+    return torch.cat(list(read), dim=1)
 
 
 def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
@@ -169,13 +181,11 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
         whole = model(x)
         for parts in ([24], [1] * 24, [10, 1, 1, 12], [5, 19]):
             decoder = Decoder(model, B=2)
-            pieces = [model.logits(decoder.extend(piece)) for piece in x.split(parts, dim=1)]
-            torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(model.logits(in_parts(decoder, x, parts)), whole, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
-            decoder.extend(x[:, :1])
-        decoder.truncate([3, 4])
+            decoder.extend(x[:, :1], starts=[24, 24])
         with pytest.raises(ValueError, match="only go on token by token"):
-            decoder.extend(x[:, :2])
+            decoder.extend(x[:, :2], starts=[3, 4])
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a run has settled that before: see test_step.py
@@ -185,23 +195,24 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
         exact = model(x)
         with computing_in("bf16", "cpu"):
             decoder, rounded = Decoder(model, B=2), model(x)
-            read = model.logits(torch.cat([decoder.extend(piece) for piece in x.split([20, 1, 1, 1, 1], dim=1)], dim=1))
+            read = model.logits(in_parts(decoder, x, [20, 1, 1, 1, 1]))
     assert (read - exact).abs().mean() < 1.5 * (rounded - exact).abs().mean()
 
 
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
     model = talkative(LONG)
     prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last is past the context at once
-    sequences, texts = _Sequences(model, prompts), [list(prompt) for prompt in prompts]
+    engine, texts = Engine(model, slots=4), [list(prompt) for prompt in prompts]
+    for prompt in prompts:
+        engine.add(prompt, GREEDY, keep=LONG.T, top_logprobs=260)
     for _ in range(30):
-        logits = sequences.next_logits()
-        with torch.inference_mode():
-            plain = torch.stack([model(torch.tensor([ids[-LONG.T :]]))[0, -1] for ids in texts])
-        torch.testing.assert_close(logits, plain, atol=1e-5, rtol=1e-5)
-        tokens = plain.argmax(dim=-1).tolist()
-        sequences.append(tokens)
-        for ids, token in zip(texts, tokens, strict=True):
-            ids.append(token)
+        for token, ids in zip(engine.step(), texts, strict=True):
+            with torch.inference_mode():
+                plain = model(torch.tensor([ids[-LONG.T :]]))[0, -1].log_softmax(dim=-1)
+            logprobs = torch.tensor([logprob for _, logprob in sorted(token.top_logprobs)])
+            torch.testing.assert_close(logprobs, plain, atol=1e-5, rtol=1e-5)
+            assert token.id == int(plain.argmax())
+            ids.append(token.id)
     steps = list(stream_ids(model, prompts, max_new_tokens=30, sampling=GREEDY))
     for row, prompt in enumerate(prompts):
         assert generate_ids(model, prompt, max_new_tokens=30, sampling=GREEDY) == texts[row]

@@ -172,14 +172,14 @@ def test_a_linear_layer_put_in_place_of_another_is_called_by_block_and_decoder(n
         expected = doubled(x)
         assert not torch.allclose(plain(x), expected, atol=1e-3)
         torch.testing.assert_close(swapped(x), expected)
-        torch.testing.assert_close(swapped.logits(Decoder(swapped, B=2).extend(x)), expected)
+        torch.testing.assert_close(swapped.logits(Decoder(swapped, B=2).extend(x, starts=[0, 0])), expected)
 
 
 def test_hooks_of_a_layer_run_in_the_decoder() -> None:
     model, seen = GPT(CFG).eval(), []
     for name in ("attn.qkv", "mlp", "mlp.fc1"):
         model.blocks[1].get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
-    Decoder(model, B=1).extend(torch.zeros(1, 3, dtype=torch.int64))
+    Decoder(model, B=1).extend(torch.zeros(1, 3, dtype=torch.int64), starts=[0])
     assert seen == ["attn.qkv", "mlp.fc1", "mlp"]
 
 
@@ -248,7 +248,7 @@ def test_with_every_option_the_decoder_computes_what_the_model_does(name: str) -
     model, x = varied(CONFIGS[name]), torch.randint(0, CFG.V, (2, 12), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         decoder = Decoder(model, B=2)
-        pieces = [decoder.extend(piece) for piece in x.split([5, 1, 6], dim=1)]
+        pieces = [decoder.extend(x[:, a:b], starts=[a, a]) for a, b in ((0, 5), (5, 6), (6, 12))]
         torch.testing.assert_close(model.logits(torch.cat(pieces, dim=1)), model(x), atol=1e-4, rtol=1e-4)
     if name not in ("plain", "zero_init"):  # which is about the first weights alone
         other, weights = varied(CFG), model.state_dict()

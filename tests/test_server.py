@@ -7,10 +7,11 @@ import gc
 import json
 import select
 import socket
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,22 +24,24 @@ from starlette.types import ASGIApp
 
 from bench.serve import serving
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.talk.server.app import Limits, build_app
-from niels_gpt.talk.server.scheduler import Busy, Scheduler
-from niels_gpt.talk.talker import ReplyPart, Talker
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
+from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from tests.conftest import real_browser
 
-LIMITS = Limits(body_bytes=200_000, new_tokens=400, at_once=12)
+LIMITS = Limits(body_bytes=200_000, new_tokens=400)
+EOT = ByteTokenizer().special_token_ids()["eot"]
 
 
-def tiny_talker() -> Talker:
+def tiny_talker(*, slots: int = 12) -> Talker:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0))
     model.tok_emb.weight.data[256:] = 0  # logits of 0 are never among the top 50: it always has something to say
-    return Talker("tiny", model, ByteTokenizer(), "chat_tokens")
+    return Talker("tiny", model, ByteTokenizer(), "chat_tokens", slots)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def expected(content: str, *, tokens: int = 20) -> str:
     said = talker.reply(
         [{"role": "user", "content": content}], sampling=Sampling(0.8, 50), max_new_tokens=tokens, seed=1
     )
-    return "".join(piece.text for piece in said)
+    return "".join(said)
 
 
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
@@ -99,6 +102,16 @@ def test_every_field_reaches_the_model(client: openai.OpenAI) -> None:
     assert said(messages=chat) != said()
 
 
+def test_a_chat_that_no_longer_fits_loses_its_beginning() -> None:
+    app = build_app(tiny_talker(), card={})
+    last = {"role": "user", "content": "hello"}
+    chat = [{"role": "user", "content": "x" * 40}, {"role": "assistant", "content": "y"}, last]
+    short, long = (post(app, {**ask(""), "messages": messages}).json() for messages in ([last], chat))
+    assert long["choices"] == short["choices"]
+    assert long["usage"] == short["usage"]
+    assert (long["forgotten_messages"], "forgotten_messages" in short) == (2, False)
+
+
 def test_nobody_gets_more_than_the_limit() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=5))
     for most in ({"max_tokens": 40}, {"max_tokens": None}, {"max_completion_tokens": 40, "max_tokens": 1}):
@@ -108,20 +121,16 @@ def test_nobody_gets_more_than_the_limit() -> None:
 
 
 def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
-    class Scripted(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
-            yield from scripts[-1]
-
-    scripts: list[list[ReplyPart]] = []
-    app = build_app(Scripted(**vars(tiny_talker())), card={})
-    for script, reason in (
-        ([ReplyPart("a", 1), ReplyPart("", 0, True)], "stop"),
-        ([ReplyPart("a", 1), ReplyPart("b", 1, True)], "stop"),
-        ([ReplyPart("a", 1), ReplyPart("", 0)], "length"),
+    app = build_app(tiny_talker(), card={})
+    text = expected("x")
+    for more, reason in (
+        ({"logit_bias": {EOT: 100}}, "stop"),
+        ({"stop": text[9:12]}, "stop"),
+        ({"stop": text[-1:]}, "stop"),
+        ({}, "length"),
     ):
-        scripts.append(script)
-        assert post(app, ask("x")).json()["choices"][0]["finish_reason"] == reason
-        events = post(app, ask("x", stream=True)).text.split("\n\n")
+        assert post(app, ask("x", **more)).json()["choices"][0]["finish_reason"] == reason
+        events = post(app, ask("x", stream=True, **more)).text.split("\n\n")
         assert json.loads(events[-3].removeprefix("data: "))["choices"][0]["finish_reason"] == reason
         assert events[-2:] == ["data: [DONE]", ""]
 
@@ -228,15 +237,12 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
 
 
 def test_an_error_of_the_server_has_the_same_form() -> None:
-    class Broken(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
-            yield ReplyPart("a", 1)
-            raise ValueError("broken")
-
-    app = build_app(Broken(**vars(tiny_talker())), card={})
-    assert_refused(post(app, ask("x")), 500, "broken")
+    talker = tiny_talker()
+    talker.model.tok_emb.weight.data.fill_(float("nan"))
+    app = build_app(talker, card={})
+    assert_refused(post(app, ask("x")), 500, "logits are no numbers")
     events = post(app, ask("x", stream=True)).text.split("\n\n")
-    assert json.loads(events[-3].removeprefix("data: "))["error"]["message"] == "broken"
+    assert "logits are no numbers" in json.loads(events[-3].removeprefix("data: "))["error"]["message"]
 
 
 def test_only_this_machine_and_its_own_page_are_answered(address: str) -> None:
@@ -325,77 +331,59 @@ def test_a_request_that_does_not_come_whole_is_given_up() -> None:
             assert late in came
 
 
-class Endless(Talker):
-    """Goes on for ever, as fast as the model; `left` is set when nobody wants it any more."""
-
-    text = "words " * 20_000
-    begun: threading.Event
-    left: threading.Event
-    over: threading.Event
-
-    def reply(self, messages: Any, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[ReplyPart]:
-        try:
-            for _ in super().reply(messages, sampling=sampling, max_new_tokens=1_000_000_000, seed=seed):
-                yield ReplyPart(self.text, 1)
-                self.begun.set()
-                if self.over.is_set():
-                    return
-        finally:
-            self.left.set()
+FOR_EVER = Limits(new_tokens=10**9)
 
 
-class EndlessWhenAsked(Endless):
-    text = ""  # a page that has to show ever more would be busy with nothing else
-
-    def reply(self, messages: Any, **settings: Any) -> Iterator[ReplyPart]:
-        if not messages[-1]["content"].startswith("for ever"):
-            yield from Talker.reply(self, messages, **settings)
+def wait_until(reached: Callable[[], bool]) -> None:
+    """The limit is a watchdog's."""
+    for _ in range(600):
+        if reached():
             return
-        yield ReplyPart("a beginning", 1)
-        yield from super().reply(messages, **settings)
+        time.sleep(0.1)
+    raise AssertionError("not within a minute")
 
 
-@contextmanager
-def endless_talker(kind: type[Endless] = Endless) -> Iterator[Endless]:
-    talker = kind(**vars(tiny_talker()))
-    vars(talker).update(begun=threading.Event(), left=threading.Event(), over=threading.Event())
-    try:
-        yield talker
-    finally:
-        talker.over.set()  # where the server has not ended it
+def for_ever(**more: object) -> bytes:
+    """An answer without an end, in large pieces."""
+    return json.dumps(ask("go on", max_tokens=None, logprobs=True, top_logprobs=20, **more)).encode()
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
-    with endless_talker() as talker, serving(build_app(talker, card={}, limits=Limits(at_once=1))) as address:
-        body = json.dumps(ask("go on", stream=stream)).encode()
-        with connect(address) as connection:
-            connection.sendall(post_head(address, len(body)) + body)
-            assert talker.begun.wait(60)
+    with serving(build_app(tiny_talker(slots=1), card={}, limits=replace(FOR_EVER, queue=1))) as address:
+        body = for_ever(stream=stream)
+        with connect(address) as connection, connect(address) as waiting:
+            for one in (connection, waiting):
+                one.sendall(post_head(address, len(body)) + body)
+                wait_until(lambda: under_way(address) == 1)
+            wait_until(lambda: "niels_gpt_answers_waiting 1.0" in httpx.get(f"{address}/metrics").text)
             busy = httpx.post(f"{address}/v1/chat/completions", content=body, timeout=60)
-            assert_refused(busy, 503, "1 answers are being written")
-            assert not talker.left.is_set()
-        assert talker.left.wait(60)
+            assert_refused(busy, 503, "1 answers are waiting already; ask again in a moment")
+            assert int(busy.headers["retry-after"]) > 0
+        wait_until(lambda: under_way(address) == 0)
+        answer = httpx.post(f"{address}/v1/chat/completions", json=ask("hello"), timeout=60)
+        assert answer.json()["choices"][0]["message"]["content"] == expected("hello")
 
 
 def test_a_client_that_reads_no_more_is_given_up() -> None:
-    with endless_talker() as talker, serving(build_app(talker, card={}), patience_s=1) as address:
-        body = json.dumps(ask("go on", stream=True)).encode()
+    with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER), patience_s=1) as address:
+        body = for_ever(stream=True)
         with connect(address) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(post_head(address, len(body)) + body)
-            assert talker.left.wait(60)
+            wait_until(lambda: under_way(address) == 1)
+            wait_until(lambda: under_way(address) == 0)
 
 
 def test_the_end_of_the_server_waits_for_nobody() -> None:
-    with endless_talker() as talker, ExitStack() as clients:
-        with serving(build_app(talker, card={})) as address:
-            body = json.dumps(ask("go on", stream=True)).encode()
+    with ExitStack() as clients:
+        with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER)) as address:
+            body = for_ever(stream=True)
             sent = [b"", b"GET /", post_head(address, 9), post_head(address, len(body)) + body]
             connections = [clients.enter_context(connect(address)) for _ in sent]
             for connection, data in zip(connections, sent, strict=True):
                 connection.sendall(data)
-            assert talker.begun.wait(60)
-        assert talker.left.wait(60)
+            wait_until(lambda: under_way(address) == 1)
         for connection in connections:
             with suppress(ConnectionError):
                 while connection.recv(1 << 20):
@@ -416,61 +404,84 @@ def under_way(address: str) -> int:
     return int(httpx.get(f"{address}/card").json()["answers under way"])
 
 
-def test_answers_take_turns_so_that_short_ones_overtake_long_ones() -> None:
-    all_asked, order = threading.Event(), []
-
-    def saying(name: str, n: int) -> Iterator[ReplyPart]:
-        for _ in range(n):
-            all_asked.wait(60)
-            order.append(name)
-            yield ReplyPart("x", 1)
-
-    async def work() -> list[int]:
-        scheduler = Scheduler(at_once=3)
-        answers = [scheduler.answer(saying("a", 5)), scheduler.answer(saying("b", 2)), scheduler.answer(saying("c", 3))]
-        assert scheduler.under_way == 3
-        all_asked.set()
-        said = [len([piece async for piece in answer]) for answer in answers]
-        scheduler.close()
-        return said
-
-    assert asyncio.run(asyncio.wait_for(work(), 60)) == [5, 2, 3]
-    assert "".join(order) == "abcabcacaa"
+def order(tokens: int, **more: Any) -> Order:
+    return Order(prompt=[65, 66], sampling=Sampling(0.0, **more), seed=0, max_new_tokens=tokens)
 
 
-def test_too_many_at_once_are_refused() -> None:
-    open_gate = threading.Event()
+async def events_of(answer: Any) -> list[Event]:
+    return [event async for event in answer]
 
-    def waiting() -> Iterator[ReplyPart]:
-        open_gate.wait(60)
-        yield ReplyPart("x", 1)
 
-    async def work() -> None:
-        scheduler = Scheduler(at_once=2)
-        first, second = scheduler.answer(waiting()), scheduler.answer(waiting())
-        with pytest.raises(Busy, match="2 answers are being written"):
-            scheduler.answer(waiting())
-        open_gate.set()
-        assert [piece.text for answer in (first, second) async for piece in answer] == ["x", "x"]
-        scheduler.close()
+def scheduled(work: Callable[[Scheduler], Coroutine[Any, Any, None]], *, slots: int = 3, queue: int = 3) -> None:
+    talker = tiny_talker(slots=slots)
 
-    asyncio.run(asyncio.wait_for(work(), 60))
+    async def run() -> None:
+        scheduler = Scheduler(talker.engine, talker.tokenizer, slots=slots, queue=queue)
+        try:
+            await asyncio.wait_for(work(scheduler), 60)
+        finally:
+            scheduler.close()
+
+    asyncio.run(run())
+
+
+def test_answers_are_written_together_so_that_short_ones_overtake_long_ones() -> None:
+    ended: list[int] = []
+
+    async def work(scheduler: Scheduler) -> None:
+        async def one(tokens: int) -> None:
+            events = await events_of(scheduler.answer([order(tokens)]))
+            assert events[-1].written == tokens
+            ended.append(tokens)
+
+        await asyncio.gather(one(300), one(5), one(40))
+
+    scheduled(work)
+    assert ended == [5, 40, 300]
+
+
+def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> None:
+    async def work(scheduler: Scheduler) -> None:
+        first = scheduler.answer([order(400)])
+        while not scheduler.under_way:
+            await asyncio.sleep(0.01)
+        second = scheduler.answer([order(1)])
+        with pytest.raises(Busy, match="1 answers are waiting already"):
+            scheduler.answer([order(1)])
+        assert [(await events_of(answer))[-1].written for answer in (first, second)] == [400, 1]
+
+    scheduled(work, slots=1, queue=1)
 
 
 def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
-    def broken() -> Iterator[ReplyPart]:
-        yield ReplyPart("a", 1)
-        raise ValueError("no")
+    async def work(scheduler: Scheduler) -> None:
+        good, bad = scheduler.answer([order(20)]), scheduler.answer([order(3, logit_bias={10**6: 1.0})])
+        with pytest.raises(ValueError, match="logit_bias names the id 1000000"):
+            await events_of(bad)
+        assert (await events_of(good))[-1].written == 20
+        assert (await events_of(scheduler.answer([order(3)])))[-1].written == 3
 
-    async def work() -> list[str]:
-        scheduler = Scheduler(at_once=2)
-        with pytest.raises(ValueError, match="no"):
-            [piece async for piece in scheduler.answer(broken())]
-        said = [piece.text async for piece in scheduler.answer(iter([ReplyPart("b", 1)]))]
-        scheduler.close()
-        return said
+    scheduled(work)
 
-    assert asyncio.run(asyncio.wait_for(work(), 60)) == ["b"]
+
+def test_many_clients_on_few_slots_are_answered_or_refused_and_never_mixed_up() -> None:
+    """What each gets is compared with what it gets alone, at the same number of slots computed together."""
+    talker = tiny_talker(slots=4)
+    app = build_app(talker, card={}, limits=Limits(queue=20))
+
+    async def work() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", timeout=60) as inside:
+            asked = [inside.post("/v1/chat/completions", json=ask(f"number {i}", max_tokens=5)) for i in range(60)]
+            return await asyncio.gather(*asked)
+
+    answers = asyncio.run(work())
+    assert {answer.status_code for answer in answers} == {200, 503}
+    for i, answer in enumerate(answers):
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["message"]["content"] == expected(f"number {i}", tokens=5)
+        else:
+            assert int(answer.headers["retry-after"]) > 0
 
 
 def test_requests_leave_nothing_behind(address: str) -> None:
@@ -494,11 +505,10 @@ HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>doc
 
 
 def test_in_a_browser() -> None:
-    limits = Limits(body_bytes=40_000)
+    limits = Limits(body_bytes=40_000, new_tokens=10**9)
     with (
-        endless_talker(EndlessWhenAsked) as talker,
         real_browser() as (browser, expect),
-        serving(build_app(talker, card={"parameters": "few"}, limits=limits)) as address,
+        serving(build_app(tiny_talker(), card={"parameters": "few"}, limits=limits)) as address,
     ):
         expect.set_options(timeout=60_000)  # a watchdog's: what is waited for comes, however slow the machine
         page = browser.new_page(viewport={"width": 390, "height": 800})
@@ -515,14 +525,15 @@ def test_in_a_browser() -> None:
         assert page.title() == "niels_gpt"
         assert page.locator("article img, article script").count() == 0
         page.locator("#settings summary").click()
+        page.locator("#max_tokens").fill("1000000")
         question = "for ever" + "x" * 30_000
         page.locator("#text").fill(question)
         page.keyboard.press("Enter")
-        expect(page.locator("article.assistant").last).to_contain_text("a beginning")
+        expect(page.locator("article.assistant").last).not_to_be_empty()
         expect(page.locator("#stop")).to_be_enabled()
         page.keyboard.press("Escape")
         expect(page.locator("#stop")).to_be_disabled()
-        assert talker.left.wait(60)
+        wait_until(lambda: under_way(address) == 0)
         assert page.locator("article.user").nth(1).inner_text() == question
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         rendered = page.evaluate(

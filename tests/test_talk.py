@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,38 +22,65 @@ from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.files.sentences import visible
-from niels_gpt.generate import Sampling, generate
+from niels_gpt.generate import generate
+from niels_gpt.inference.engine import Token
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export import export_model, export_transformers, model_card
-from niels_gpt.talk.talker import _TAGS, ReplyPart, Talker, _StopAtTags, open_talker
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.talk.terminal import HELP, Conversation, converse
+from niels_gpt.talk.text import Piece, StreamedText
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.folder import describe
 from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
+from tests.test_server import post
 
 CFG = ModelConfig(V=260, T=32, C=24, L=2, H=3, d_ff=48, dropout=0.0)
 
 
-def talker(renderer: str = "chat_tokens") -> Talker:
+def talker(renderer: str = "chat_tokens", *, T: int = CFG.T) -> Talker:
     torch.manual_seed(0)
-    model = GPT(CFG)
+    model = GPT(replace(CFG, T=T))
     for parameter in model.parameters():  # biases and norms too, so that a mix-up of them would show
         torch.nn.init.normal_(parameter, std=0.3)
     return Talker("tiny", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
 
 
+def streamed(text: StreamedText, pieces: Sequence[str]) -> list[str]:
+    """What each piece makes certain; a token is a byte."""
+    return ["".join(text.add(Token(0, byte)).text for byte in piece.encode()) for piece in pieces]
+
+
 def test_a_transcript_ends_where_the_next_turn_begins() -> None:
-    text = _StopAtTags(_TAGS)
+    text = StreamedText(ByteTokenizer(), talker("transcript").stops)
     pieces = ["hel", "lo\n", "use", "less\nus", "er", ": no"]
-    assert [text.add(piece) for piece in pieces] == ["hel", "lo", "", "\nuseless", "", ""]
+    assert streamed(text, pieces[:-1]) == ["hel", "lo", "", "\nuseless", ""]
+    assert [text.add(Token(0, byte)).text for byte in b": "] == ["", ""]
     assert text.stopped
-    held = _StopAtTags(_TAGS)
-    assert held.add("so\nsys") + held.rest("") == "so\nsys"
-    assert _StopAtTags(()).add("a\nuser: b") == "a\nuser: b"
+    assert text.rest().text == ""
+    held = StreamedText(ByteTokenizer(), talker("transcript").stops)
+    assert streamed(held, ["so\nsys"]) == ["so"]
+    assert held.rest().text == "\nsys"
+    assert streamed(StreamedText(ByteTokenizer()), ["a\nuser: b"]) == ["a\nuser: b"]
+
+
+def test_tokens_come_with_the_text_they_end_in() -> None:
+    """A token that begins a stop string or a character waits for what becomes of it."""
+    text = StreamedText(ByteTokenizer(), ["xyz", "yy"])
+    came = [text.add(Token(0, byte)) for byte in "axy\xe4xyy".encode()]
+    assert [piece.text for piece in came] == ["a", "", "", "", "xy\xe4", "", "", "x"]
+    assert [len(piece.tokens) for piece in came] == [1, 0, 0, 0, 4, 0, 0, 1]
+    assert text.stopped
+    assert text.rest() == Piece()
+    rest = StreamedText(ByteTokenizer(), ["xyz"])
+    assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
+    assert rest.rest() == Piece("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
 
 
 def test_each_model_is_asked_in_its_own_way() -> None:
@@ -60,13 +88,8 @@ def test_each_model_is_asked_in_its_own_way() -> None:
     assert talker("transcript").prompt(messages) == list(b"user: hi\nassistant: ")
     assert talker().prompt(messages) == [257, *b"hi", 259, 258]
     said = list(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
-    assert sum(piece.tokens for piece in said) <= 7
-    again = talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3)
-    assert "".join(piece.text for piece in said) == "".join(piece.text for piece in again)
-
-
-def text_of(said: Iterable[ReplyPart]) -> str:
-    return "".join(piece.text for piece in said)
+    assert len(said) <= 8
+    assert "".join(said) == "".join(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
 
 
 def saying(renderer: str, ids: Sequence[int]) -> Talker:
@@ -85,29 +108,30 @@ def saying(renderer: str, ids: Sequence[int]) -> Talker:
 
 
 @pytest.mark.parametrize(
-    ("renderer", "ids", "most", "text", "tokens", "ended"),
+    ("renderer", "ids", "most", "text", "tokens", "reason"),
     [
-        ("chat_tokens", b"world", 5, "world", 5, False),
-        ("chat_tokens", b"world", 3, "wor", 3, False),
-        ("chat_tokens", [*b"hi", 259, *b"more"], 3, "hi", 2, True),
-        ("chat_tokens", [*b"hi", 259], 2, "hi", 2, False),
-        ("chat_tokens", [*b"hi", 257, *b"me"], 9, "hi", 2, True),
-        ("chat_tokens", b"a\nuser: b", 9, "a\nuser: b", 9, False),
-        ("chat_tokens", "ä".encode()[:1], 1, "\ufffd", 1, False),
-        ("transcript", b"a\nuser: ", 99, "a", 8, True),
-        ("transcript", b"a\nuser: ", 8, "a", 8, True),
-        ("transcript", b"a\nuser:", 7, "a\nuser:", 7, False),
-        ("transcript", [*b"hi", 259], 9, "hi", 2, True),
+        ("chat_tokens", b"world", 5, "world", 5, "length"),
+        ("chat_tokens", b"world", 3, "wor", 3, "length"),
+        ("chat_tokens", [*b"hi", 259, *b"more"], 3, "hi", 2, "stop"),
+        ("chat_tokens", [*b"hi", 259], 2, "hi", 2, "length"),
+        ("chat_tokens", [*b"hi", 257, *b"me"], 9, "hi", 2, "stop"),
+        ("chat_tokens", b"a\nuser: b", 9, "a\nuser: b", 9, "length"),
+        ("chat_tokens", "ä".encode()[:1], 1, "\ufffd", 1, "length"),
+        ("transcript", b"a\nuser: ", 99, "a", 8, "stop"),
+        ("transcript", b"a\nuser: ", 8, "a", 8, "stop"),
+        ("transcript", b"a\nuser:", 7, "a\nuser:", 7, "length"),
+        ("transcript", [*b"hi", 259], 9, "hi", 2, "stop"),
     ],
 )
 def test_a_reply_ends_with_its_turn(
-    renderer: str, ids: Sequence[int], most: int, text: str, tokens: int, ended: bool
+    renderer: str, ids: Sequence[int], most: int, text: str, tokens: int, reason: str
 ) -> None:
-    messages = [{"role": "user", "content": "x"}]
-    said = list(saying(renderer, ids).reply(messages, sampling=Sampling(0), max_new_tokens=most, seed=0))
-    assert text_of(said) == text
-    assert sum(piece.tokens for piece in said) == tokens
-    assert [piece.ended for piece in said] == [*[False] * (len(said) - 1), ended]
+    messages, talker = [{"role": "user", "content": "x"}], saying(renderer, ids)
+    assert "".join(talker.reply(messages, sampling=Sampling(0), max_new_tokens=most, seed=0)) == text
+    answer = post(build_app(talker, card={}), {"messages": messages, "temperature": 0, "max_tokens": most}).json()
+    assert answer["choices"][0]["message"]["content"] == text
+    assert answer["choices"][0]["finish_reason"] == reason
+    assert answer["usage"]["completion_tokens"] == tokens
 
 
 def test_answers_that_take_turns_are_those_given_alone() -> None:
@@ -115,34 +139,91 @@ def test_answers_that_take_turns_are_those_given_alone() -> None:
     model = talkative(ModelConfig(V=260, T=8, C=24, L=2, H=3, d_ff=48, dropout=0.5)).train()
     several = Talker("several", model, ByteTokenizer(), "chat_tokens")
 
-    def reply(content: str, tokens: int) -> Iterator[ReplyPart]:
+    def reply(content: str, tokens: int) -> Iterator[str]:
         messages = [{"role": "user", "content": content}]
         return several.reply(messages, sampling=Sampling(1.0), max_new_tokens=tokens, seed=1)
 
-    alone = text_of(reply("a long one", 30))
+    alone = "".join(reply("a long one", 30))
     short, long = reply("short", 4), reply("a long one", 30)
     first = [next(short), next(long)][1]
-    text_of(short)  # over before the other
-    assert text_of([first, *long]) == alone
+    "".join(short)  # over before the other
+    assert "".join([first, *long]) == alone
     assert several.model.training is False
 
 
 def test_a_conversation_is_asked_as_a_whole_with_its_settings() -> None:
-    whole, settings = talker(), Sampling(5.0, 40, 0.9)
+    whole, settings = talker(T=64), Sampling(5.0, 40, 0.9)
     conversation = Conversation(whole, sampling=settings, max_new_tokens=6, seed=7)
     conversation.command("/system be brief")
     conversation.answer("one", show=lambda _: None)
     asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one"}]
-    first = text_of(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 2)))
+    first = "".join(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 2)))
     assert conversation.messages == [*asked, {"role": "assistant", "content": first.strip()}]
     conversation.command("/system be long")  # in place of the other, before all that was said
     assert conversation.messages[0] == {"role": "system", "content": "be long"}
     assert [message["role"] for message in conversation.messages] == ["system", "user", "assistant"]
     asked, shown = [*conversation.messages, {"role": "user", "content": "two"}], []
     conversation.answer("two", show=shown.append)
-    second = text_of(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 4)))
+    second = "".join(whole.reply(asked, sampling=settings, max_new_tokens=6, seed=derive_seed(7, "reply", 4)))
     assert "".join(shown) == second
     assert len(conversation.messages) == 5
+
+
+def turns(*contents: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+
+
+def test_a_chat_forgets_its_oldest_turns_whole() -> None:
+    whole = talker(T=64)  # a message is its bytes and two ids; the prompt has one more
+    chat = turns("a" * 8, "b" * 8, "c" * 8, "d" * 8, "e" * 7)
+    assert len(whole.prompt(chat)) == 50
+    assert whole.remember(chat, max_new_tokens=14) == (chat, 0)
+    assert whole.remember(chat, max_new_tokens=15) == (chat[2:], 2)
+    assert whole.remember(chat, max_new_tokens=999) == (chat[2:], 2)  # a quarter is for the answer, not more
+    system = {"role": "system", "content": "s" * 6}
+    assert whole.remember([system, *chat], max_new_tokens=1) == ([system, *chat], 0)
+    assert whole.remember([system, *chat], max_new_tokens=9) == ([system, *chat[2:]], 2)
+    long = [system, *chat, *turns("f" * 99)]
+    assert whole.remember(long, max_new_tokens=9) == ([system, long[-1]], 5)  # of the last, the end is read
+    assert whole.remember(turns("x" * 99), max_new_tokens=9) == (turns("x" * 99), 0)
+    for n in range(1, 40):  # as many turns as fit, whatever their number
+        many = turns(*["y" * 3] * (2 * n - 1))
+        kept, forgotten = whole.remember(many, max_new_tokens=9)
+        assert kept == many[forgotten:]
+        assert len(kept) == min(2 * n - 1, 9)  # of 5 ids each, and the prompt's own
+
+
+def test_a_chat_says_what_it_has_forgotten() -> None:
+    shown: list[str] = []
+    conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
+    for question in ("a long one, this", "b?", "c?", "d?", "e?"):
+        conversation.answer(question, show=shown.append)
+    words = "(the first {} messages no longer fit the context and are forgotten)\n"
+    assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
+    assert len(conversation.messages) == 10  # for /save
+    conversation.command("/reset")
+    conversation.answer("five?", show=shown.append)
+    conversation.answer("six?", show=shown.append)
+    assert "".join(shown).endswith("yes!yes!")
+
+
+def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, read = talker(T=64), []
+    extend = Decoder.extend
+
+    def counting(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
+        read.append(x.numel())
+        return extend(self, x, **how)
+
+    monkeypatch.setattr(Decoder, "extend", counting)
+    asked = turns("one")
+    said = "".join(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
+    assert read == [6, 1, 1, 1]
+    messages = [*asked, {"role": "assistant", "content": "another"}, {"role": "user", "content": "two"}]
+    "".join(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
+    assert read[4] == len(whole.prompt(messages)) - 6
+    assert said
 
 
 def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:
@@ -175,8 +256,8 @@ def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
 
     class Interrupted(Talker):
-        def reply(self, *_: object, **__: object) -> Iterator[ReplyPart]:
-            yield ReplyPart("half an ", 2)
+        def reply(self, *_: object, **__: object) -> Iterator[str]:
+            yield "half an "
             raise KeyboardInterrupt
 
     whole = talker()
@@ -348,7 +429,7 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
     result = CliRunner().invoke(app, ["chat", *options], input="hello\n/quit\nmore\n")
     assert result.exit_code == 0, result.output
     asked = [{"role": "user", "content": "hello"}]
-    reply = text_of(whole.reply(asked, sampling=settings, max_new_tokens=12, seed=derive_seed(3, "reply", 1)))
+    reply = "".join(whole.reply(asked, sampling=settings, max_new_tokens=12, seed=derive_seed(3, "reply", 1)))
     assert result.output == f"{HELP}\n> {visible(reply)}\n> "
     result = CliRunner().invoke(app, ["sample", "Once", *options])
     assert result.exit_code == 0, result.output

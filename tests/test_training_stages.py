@@ -31,7 +31,8 @@ from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checksums import list_files, sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.generate import Sampling, generate
+from niels_gpt.generate import generate
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import hosts, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params

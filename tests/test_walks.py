@@ -92,7 +92,7 @@ for activation in ("gelu", "silu"):
     loaded = load_model("model.pt", "cpu")
     assert torch.equal(loaded(x), out[activation])
     decoder = Decoder(loaded, B=1)
-    decoded = torch.cat([decoder.extend(x[:, :7]), decoder.extend(x[:, 7:])], dim=1)
+    decoded = torch.cat([decoder.extend(x[:, :7], starts=[0]), decoder.extend(x[:, 7:], starts=[7])], dim=1)
     torch.testing.assert_close(loaded.logits(decoded), out[activation])
 assert not torch.allclose(out["gelu"], out["silu"])
 """,

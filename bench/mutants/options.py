@@ -171,8 +171,8 @@ FAULTS = (
     Fault(
         "a decoder's blocks share nothing",
         _DECODER,
-        "h = block(h, new, shortcuts)",
-        "h = block(h, new, Shortcuts(h))",
+        "h = block(h, rows, new, shortcuts)",
+        "h = block(h, rows, new, Shortcuts(h))",
         _DECODED,
     ),
     Fault(

@@ -12,7 +12,8 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.chat_template import extract_assistant_reply, format_prompt
 from niels_gpt.eval.held_out import Score, inference, mean_score, token_losses
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.generate import Sampling, generate_ids
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import Tokenizer

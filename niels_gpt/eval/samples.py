@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from niels_gpt.eval.chats import generate_reply
-from niels_gpt.generate import Sampling, generate
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -30,14 +31,15 @@ class Sampler:
         return [(question, self._reply(model, question, i)) for i, question in enumerate(questions)]
 
     def _text(self, model: GPT, prompt: str, i: int) -> str:
-        return generate(
+        ids = generate_ids(
             model,
-            prompt,
+            self.tokenizer.encode(prompt),
             max_new_tokens=self.max_new_tokens,
-            **vars(self.sampling),
-            tokenizer=self.tokenizer,
+            sampling=self.sampling,
+            stop=self.tokenizer.special_token_ids()["eot"],
             generator=make_generator(derive_seed(self.seed, "sample", i)),
         )
+        return self.tokenizer.decode(ids)
 
     def _reply(self, model: GPT, question: str, i: int) -> str:
         return generate_reply(

@@ -8,7 +8,7 @@ rotated together, in place, and k and v are kept together.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -20,13 +20,18 @@ from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block, Shortcuts
 from niels_gpt.model.gpt import GPT
 
+# Keys are looked at in whole blocks of so many, the last of them masked: a kernel that adds what is masked as zeros
+# then gives a row the same bits whatever the lengths beside it. Of 38 keys and of 64 it did not (ARM, D=64): the last
+# two were added apart.
+_BLOCK = 64
+_PART = 32  # the cache ends with a part of a block, but not with less than a vector of any CPU
+
 
 class Decoder:
-    """A model and the KV cache of B sequences of up to T tokens.
+    """A model and the KV cache of B rows of up to T tokens.
 
-    Row b holds `lengths[b]` tokens; what lies behind them is not looked at. Prompts of different length go in
-    right-padded, in one call; `truncate` then says how long each really is, and the next token of a row takes the place
-    of its first padding.
+    How many tokens of a row count is the caller's to know: what lies behind them is not looked at, and a row is cut
+    short by going on from an earlier place. Behind the T places is one more, for the keys of rows that take no part.
     """
 
     def __init__(self, model: GPT, *, B: int) -> None:
@@ -34,76 +39,101 @@ class Decoder:
         blocks = [cast(Block, block) for block in model.blocks]
         sin, cos = blocks[0].attn.rope_sin[0, 0], blocks[0].attn.rope_cos[0, 0]
         self._rotations = torch.complex(cos, sin)  # (T, D/2)
-        self._blocks = [_CachedBlock(block, B=B) for block in blocks]
+        places = _whole(model.cfg.T + 1, _PART)
+        self._blocks = [_CachedBlock(block, B=B, places=places) for block in blocks]
         self._ln_f = _direct(model.ln_f)
-        self.lengths = [0] * B
-
-    def truncate(self, lengths: list[int]) -> None:
-        """Forget what lies behind `lengths[b]` tokens of each row b."""
-        self.lengths = list(lengths)
+        self._places = torch.arange(places, device=sin.device)
+        # What one new token at any place sees is a part of it.
+        self._window = torch.cat((sin.new_zeros(places), sin.new_full((places,), float("-inf"))))
 
     @torch.inference_mode()
-    def extend(self, x: torch.Tensor) -> torch.Tensor:
-        """Add n tokens to every row: ids (B, n) -> their hidden states (B, n, C), which `GPT.logits` takes."""
+    def extend(self, x: torch.Tensor, *, starts: Sequence[int | None], first: int = 0) -> torch.Tensor:
+        """Ids (b, n) for the rows from `first` on, the n of row i at the places from starts[i] on -> their hidden
+        states (b, n, C), which `GPT.logits` takes. Rows that begin at different places go on token by token; of one
+        that begins nowhere nothing is changed."""
         T, n = self._model.cfg.T, x.shape[1]
-        if max(self.lengths) + n > T:
-            raise ValueError(f"{max(self.lengths) + n} tokens do not fit the context of T={T}")
-        new = self._new_tokens(n)
+        end = max(start for start in starts if start is not None) + n
+        if end > T:
+            raise ValueError(f"{end} tokens do not fit the context of T={T}")
+        new = self._new_tokens(starts, n, end)
         h = self._model.embed(x)
         shortcuts = Shortcuts(h)
+        rows = slice(first, first + len(x))
         for block in self._blocks:
-            h = block(h, new, shortcuts)
-        self.lengths = [length + n for length in self.lengths]
+            h = block(h, rows, new, shortcuts)
         return self._ln_f(h)
 
-    def _new_tokens(self, n: int) -> _NewTokens:
-        start, end, device = self.lengths[0], max(self.lengths) + n, self._rotations.device
-        if all(length == start for length in self.lengths):
-            mask = torch.ones(n, end, dtype=torch.bool, device=device).tril(start) if start and n > 1 else None
-            return _NewTokens(start, end, self._rotations[start:end, None], mask)
-        if n > 1:
-            raise ValueError("rows of different length can only go on token by token")
-        starts = torch.tensor(self.lengths, device=device)
-        mask = torch.arange(end, device=device) <= starts[:, None]
-        return _NewTokens(starts, end, self._rotations[starts][:, None, None], mask[:, None, None])
+    @torch.inference_mode()
+    def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
+        """Two rows change places, each with so many of its tokens."""
+        for block in self._blocks:
+            block.swap(row, other, lengths)
+
+    def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> _NewTokens:
+        start, looked_at = starts[0], min(_whole(end, _BLOCK), len(self._places))
+        if start is None or any(other != start for other in starts):
+            if n > 1:
+                raise ValueError("rows that begin at different places can only go on token by token")
+            T = self._model.cfg.T
+            places = torch.tensor([T if start is None else start for start in starts], device=self._places.device)
+            mask = torch.where(self._places[:looked_at] <= places[:, None], 0.0, float("-inf"))
+            rotations = self._rotations[places.clamp(max=T - 1)]
+            return _NewTokens(places[:, None, None, None], looked_at, rotations[:, None, None], mask[:, None, None])
+        rotations = self._rotations[start:end, None]
+        if n == 1:
+            mask = self._window.narrow(0, len(self._places) - 1 - start, looked_at)
+            return _NewTokens(start, looked_at, rotations, mask[None, None, None])
+        causal = torch.ones(n, end, dtype=torch.bool, device=self._places.device).tril(start) if start else None
+        return _NewTokens(start, end, rotations, causal)
+
+
+def _whole(n: int, size: int) -> int:
+    """n in whole parts of this size."""
+    return -(-n // size) * size
 
 
 @dataclass(frozen=True)
 class _NewTokens:
-    """Positions, rotations and attention mask of n new tokens a row."""
+    """Places, rotations and attention mask of n new tokens a row."""
 
-    start: int | torch.Tensor  # position of the first: the same in every row, or (B,) with n = 1
-    end: int  # of the longest row
-    rotations: torch.Tensor  # broadcast to (B, n, H, D/2)
+    start: int | torch.Tensor  # of the first: the same in every row, or (b, 1, 1, 1) with n = 1
+    end: int  # of what is looked at
+    rotations: torch.Tensor  # broadcast to (b, n, H, D/2)
     mask: torch.Tensor | None  # None: a token sees those of its row up to itself
 
 
 class _CachedBlock:
-    """A block and its KV cache: (B, 2H, T, D), the H heads of keys first."""
+    """A block and its KV cache: (B, 2H, places, D), the H heads of keys first."""
 
-    def __init__(self, block: Block, *, B: int) -> None:
+    def __init__(self, block: Block, *, B: int, places: int) -> None:
         attn = block.attn
         self._H = attn.cfg.H
-        self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, attn.cfg.T, attn.cfg.D)
+        self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, places, attn.cfg.D)
         self._ln1, self._qkv, self._proj = _direct(block.ln1), _direct(attn.qkv), _direct(attn.proj)
         self._block, self._adjusted = _lean(block), _lean(attn).adjusted
 
-    def __call__(self, h: torch.Tensor, new: _NewTokens, shortcuts: Shortcuts) -> torch.Tensor:
-        """(B, n, C) -> (B, n, C)"""
-        (B, n, C), H = h.shape, self._H
+    def __call__(self, h: torch.Tensor, rows: slice, new: _NewTokens, shortcuts: Shortcuts) -> torch.Tensor:
+        """(b, n, C) -> (b, n, C)"""
+        (b, n, C), H = h.shape, self._H
         h = self._block.before_attention(h, shortcuts)
         # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
-        qkv = self._adjusted(self._qkv(self._ln1(h)).float().view(B, n, 3 * H, C // H), shortcuts)
-        rope.rotate_(qkv.narrow(2, 0, 2 * H).view(B, n, 2 * H, -1, 2), new.rotations)
-        q, kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
+        qkv = self._adjusted(self._qkv(self._ln1(h)).float().view(b, n, 3 * H, C // H), shortcuts)
+        rope.rotate_(qkv.narrow(2, 0, 2 * H).view(b, n, 2 * H, -1, 2), new.rotations)
+        q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
+        kv = self._kv[rows]
         if isinstance(new.start, int):
-            self._kv.narrow(2, new.start, n).copy_(kv)
+            kv.narrow(2, new.start, n).copy_(new_kv)
         else:
-            self._kv[range(B), :, new.start] = kv[:, :, 0]
-        k, v = self._kv.narrow(2, 0, new.end).chunk(2, dim=1)
+            kv.scatter_(2, new.start.expand_as(new_kv), new_kv.to(kv.dtype))
+        k, v = kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
         out = F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal)
-        return self._block.after_attention(h, self._proj(out.transpose(1, 2).reshape(B, n, C)))
+        return self._block.after_attention(h, self._proj(out.transpose(1, 2).reshape(b, n, C)))
+
+    def swap(self, row: int, other: int, lengths: Sequence[int]) -> None:
+        one, another = self._kv[row, :, : lengths[0]], self._kv[other, :, : lengths[1]].clone()
+        self._kv[other, :, : lengths[0]] = one
+        self._kv[row, :, : lengths[1]] = another
 
 
 _Module = TypeVar("_Module", bound=nn.Module)

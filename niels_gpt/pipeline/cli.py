@@ -43,11 +43,11 @@ MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in toke
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
 
 
-def _talker(folder: str, device: str = "auto") -> Talker:
+def _talker(folder: str, device: str = "auto", *, slots: int = 1) -> Talker:
     from niels_gpt.device import prepare_device
     from niels_gpt.talk.talker import open_talker
 
-    return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER)
+    return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER, slots=slots)
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -93,7 +93,7 @@ def chat(
     seed: Seed = 0,
 ) -> None:
     """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
-    from niels_gpt.generate import Sampling
+    from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse
 
     with one_sentence():
@@ -122,40 +122,43 @@ def sample(
                 "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
             ) from error
         talker = _talker(model)
-        from niels_gpt.generate import Sampling, stream_ids
-        from niels_gpt.rng import make_generator
-        from niels_gpt.tokenizer.incremental import IncrementalDecoder
+        from niels_gpt.inference.sampling import Sampling
 
-        steps = stream_ids(
-            talker.model,
-            [talker.tokenizer.encode(prompt)],
-            max_new_tokens=max_tokens,
-            sampling=Sampling(temperature, top_k, top_p),
-            stop=talker.tokenizer.special_token_ids()["eot"],
-            generators=[make_generator(seed)],
-        )
+        sampling = Sampling(temperature, top_k, top_p)
+        texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
         print(prompt, end="", flush=True)
-        decoder = IncrementalDecoder(talker.tokenizer)
-        for (token,) in steps:
-            if token is not None:
-                print(visible(decoder.add(token)), end="", flush=True)
-        print(visible(decoder.rest()))
+        for text in texts:
+            print(visible(text), end="", flush=True)
+        print()
 
 
 @app.command()
 def serve(
     model: ModelFolder = str(layout.TUNED),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option(help="an IPv4 address of this machine that others can reach, 0.0.0.0 for all; with a key only"),
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
 ) -> None:
     """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
     with one_sentence():
-        talker = _talker(model)
+        from niels_gpt.talk.server.gate import Access
+
+        key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
+        access = Access(others=host != "127.0.0.1", key=key)
+        talker = _talker(model, slots=slots)
         from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 
-        card, listening = _card(talker), listen(port)
-        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
-        make_server(build_app(talker, card=card)).run(sockets=[listening])
+        card, listening = _card(talker), listen(port, host)
+        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
 
 
 def _card(talker: Talker) -> dict[str, str]:

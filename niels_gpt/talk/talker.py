@@ -4,45 +4,50 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.files.damage import Damaged
-from niels_gpt.generate import Sampling, stream_ids
+from niels_gpt.inference.engine import Engine
+from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import make_generator
+from niels_gpt.talk.memory import Remembered, remember
+from niels_gpt.talk.text import StreamedText
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.folder import FILE_NAMES
-from niels_gpt.tokenizer.incremental import IncrementalDecoder
 from niels_gpt.tokenizer.vocabulary import Tokenizer
-
-
-class ReplyPart(NamedTuple):
-    """A streamed part of a reply: text that has become certain (none, while a character or a tag is not whole), and the
-    tokens it took."""
-
-    text: str
-    tokens: int
-    ended: bool = False  # the model has ended its turn; where no piece says so, there was no room for more
 
 
 @dataclass(frozen=True)
 class Talker:
-    """A model to talk to."""
+    """A model to talk to, which gives up to `slots` answers at a time."""
 
     name: str
     model: GPT
     tokenizer: Tokenizer
     renderer: Renderer
+    slots: int = 16
 
     def __post_init__(self) -> None:
         # Once and for all: answers take turns, and one that put the mode back would bring dropout into the others.
         self.model.eval()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """One for all that is ever said: the next turn of a conversation finds the keys of those before it."""
+        return Engine(self.model, slots=self.slots)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end an answer where no token does."""
+        return _TAGS if self.renderer == "transcript" else ()
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids that the model answers after."""
@@ -50,62 +55,52 @@ class Talker:
             return chat_template.format_prompt(self.tokenizer, messages)
         return self.tokenizer.encode(chat_format.format_chat(messages))
 
+    def remember(self, messages: Sequence[Mapping[str, str]], *, max_new_tokens: int) -> Remembered:
+        """The last of the messages that fit the context beside an answer, of which a quarter of it is kept free."""
+        T = self.model.cfg.T
+        room = T - min(max_new_tokens, T // 4)
+        return remember(messages, tokens=lambda kept: len(self.prompt(kept)), room=room)
+
     def reply(
         self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
-    ) -> Iterator[ReplyPart]:
-        """Token by token, to the end of the answer or of `max_new_tokens`."""
-        special = self.tokenizer.special_token_ids()
-        steps = stream_ids(
-            self.model,
-            [self.prompt(messages)],
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop=special["eot"],
-            generators=[make_generator(seed)],
-        )
-        decoder = IncrementalDecoder(self.tokenizer)
-        text = _StopAtTags(_TAGS if self.renderer == "transcript" else ())
+    ) -> Iterator[str]:
+        """The answer as it comes, to its end or that of `max_new_tokens`."""
+        ends = self.tokenizer.special_token_ids().values()
+        return self._text(self.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.stops)
+
+    def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
+        """What comes after a text, as it comes, to the end-of-turn id or to the end of `max_new_tokens`."""
+        ids, ends = self.tokenizer.encode(prompt), [self.tokenizer.special_token_ids()["eot"]]
+        return self._text(ids, sampling, max_new_tokens, seed=seed, ends=ends)
+
+    def _text(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        max_new_tokens: int,
+        *,
+        seed: int,
+        ends: Collection[int],
+        stops: Sequence[str] = (),
+    ) -> Iterator[str]:
+        text, row = StreamedText(self.tokenizer, stops), self.engine.add(prompt, sampling, noise=seeded(seed))
         try:
-            count = 0
-            for (token,) in steps:
-                if token is None or token in special.values():
+            for _ in range(max_new_tokens):
+                (token,) = self.engine.step([row])
+                if token.id in ends:
                     break
-                count += 1
-                yield ReplyPart(text.add(decoder.add(token)), 1, text.stopped)
+                yield text.add(token).text
                 if text.stopped:
                     return
-            yield ReplyPart(text.rest(decoder.rest()), 0, text.stopped or count < max_new_tokens)
+            yield text.rest().text
         finally:
-            steps.close()  # type: ignore[attr-defined]
+            self.engine.drop(row)
 
 
 _TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where a transcript goes on with the next turn
 
 
-class _StopAtTags:
-    """Stop sequences: text as it comes, up to the first of the tags. What may be the beginning of a tag is held back
-    until it is clear that it is none."""
-
-    def __init__(self, tags: Sequence[str]) -> None:
-        self._tags, self._held = tags, ""
-        self.stopped = False
-
-    def add(self, text: str) -> str:
-        self._held += text
-        ends = [place for tag in self._tags if (place := self._held.find(tag)) >= 0]
-        if ends:
-            self.stopped = True
-            return self._held[: min(ends)]
-        start = self._held.rfind("\n")
-        kept = start if start >= 0 and any(tag.startswith(self._held[start:]) for tag in self._tags) else None
-        given, self._held = self._held[:kept], "" if kept is None else self._held[kept:]
-        return given
-
-    def rest(self, text: str) -> str:
-        return self.add(text) + ("" if self.stopped else self._held)
-
-
-def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None) -> Talker:
+def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None, slots: int = 16) -> Talker:
     """The model in a folder that training or an export wrote. An export holds its tokenizer; what training wrote needs
     the one it was trained with, in the folder `tokenizer`."""
     folder = Path(folder)
@@ -125,7 +120,7 @@ def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = Non
         )
     # A name that is not UTF-8 could not be sent to anybody.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
-    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer)
+    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer, slots=slots)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.sentences import sentence
-from niels_gpt.generate import Sampling
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.talker import Talker
 
@@ -21,6 +21,7 @@ class Conversation:
     def __init__(self, talker: Talker, *, sampling: Sampling, max_new_tokens: int, seed: int) -> None:
         self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
         self.messages: list[dict[str, str]] = []
+        self._forgotten = 0
 
     def command(self, line: str) -> str:
         """Do what a line that begins with a slash says; what to show for it."""
@@ -43,12 +44,14 @@ class Conversation:
         """Ask, and show the answer as it comes; an interrupt keeps what there is of it."""
         self.messages.append({"role": "user", "content": question})
         seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
+        messages, forgotten = self._talker.remember(self.messages, max_new_tokens=self._most)
+        if forgotten > self._forgotten:
+            show(f"(the first {forgotten} messages no longer fit the context and are forgotten)\n")
+        self._forgotten = forgotten
         try:
-            for piece in self._talker.reply(
-                self.messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed
-            ):
-                said += piece.text
-                show(piece.text)
+            for piece in self._talker.reply(messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed):
+                said += piece
+                show(piece)
         except KeyboardInterrupt:
             show(" [stopped]")
         self.messages.append({"role": "assistant", "content": said.strip()})

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.generate import Sampling, generate_ids
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in

@@ -20,17 +20,21 @@ from niels_gpt.talk.server.refusals import refusal_body
 PATIENCE_S = 30
 
 
-def listen(port: int) -> socket.socket:
-    """A socket that this machine alone can reach; port 0 takes a free one. From here on a browser waits instead of
-    being refused."""
+LOOPBACK = "127.0.0.1"  # which this machine alone can reach
+
+
+def listen(port: int, host: str = LOOPBACK) -> socket.socket:
+    """A socket at an address of this machine; port 0 takes a free one. From here on a browser waits instead of being
+    refused."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind(("127.0.0.1", port))
+        listening.bind((host, port))
         listening.listen(128)
     except OSError as error:
         listening.close()
-        raise ValueError(f"port {port} cannot be had ({error.strerror}): choose another with --port") from error
+        what = f"port {port}" if host == LOOPBACK else f"port {port} at {host!r}"
+        raise ValueError(f"{what} cannot be had ({error.strerror}): choose another with --port or --host") from error
     return listening
 
 

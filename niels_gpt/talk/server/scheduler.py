@@ -1,39 +1,72 @@
-"""Round-robin scheduling of answers: a token of each in turn, so that a long one never holds up a short one."""
+"""Continuous batching: the answers under way are written together, a token of each in a step; a new one joins at the
+next step, and one that has ended makes room at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from niels_gpt.talk.talker import ReplyPart
+from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.talk.text import Piece, StreamedText
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+Finish = Literal["stop", "length"]
 
 
 class Busy(RuntimeError):
-    """As many answers as there may be at once are under way."""
+    """As many answers as may wait are waiting."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for: one row of the engine, and where it ends."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    seed: int
+    max_new_tokens: int
+    stops: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Of one choice of an answer: a piece of it, and at its end why it ended."""
+
+    choice: int
+    piece: Piece
+    finish: Finish | None = None
+    written: int = 0  # tokens in all, at its end
 
 
 @dataclass(eq=False)
 class Answer:
-    """One under way. Its pieces go to whoever asked, in that one's event loop; None is the end."""
+    """One under way, of one or more choices. Events go to whoever asked, in that one's event loop."""
 
-    pieces: Iterator[ReplyPart]
+    choices: int
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[ReplyPart | Exception | None] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     wanted: bool = True
 
-    def send(self, item: ReplyPart | Exception | None) -> None:
+    def send(self, item: Event | Exception) -> None:
         try:
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
         except RuntimeError:  # the loop is closed: nobody listens any more
             self.leave()
 
-    async def __aiter__(self) -> AsyncIterator[ReplyPart]:
-        while (item := await self.queue.get()) is not None:
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        ended = 0
+        while ended < self.choices:
+            item = await self.queue.get()
             if isinstance(item, Exception):
                 raise item
+            ended += item.finish is not None
             yield item
 
     def leave(self) -> None:
@@ -41,29 +74,64 @@ class Answer:
         self.wanted = False
 
 
+class _Writing:
+    """A choice under way: its order, its text so far."""
+
+    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer) -> None:
+        self.answer, self.order, self._choice = answer, order, choice
+        self._text = StreamedText(tokenizer, order.stops)
+        self._ends = frozenset(tokenizer.special_token_ids().values())
+        self._written = 0
+
+    def take(self, token: Token) -> bool:
+        """Send what a token makes certain; True where it is the last."""
+        if token.id in self._ends:
+            return self._end("stop", self._text.rest())
+        self._written += 1
+        piece = self._text.add(token)
+        if self._text.stopped:
+            return self._end("stop", piece)
+        if self._written == self.order.max_new_tokens:
+            rest = self._text.rest()
+            reason: Finish = "stop" if self._text.stopped else "length"
+            return self._end(reason, Piece(piece.text + rest.text, piece.tokens + rest.tokens))
+        if piece.text or piece.tokens:
+            self.answer.send(Event(self._choice, piece))
+        return False
+
+    def _end(self, reason: Finish, piece: Piece) -> bool:
+        self.answer.send(Event(self._choice, piece, reason, self._written))
+        return True
+
+
 class Scheduler:
     """The one thread that runs the model: torch is not asked from two threads at once."""
 
-    def __init__(self, *, at_once: int) -> None:
-        self._at_once = at_once
-        self._waiting: deque[Answer] = deque()
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, *, slots: int, queue: int) -> None:
+        self._engine, self._tokenizer, self._slots, self._most = engine, tokenizer, slots, queue
+        self._waiting: deque[_Writing] = deque()
+        self._rows: dict[int, _Writing] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
-    def answer(self, pieces: Iterator[ReplyPart]) -> Answer:
-        """The pieces, as their turn comes; or Busy, at once. Whoever stops listening early has to `leave`."""
-        answer = Answer(pieces, asyncio.get_running_loop())
+    def answer(self, orders: Sequence[Order]) -> Answer:
+        """All choices of an answer, as they come; or Busy, at once. Whoever stops listening early has to `leave`."""
+        answer = Answer(len(orders), asyncio.get_running_loop())
         with self._changed:
-            if len(self._waiting) >= self._at_once:
-                raise Busy(f"{self._at_once} answers are being written; ask again in a moment")
-            self._waiting.append(answer)
+            if self._waiting and len(self._waiting) + len(orders) > self._most:
+                raise Busy(f"{len(self._waiting)} answers are waiting already; ask again in a moment")
+            self._waiting += (_Writing(answer, n, order, self._tokenizer) for n, order in enumerate(orders))
             self._changed.notify()
         return answer
 
     @property
     def under_way(self) -> int:
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> int:
         return len(self._waiting)
 
     def close(self) -> None:
@@ -75,27 +143,43 @@ class Scheduler:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting)
+                self._changed.wait_for(lambda: self._closed or self._waiting or self._rows)
                 if self._closed:
                     return
-                answer = self._waiting[0]
-            done = not answer.wanted or self._advance(answer)
-            if done:
-                answer.pieces = iter(())  # nobody holds the generator now: it ends, with what it holds of the model
+            try:
+                self._admit()
+                self._step()
+            except (
+                Exception
+            ) as error:  # of the model: it belongs to all that were being written, and the thread goes on
+                for row, writing in list(self._rows.items()):
+                    writing.answer.send(error)
+                    self._drop(row)
+
+    def _admit(self) -> None:
+        for row, writing in list(self._rows.items()):
+            if not writing.answer.wanted:
+                self._drop(row)
+        while self._waiting and len(self._rows) < self._slots:
+            writing = self._waiting[0]
+            if writing.answer.wanted:
+                order = writing.order
+                try:
+                    row = self._engine.add(
+                        order.prompt, order.sampling, noise=seeded(order.seed), top_logprobs=order.top_logprobs
+                    )
+                    self._rows[row] = writing
+                except Exception as error:  # whatever it is, it belongs to whoever asked
+                    writing.answer.send(error)
+                    writing.answer.leave()
             with self._changed:
                 self._waiting.popleft()
-                if not done:
-                    self._waiting.append(answer)
 
-    @staticmethod
-    def _advance(answer: Answer) -> bool:
-        """One token more; True where there is none."""
-        try:
-            answer.send(next(answer.pieces))
-        except StopIteration:
-            answer.send(None)
-            return True
-        except Exception as error:  # whatever it is, it belongs to whoever asked, and the thread goes on
-            answer.send(error)
-            return True
-        return False
+    def _step(self) -> None:
+        for token in self._engine.step():
+            if self._rows[token.row].take(token):
+                self._drop(token.row)
+
+    def _drop(self, row: int) -> None:
+        self._engine.drop(row)
+        del self._rows[row]

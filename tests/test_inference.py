@@ -1,0 +1,434 @@
+"""The engine: what a row gets is its own affair, whoever its neighbours are and whatever its slot held before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from bench.generate import talkative
+from niels_gpt.config import ModelConfig
+from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
+from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.penalties import Penalties
+from niels_gpt.inference.sampling import GREEDY, Draw, Sampling
+from niels_gpt.model.decoder import Decoder
+from niels_gpt.model.gpt import GPT
+
+CFG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
+CPU = torch.device("cpu")
+# Of every kind of setting one, and some together.
+SAMPLINGS = (
+    GREEDY,
+    Sampling(),
+    Sampling(0.7, None),
+    Sampling(1.5, None, 0.9),
+    Sampling(2.0, 20, 0.8),
+    Sampling(1.2, 100, min_p=0.05),
+    Sampling(0.0, repetition_penalty=1.5),
+    Sampling(0.9, 50, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={7: 4.0, 65: -100.0}),
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT:
+    return talkative(CFG)
+
+
+def plain(model: GPT, ids: Sequence[int]) -> torch.Tensor:
+    """The model's own logits after these ids, (V,), nothing kept from before."""
+    with torch.inference_mode():
+        return model(torch.tensor([list(ids)]))[0, -1]
+
+
+def write(engine: Engine, row: int, n: int) -> list[int]:
+    return [token.id for _ in range(n) for token in engine.step([row])]
+
+
+def alone(model: GPT, prompt: Sequence[int], sampling: Sampling, *, seed: int, n: int, **how: Any) -> list[int]:
+    engine = Engine(model, slots=1)
+    return write(engine, engine.add(prompt, sampling, noise=seeded(seed), **how), n)
+
+
+@contextmanager
+def counted_tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many tokens went through the model, call by call."""
+    read: list[int] = []
+    extend = Decoder.extend
+
+    def counting(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
+        read.append(x.numel())
+        return extend(self, x, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "extend", counting)
+        yield read
+
+
+# What was written after "hello", with a generator of seed 7, before there was an engine: (temperature, top_k, top_p)
+# and ids; and the first of the exponential numbers that torch then drew, which on other CPUs may be others.
+GOLDEN_NOISE = [0.3276439309120178, 0.319783478975296, 1.981175422668457, 1.0691168308258057]
+GOLDEN = (
+    (
+        (0.0, 50, None),
+        "126 126 233 233 110 195 110 176 231 176 231 110 125 215 193 125 214 125 68 154 246 125 66 246 231 "
+        "231 154 154 214 68 154 246 124 246 110 110 110 231 231 231",
+    ),
+    (
+        (0.9, 50, None),
+        "206 132 246 212 244 63 173 161 96 82 64 165 238 246 233 58 224 244 126 215 164 97 18 178 244 125 125 "
+        "221 150 233 8 2 109 127 110 63 127 152 222 222",
+    ),
+    (
+        (0.5, None, None),
+        "200 132 246 212 244 63 159 161 96 82 130 104 144 246 233 229 95 111 133 120 164 97 135 107 21 68 9 "
+        "36 150 240 199 168 212 195 110 178 246 256 96 244",
+    ),
+    (
+        (1.3, None, 0.9),
+        "200 132 246 75 244 63 159 161 96 82 130 104 137 246 44 222 163 111 153 27 164 97 135 235 21 45 9 36 "
+        "89 58 199 168 212 135 155 175 221 256 191 160",
+    ),
+    (
+        (2.0, 20, 0.8),
+        "124 66 258 126 133 239 193 126 87 247 125 104 66 193 63 87 139 12 126 27 193 97 210 8 244 125 127 "
+        "237 109 27 8 32 124 127 110 63 30 110 110 246",
+    ),
+)
+
+
+def test_text_for_a_generator_is_as_it_was_before_the_engine(model: GPT) -> None:
+    noise = torch.empty(CFG.V).exponential_(generator=torch.Generator().manual_seed(7))[:4]
+    for (temperature, top_k, top_p), ids in GOLDEN:
+        if temperature == 0 or noise.tolist() == GOLDEN_NOISE:
+            sampling, generator = Sampling(temperature, top_k, top_p), torch.Generator().manual_seed(7)
+            text = generate_ids(model, list(b"hello"), max_new_tokens=40, sampling=sampling, generator=generator)
+            assert text[5:] == [int(token) for token in ids.split()]
+
+
+def test_cached_and_uncached_text_are_equal_far_past_the_context(model: GPT) -> None:
+    ids = list(b"hello")
+    for _ in range(2 * CFG.T + 9):
+        ids.append(int(plain(model, ids[-CFG.T :]).argmax()))
+    assert generate_ids(model, b"hello", max_new_tokens=2 * CFG.T + 9, sampling=GREEDY) == ids
+    assert len(set(ids)) > 10
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(t, k, p) for t in (0.3, 1.0, 3.0) for k in (None, 1, 7, 50, 999) for p in (None, 0.3, 0.95, 1.0)],
+    ids=lambda sampling: f"{sampling.temperature}-{sampling.top_k}-{sampling.top_p}",
+)
+def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
+    logits = torch.randn(40, 6, 80, generator=torch.Generator().manual_seed(0)) * 3
+    dice, again = ([torch.Generator().manual_seed(i) for i in range(6)] for _ in range(2))
+    draw = Draw([sampling] * 6, V=80, device=CPU)
+    for batch in logits:
+        noise = torch.stack([torch.empty(80).exponential_(generator=g) for g in dice])
+        expected = [
+            sample_next_token(
+                row, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, generator=g
+            )
+            for row, g in zip(batch, again, strict=True)
+        ]
+        assert draw.ids(batch, noise).tolist() == expected
+
+
+def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
+    """In bf16 many are equal, and which of them are among the k likeliest is torch's choice."""
+    logits = torch.randint(0, 4, (5, 300), generator=torch.Generator().manual_seed(0)).float()
+    ks = (3, 50, 50, 7, 200)
+    noise = torch.empty(5, 300).exponential_(generator=torch.Generator().manual_seed(1))
+    together = Draw([Sampling(1.0, k) for k in ks], V=300, device=CPU).ids(logits, noise)
+    for row, k in enumerate(ks):
+        by_itself = Draw([Sampling(1.0, k)], V=300, device=CPU).ids(logits[row : row + 1], noise[row : row + 1])
+        assert int(together[row]) == int(by_itself)
+
+
+def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
+    for sampling in SAMPLINGS[:5]:
+        ids, dice = list(b"hello"), torch.Generator().manual_seed(7)
+        for _ in range(40):
+            how = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
+            ids.append(sample_next_token(plain(model, ids[-CFG.T :]), generator=dice, **how))
+        generator = torch.Generator().manual_seed(7)
+        assert generate_ids(model, b"hello", max_new_tokens=40, sampling=sampling, generator=generator) == ids
+
+
+def reference_logits(
+    logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]
+) -> list[float]:
+    """By the words of Sampling, id by id."""
+    adjusted = []
+    for token, own in enumerate(logits.double().tolist()):
+        logit = own
+        if token in prompt or token in said:
+            logit = logit / sampling.repetition_penalty if logit > 0 else logit * sampling.repetition_penalty
+        count = list(said).count(token)
+        logit -= sampling.presence_penalty * (count > 0) + sampling.frequency_penalty * count
+        adjusted.append(logit + sampling.logit_bias.get(token, 0.0))
+    return adjusted
+
+
+def test_adjusted_logits_are_those_written_out() -> None:
+    logits = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
+    sampling = Sampling(1.0, None, None, None, 1.7, 0.6, 0.3, {4: 2.0, 20: -3.0})
+    penalties, prompt, said = Penalties(rows=4, V=30, device=CPU), list(range(0, 14)), [*range(7, 21), 8, 8, 19]
+    assert penalties.applied(logits) is logits
+    penalties.begin(1, sampling, prompt)
+    for token in said:
+        penalties.count({0: 3, 1: token})
+    expected = reference_logits(logits[1], sampling, prompt, said)
+    adjusted = penalties.applied(logits)
+    assert adjusted[1].tolist() == pytest.approx(expected, abs=1e-5)
+    assert torch.equal(adjusted[0::2], logits[0::2])
+    penalties.swap(1, 2)
+    torch.testing.assert_close(penalties.applied(logits[[0, 2, 1]]), adjusted[[0, 2, 1]])
+
+
+def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[int], said: Sequence[int]) -> list[float]:
+    """What each id weighs in the draw, by the words of Sampling."""
+    adjusted = reference_logits(logits, sampling, prompt, said)
+    order = sorted(range(len(adjusted)), key=lambda token: -adjusted[token])[: sampling.top_k]
+    weights = [
+        float(torch.tensor((adjusted[token] - adjusted[order[0]]) / sampling.temperature).exp()) for token in order
+    ]
+    total, before, found = sum(weights), 0.0, [0.0] * len(adjusted)
+    for token, weight in zip(order, weights, strict=True):
+        if before < (sampling.top_p or 1.0) * total and weight >= (sampling.min_p or 0.0):
+            found[token] = weight
+        before += weight
+    return found
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0, None, min_p=0.2),
+        Sampling(2.0, 30, 0.9, min_p=0.1),
+        Sampling(1.0, None, repetition_penalty=1.7),
+        Sampling(1.0, None, repetition_penalty=0.6),
+        Sampling(1.0, None, presence_penalty=1.5),
+        Sampling(1.0, None, frequency_penalty=0.8),
+        Sampling(1.0, 20, 0.9, 0.05, 1.3, 0.4, 0.3, {5: 3.0, 30: -4.0}),
+    ],
+    ids=str,
+)
+def test_penalties_biases_and_min_p_are_those_written_out(model: GPT, sampling: Sampling) -> None:
+    prompt, dice = list(b"hello"), torch.Generator().manual_seed(3)
+    engine = Engine(model, slots=3)
+    row = engine.add(prompt, sampling, noise=seeded(3))
+    engine.add(prompt, Sampling(), noise=seeded(4))  # who asks for nothing of the kind
+    said: list[int] = []
+    for _ in range(18):
+        probabilities = reference_draw(plain(model, [*prompt, *said]), sampling, prompt, said)
+        noise = torch.empty(CFG.V).exponential_(generator=dice)
+        expected = int((torch.tensor(probabilities) / noise).argmax())
+        drawn = {token.row: token.id for token in engine.step()}
+        assert drawn[row] == expected
+        said.append(expected)
+    assert len(set(said)) > 3
+
+
+def test_a_slot_forgets_the_penalties_and_biases_of_the_row_before(model: GPT) -> None:
+    engine = Engine(model, slots=2)
+    watched = engine.add(b"somebody", Sampling(0, logit_bias={1: 0.001}))
+    biased = engine.add(b"hello", Sampling(0, logit_bias={9: 1000.0}, frequency_penalty=2.0))
+    assert write(engine, biased, 3) == [9, 9, 9]
+    engine.drop(biased)
+    assert write(engine, engine.add(b"hello", GREEDY), 9) == alone(model, b"hello", GREEDY, seed=0, n=9)
+    engine.drop(watched)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"temperature": -1}, "temperature must be >= 0 and finite"),
+        ({"top_k": 0}, "top_k must be at least 1"),
+        ({"top_p": 0.0}, "top_p must be in"),
+        ({"min_p": 1.5}, "min_p must be in"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be > 0"),
+        ({"presence_penalty": float("nan")}, "presence_penalty must be finite"),
+        ({"frequency_penalty": float("inf")}, "frequency_penalty must be finite"),
+        ({"logit_bias": {3: float("nan")}}, "logit_bias must give finite numbers"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Sampling(**wrong)
+
+
+def test_rows_that_cannot_be_added_leave_no_trace(model: GPT) -> None:
+    engine = Engine(model, slots=1)
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        engine.add([], GREEDY)
+    with pytest.raises(ValueError, match="logit_bias names the id 260"):
+        engine.add(b"hello", Sampling(logit_bias={260: 1.0}))
+    engine.add(b"hello", GREEDY)
+    with pytest.raises(ValueError, match="all 1 rows are taken"):
+        engine.add(b"hello", GREEDY)
+    assert len(engine.step()) == 1
+
+
+def test_log_probabilities_are_the_models_own(model: GPT) -> None:
+    engine, ids = Engine(model, slots=2), list(b"hello")
+    sampling = Sampling(3.0, 40, 0.9, repetition_penalty=2.0, logit_bias={3: 5.0})
+    silent, row = engine.add(ids, sampling, noise=seeded(2)), engine.add(ids, sampling, noise=seeded(1), top_logprobs=5)
+    for _ in range(12):
+        own = plain(model, ids).log_softmax(dim=-1)
+        tokens = {token.row: token for token in engine.step()}
+        token = tokens[row]
+        assert token.logprob == pytest.approx(float(own[token.id]), abs=1e-5)
+        assert [token_id for token_id, _ in token.top_logprobs] == own.topk(5).indices.tolist()
+        assert [logprob for _, logprob in token.top_logprobs] == pytest.approx(own.topk(5).values.tolist(), abs=1e-5)
+        assert tokens[silent] == Token(silent, tokens[silent].id)
+        ids.append(token.id)
+    engine.drop(row)
+    engine.add(b"only of the drawn", sampling, top_logprobs=0)
+    token = engine.step()[1]
+    assert token.logprob is not None
+    assert token.top_logprobs == ()
+
+
+def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sampling], *, steps: int) -> list[Token]:
+    """What a row gets in the third of eight slots, with these beside it, some of whom come and go."""
+    engine = Engine(model, slots=8, buckets=(8,))
+    others = [engine.add(prompts[i], samplings[i], noise=seeded(i)) for i in range(2)]
+    row = engine.add(b"the one that counts", Sampling(1.1, 30), noise=seeded(99), top_logprobs=260)
+    found = []
+    for step in range(steps):
+        if step < len(prompts) - 2 and len(others) < 7:
+            others.append(engine.add(prompts[2 + step], samplings[2 + step], noise=seeded(step)))
+        found += [replace(token, row=0) for token in engine.step() if token.row == row]
+        if step % 5 == 4 and others:
+            engine.drop(others.pop(0))
+    return found
+
+
+def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it() -> None:
+    long = talkative(replace(CFG, T=150))  # keys are looked at in blocks of 64: neighbours reach the next one earlier
+    few = with_neighbours(long, [b"a", b"b"], [GREEDY] * 2, steps=120)
+    for prompts in ([b"x" * 140, b"y" * 60, b"z" * 3, b"u" * 149], [b"m" * (20 * i + 1) for i in range(7)]):
+        beside = with_neighbours(long, prompts, SAMPLINGS, steps=120)
+        assert beside == few
+
+
+def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(model: GPT) -> None:
+    prompts = [b"b", b"hello there", b"abc", b"x" * 40, b"hello", b"q" * 23, b"hello there", b"zz"]
+    engine = Engine(model, slots=8)
+    rows = [
+        engine.add(prompt, sampling, noise=seeded(i))
+        for i, (prompt, sampling) in enumerate(zip(prompts, SAMPLINGS, strict=True))
+    ]
+    texts: dict[int, list[int]] = {row: [] for row in rows}
+    for _ in range(60):
+        for token in engine.step():
+            texts[token.row].append(token.id)
+    for i, row in enumerate(rows):
+        assert texts[row] == alone(model, prompts[i], SAMPLINGS[i], seed=i, n=60)
+
+
+def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, slots=2)
+    first = engine.add(b"hello", GREEDY)
+    other = engine.add(b"help!", GREEDY)
+    said = write(engine, first, 6)
+    write(engine, other, 2)
+    engine.drop(first)
+    engine.drop(other)
+    prompt = [*b"hello", *said, *b"and then"]
+    with counted_tokens(monkeypatch) as read:
+        row = engine.add(prompt, GREEDY)
+        found = write(engine, row, 4)
+    assert read == [1 + len(b"and then"), 1, 1, 1]  # the last of what was said was given out and not read yet
+    assert found == alone(model, prompt, GREEDY, seed=0, n=4)
+    engine.drop(row)
+    with counted_tokens(monkeypatch) as read:  # nothing is new, but what comes after it has to be found out
+        assert write(engine, engine.add(prompt, GREEDY), 3) == found[:3]
+    assert read == [1, 1, 1]
+    with counted_tokens(monkeypatch) as read:  # two that begin alike, the slot of one being taken
+        assert write(engine, engine.add(prompt, GREEDY), 3) == found[:3]
+    assert read[0] == len(prompt) - len(b"hel") == 16
+
+
+def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    T, ids, window = CFG.T, list(b"hello"), list(b"hello")
+    for _ in range(3 * T):
+        token = int(plain(model, window).argmax())
+        ids.append(token)
+        window.append(token)
+        window = window[-T // 2 :] if len(window) > T else window
+    with counted_tokens(monkeypatch) as read:
+        assert alone(model, b"hello", GREEDY, seed=0, n=3 * T) == ids[5:]
+    past = read[T - 4 :]  # from the first that no longer fits
+    assert set(past) == {1, T // 2}
+    assert past.count(T // 2) == -(-len(past) // (T // 2 + 1))
+    assert len(set(ids)) > 10
+
+
+def test_rows_that_come_and_go_are_never_mixed_up(model: GPT) -> None:
+    """Every row's text is that of the same row by itself, whatever happened around it."""
+    dice = random.Random(0)
+    engine, running, wanted = Engine(model, slots=6), {}, {}
+    for n in range(200):
+        if len(running) < 6 and dice.random() < 0.3:
+            prompt = [*b"shared beginning"[: dice.randrange(1, 17)], *dice.choices(range(260), k=dice.randrange(20))]
+            sampling, keep = dice.choice(SAMPLINGS), dice.choice((None, CFG.T))
+            row = engine.add(prompt, sampling, noise=seeded(n), keep=keep)
+            running[row], wanted[row] = [], (prompt, sampling, n, keep)
+        some = None if dice.random() < 0.7 else dice.sample(sorted(running), dice.randrange(len(running) + 1))
+        tokens = engine.step(some)
+        assert [token.row for token in tokens] == [row for row in running if some is None or row in some]
+        for token in tokens:
+            running[token.row].append(token.id)
+        for row in [row for row in running if dice.random() < 0.03]:
+            engine.drop(row)
+            prompt, sampling, seed, keep = wanted.pop(row)
+            said = running.pop(row)
+            assert said == alone(model, prompt, sampling, seed=seed, n=len(said), keep=keep)
+
+
+def test_a_step_computes_the_smallest_bucket(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, slots=8)
+    rows = [engine.add([65 + i], GREEDY) for i in range(5)]
+    with counted_tokens(monkeypatch) as read:
+        for _ in range(5):
+            engine.step()
+            engine.drop(rows.pop(0))
+    assert read == [8, 4, 4, 2, 1]
+
+
+def test_a_model_whose_weights_are_no_numbers_says_so() -> None:
+    broken = talkative(CFG)
+    with torch.no_grad():
+        broken.ln_f.bias.fill_(float("nan"))
+    with pytest.raises(ValueError, match="logits are no numbers"):
+        generate_ids(broken, b"hello", max_new_tokens=1, sampling=Sampling())
+
+
+def test_several_prompts_draw_from_torchs_own_generator_in_their_order(model: GPT) -> None:
+    """However rows have moved: the second stops early, and the last takes its slot."""
+    prompts = [[65], [66], [67], [68], [69]]
+    free = next(stream_ids(model, prompts, max_new_tokens=1, sampling=GREEDY))[1]
+    torch.manual_seed(3)
+    found = list(stream_ids(model, prompts, max_new_tokens=6, sampling=Sampling(1.3), stop=free))
+    torch.manual_seed(3)
+    texts = [list(prompt) for prompt in prompts]
+    expected, running = [], [True] * 5
+    for _ in range(6):
+        drawn: list[int | None] = []
+        for row, text in enumerate(texts):
+            token = None
+            if running[row]:
+                token = sample_next_token(plain(model, text), temperature=1.3, top_k=50)
+                running[row] = token != free
+                text.append(token)
+            drawn.append(token if running[row] else None)
+        expected.append(drawn)
+    assert found == expected

@@ -1,0 +1,283 @@
+"""Every field of the API with the real client: each test fails where its field is ignored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+
+from bench.serve import serving
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.server.gate import Access
+from tests.test_server import EOT, LIMITS, ask, assert_refused, connect, expected, post, tiny_talker
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving(build_app(tiny_talker(), card={}, limits=LIMITS)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def said(client: openai.OpenAI) -> Any:
+    def said(content: str = "hello", **fields: object) -> str:
+        answer = client.chat.completions.create(**ask(content, **{"max_tokens": 60, **fields}))  # type: ignore[call-overload]
+        text: str = answer.choices[0].message.content
+        return text
+
+    return said
+
+
+def test_penalties_and_filters_reach_the_draw(said: Any) -> None:
+    greedy = said(temperature=0)
+    assert len(set(greedy)) < len(greedy), "a text without repetitions would show nothing"
+    assert said(extra_body={"min_p": 1.0}) == greedy != said()
+    for penalty in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"extra_body": {"repetition_penalty": 9.0}}):
+        assert said(temperature=0, **penalty) != greedy, penalty
+    assert said(logit_bias={"97": 100}) == "a" * 60
+    assert said(logit_bias={str(EOT): 100}) == ""
+    assert said(seed=2) != said(seed=1) == said(seed=1)
+    assert said(extra_body={"top_k": None}) != said()  # every token, not fifty
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_ends_the_answer_and_never_shows_a_part_of_itself(client: openai.OpenAI, stream: bool) -> None:
+    whole = expected("hello", tokens=60)
+    for stops in ([whole[20:23]], [whole[30:33], whole[10:14]], ["never", whole[40:41]]):
+        ends = min(whole.find(stop) for stop in stops if stop in whole)
+        given = stops[0] if len(stops) == 1 else stops
+        answer = client.chat.completions.create(**ask("hello", max_tokens=60, stop=given, stream=stream))  # type: ignore[call-overload]
+        if stream:
+            parts = list(answer)
+            assert "".join(part.choices[0].delta.content or "" for part in parts) == whole[:ends]
+            assert parts[-1].choices[0].finish_reason == "stop"
+        else:
+            assert answer.choices[0].message.content == whole[:ends]
+            assert answer.choices[0].finish_reason == "stop"
+            assert answer.usage.completion_tokens < 60
+    almost = [whole[20:22] + "\0never"]  # begins like the text and does not come: what was held back is given after all
+    answer = client.chat.completions.create(**ask("hello", max_tokens=60, stop=almost))  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == whole
+
+
+def test_several_choices_are_several_answers(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(**ask("hello", n=3))  # type: ignore[call-overload]
+    texts = [choice.message.content for choice in answer.choices]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert texts[0] == expected("hello")
+    assert len(set(texts)) == 3
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (8, 60)
+    streamed = ["", "", ""]
+    for part in client.chat.completions.create(**ask("hello", n=3, stream=True)):  # type: ignore[call-overload]
+        streamed[part.choices[0].index] += part.choices[0].delta.content or ""
+    assert streamed == texts
+
+
+def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
+    talker = tiny_talker()
+    prompt = talker.prompt([{"role": "user", "content": "hello"}])
+    asked = ask("hello", logprobs=True, top_logprobs=3, temperature=2.0)
+    whole = client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    entries = whole.choices[0].logprobs.content
+    ids = [entry.bytes[0] for entry in entries]
+    assert bytes(ids).decode(errors="replace") == whole.choices[0].message.content
+    with torch.inference_mode():
+        logits = talker.model.logits(talker.model.hidden(talker.model.embed(torch.tensor([prompt + ids]))))[0]
+    own = logits[len(prompt) - 1 : -1].log_softmax(dim=-1)
+    for entry, id, row in zip(entries, ids, own, strict=True):
+        assert entry.logprob == pytest.approx(float(row[id]), abs=1e-4)
+        top = row.topk(3)
+        assert [other.logprob for other in entry.top_logprobs] == pytest.approx(top.values.tolist(), abs=1e-4)
+        assert [other.bytes[0] for other in entry.top_logprobs if other.bytes] == [
+            i for i in top.indices.tolist() if i < 256
+        ]
+    streamed = [
+        entry
+        for part in client.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+        for entry in (part.choices[0].logprobs.content if part.choices[0].logprobs else [])
+    ]
+    assert [entry.bytes for entry in streamed] == [entry.bytes for entry in entries]
+    assert client.chat.completions.create(**ask("hello")).choices[0].logprobs is None  # type: ignore[call-overload]
+    plain = client.completions.create(model="tiny", prompt=prompt, max_tokens=5, seed=1, logprobs=2)
+    assert plain.choices[0].logprobs is not None
+    assert [len(top) for top in plain.choices[0].logprobs.top_logprobs or []] == [2] * 5
+    assert len(plain.choices[0].logprobs.token_logprobs or []) == len(plain.choices[0].logprobs.text_offset or []) == 5
+
+
+def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
+    asked = ask("hello", stream=True, stream_options={"include_usage": True})
+    *parts, last = client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    assert last.choices == []
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (8, 20, 28)
+    assert all(part.usage is None for part in parts)
+
+
+def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    assert said(messages=[{"role": "user", "content": parts}]) == said("hello")
+    chats = [
+        [{"role": role, "content": "be brief"}, {"role": "user", "content": "hello"}]
+        for role in ("system", "developer")
+    ]
+    assert said(messages=chats[0]) == said(messages=chats[1]) != said("hello")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"tools": []},
+        {"tool_choice": "none"},
+        {"functions": []},
+        {"response_format": {"type": "json_object"}},
+        {"user": "me"},
+        {"store": True},
+        {"metadata": {}},
+        {"parallel_tool_calls": False},
+        {"reasoning_effort": "low"},
+        {"service_tier": "auto"},
+        {"modalities": ["text"]},
+        {"prediction": {}},
+        {"audio": {}},
+        {"best_of": 2},
+        {"nonsense": 1},
+        {"messages": [{"role": "user", "content": "x", "name": "me"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"stop": ""},
+        {"stop": ["a", "b", "c", "d", "e"]},
+        {"n": 9},
+        {"top_logprobs": 3},
+        {"logit_bias": {"hello": 1}},
+        {"logit_bias": {"260": 1}},
+        {"logit_bias": {"1": 101}},
+        {"presence_penalty": 3},
+        {"min_p": 2},
+    ],
+    ids=lambda field: json.dumps(field)[:40],
+)
+def test_what_is_not_honoured_is_refused_by_name(address: str, field: dict[str, Any]) -> None:
+    answer = httpx.post(f"{address}/v1/chat/completions", json=ask("x", **field), timeout=60)
+    assert_refused(answer, 400, next(iter(field)))
+
+
+def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenAI) -> None:
+    def texts(prompt: Any, **more: Any) -> list[str]:
+        answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=12, seed=1, **more)
+        assert [choice.index for choice in answer.choices] == list(range(len(answer.choices)))
+        return [choice.text for choice in answer.choices]
+
+    one, other = texts("abc")[0], texts("xyz")[0]
+    assert one != other
+    assert texts(["abc", "xyz"]) == [one, other]
+    assert texts(list(b"abc")) == [one]
+    assert texts([list(b"abc"), list(b"xyz")]) == [one, other]
+    assert texts(["abc", "xyz"], n=2)[::2] == [one, other]
+    assert texts("abc", stop=one[4:7]) == [one[: one.find(one[4:7])]]
+    parts = client.completions.create(model="tiny", prompt="abc", max_tokens=12, seed=1, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == one
+    for prompt, words in (("", "empty"), ("x" * 65, "65 tokens do not fit the context of 64"), ([1, 260], "0 to 259")):
+        with pytest.raises(openai.BadRequestError, match=words):
+            texts(prompt)
+    with pytest.raises(openai.BadRequestError, match="echo is not supported"):
+        texts("abc", echo=True)
+
+
+def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: openai.OpenAI) -> None:
+    turns = [
+        {"role": role, "content": f"{role} {i} " + "x" * 20} for i in range(8) for role in ("user", "assistant")
+    ] + [{"role": "user", "content": "hello"}]
+    for stream in (False, True):
+        answer = client.chat.completions.create(**ask("", messages=turns, stream=stream))  # type: ignore[call-overload]
+        first = next(iter(answer)) if stream else answer
+        assert first.model_extra["forgotten_messages"] == 16
+    assert answer is not None
+    whole = client.chat.completions.create(**ask("", messages=turns))  # type: ignore[call-overload]
+    assert whole.choices[0].message.content == expected("hello")
+    assert whole.usage.prompt_tokens == 8  # what the model has read
+    assert "forgotten_messages" not in client.chat.completions.create(**ask("hello")).model_extra  # type: ignore[call-overload]
+
+
+def test_tokens_health_and_metrics(address: str) -> None:
+    with httpx.Client(base_url=address, timeout=60) as client:
+        assert client.post("/tokenize", json={"prompt": "abc"}).json() == {
+            "count": 3,
+            "max_model_len": 64,
+            "tokens": [97, 98, 99],
+        }
+        chat = client.post("/tokenize", json={"messages": [{"role": "user", "content": "hello"}]}).json()
+        assert chat["count"] == 8
+        assert_refused(client.post("/tokenize", json={}), 400, "either `prompt` or `messages`")
+        assert client.get("/health").json() == {"status": "ok"}
+
+        def counted() -> dict[str, float]:
+            lines = client.get("/metrics").text.splitlines()
+            return {
+                line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")
+            }
+
+        before = counted()
+        client.post("/v1/chat/completions", json=ask("hello"))
+        client.post("/v1/chat/completions", json=ask("hello", nonsense=1))
+        after = counted()
+        for name, more in (
+            ("niels_gpt_generated_tokens_total", 20),
+            ("niels_gpt_prompt_tokens_total", 8),
+            ("niels_gpt_first_text_seconds_count", 1),
+            ('niels_gpt_requests_total{status="400"}', 1),
+        ):
+            assert after[name] - before.get(name, 0) == more, name
+        assert after["niels_gpt_answers_under_way"] == after["niels_gpt_answers_waiting"] == 0
+
+
+def test_a_key_is_asked_for_where_there_is_one() -> None:
+    with serving(build_app(tiny_talker(), card={}, limits=LIMITS, access=Access(key="s3cret"))) as address:
+        for headers in (
+            {},
+            {"authorization": "Bearer other"},
+            {"authorization": "s3cret"},
+            {"authorization": "Basic s3cret"},
+        ):
+            for path in ("/card", "/v1/models", "/metrics"):
+                assert_refused(httpx.get(address + path, headers=headers), 401, "asks for a key")
+        assert httpx.get(f"{address}/").status_code == httpx.get(f"{address}/health").status_code == 200
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", max_retries=0, timeout=60)
+        assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_other_machines_are_answered_with_a_key_alone() -> None:
+    with pytest.raises(ValueError, match="needs a key: put one into a file and give --api-key FILE"):
+        Access(others=True)
+    for key in ("", " ", "kéy", "a\nb"):
+        with pytest.raises(ValueError, match="printable ASCII"):
+            Access(key=key)
+    app = build_app(tiny_talker(), card={}, limits=LIMITS, access=Access(others=True, key="k"))
+    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+        key = {"authorization": "Bearer k", "host": "my.machine:8000"}
+        assert client.get("/card", headers=key).status_code == 200
+        assert client.get("/card", headers={**key, "origin": "http://my.machine:8000"}).status_code == 200
+        assert_refused(client.get("/card", headers={**key, "origin": "http://other.example"}), 403, "Origin")
+
+
+def test_a_flood_of_headers_is_cut_and_others_are_answered(address: str) -> None:
+    with connect(address) as connection:
+        connection.sendall(f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n".encode())
+        came = b""
+        try:
+            for i in range(200):
+                connection.sendall(f"x-{i}: {'y' * 2000}\r\n".encode())
+            came = connection.recv(65536)
+        except (TimeoutError, ConnectionError):
+            pass
+        assert b"200 OK" not in came
+    assert httpx.get(f"{address}/card", timeout=60).status_code == 200
+    assert post(build_app(tiny_talker(), card={}), ask("hello")).status_code == 200
