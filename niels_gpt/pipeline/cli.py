@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.console import one_sentence
@@ -183,7 +184,6 @@ def doctor(
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.pipeline.doctor import examine, seconds_to_train
-        from niels_gpt.train.log import format_duration
 
         bad = len(problems)
         for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
