@@ -175,6 +175,20 @@ def _card(talker: Talker) -> dict[str, str]:
 
 
 @app.command()
+def watch(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
+) -> None:
+    """A web page with the runs of this checkout as they go, from logs/ alone: losses, speed, time left, samples."""
+    from niels_gpt.pipeline.watch import build_watch
+    from niels_gpt.talk.server.connection import listen, make_server
+
+    with one_sentence():
+        listening = listen(port)
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+
+
+@app.command()
 def doctor(
     speed: Annotated[bool, typer.Option(help="also measure how long a run will take here, in ten seconds")] = True,
 ) -> None:
@@ -316,7 +330,7 @@ _PLACES = (
     ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
 )
 
 

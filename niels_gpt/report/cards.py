@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +76,9 @@ def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
 
 def _told(point: Point) -> dict[str, Any]:
     """Without what is not known, and without numbers that JSON has no word for."""
-    told: dict[str, Any] = {}
-    for name, value in vars(point).items():
-        shown = _finite(value) if name != "validation" else {k: v for k, v in (value or {}).items() if _finite(v)}
-        if shown not in (None, "", {}):
-            told[name] = shown
-    return told
+    told = {**vars(point), "validation": _sayable(point.validation or {})}
+    return {name: value for name, value in _sayable(told).items() if value not in (None, "", {})}
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _sayable(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}

@@ -7,7 +7,9 @@ it has ended is a run of its own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -17,6 +19,8 @@ from pydantic import BaseModel, ValidationError
 # A run is silent when nothing came for three times as long as there was between its last lines, and a minute more: a
 # validation, a sample and a checkpoint may lie in between.
 _PATIENCE, _PATIENCE_S = 3, 60
+# By its start, in which a time stands, a log is known again; inodes are given out anew as soon as a file is deleted.
+_HEAD_BYTES = 256
 
 
 class Line(BaseModel):
@@ -129,18 +133,19 @@ class Log:
 
     def __init__(self, path: Path, revisions: Iterator[int]) -> None:
         self.path, self._revisions = path, revisions
-        self._begin(0)
+        self._begin()
 
-    def _begin(self, inode: int) -> None:
+    def _begin(self) -> None:
         self.runs: list[Run] = []
-        self.unread, self._offset, self._inode = 0, 0, inode
+        self.unread, self._offset, self._head = 0, 0, b""
 
     def read_on(self) -> None:
         """Up to the end of the last whole line; from the start where the file is another or was cut."""
-        status = self.path.stat()
-        if status.st_ino != self._inode or status.st_size < self._offset:
-            self._begin(status.st_ino)
         with self.path.open("rb") as f:
+            head = f.read(_HEAD_BYTES)
+            if not head.startswith(self._head) or f.seek(0, os.SEEK_END) < self._offset:
+                self._begin()
+            self._head = head
             f.seek(self._offset)
             new = f.read()
         whole = new[: new.rfind(b"\n") + 1]
@@ -159,7 +164,8 @@ class Logs:
         paths = [path for path in sorted(self._folder.glob("*.jsonl")) if path.is_file()]
         self._logs = {path: self._logs.get(path) or Log(path, self._revisions) for path in paths}
         for log in self._logs.values():
-            log.read_on()
+            with suppress(FileNotFoundError):  # deleted a moment ago: the next time it is not in the list
+                log.read_on()
 
     @property
     def runs(self) -> list[Run]:

@@ -5,8 +5,8 @@
     { key: "loss", title: "Training loss", unit: "nats a token" },
     { key: "validation", title: "Validation loss by source", unit: "nats a token" },
     { key: "lr", title: "Learning rate", unit: "learning rate" },
-    { key: "tokens_per_second", title: "Speed", unit: "tokens a second" },
-    { key: "utilisation", title: "Share of the machine", unit: "% of a matrix product", times: 100 },
+    { key: "tokens_per_second", title: "Speed", unit: "tokens a second", fromZero: true },
+    { key: "utilisation", title: "Share of the machine", unit: "% of a matrix product", times: 100, fromZero: true },
   ];
   const DASHES = [[], [7, 4], [2, 3], [11, 3, 2, 3], [4, 2]];
   const COLOURS = 8;
@@ -200,7 +200,10 @@
       return {
         width: this.width(), height: HEIGHT, legend: { show: false },
         // From 0 to where the longest run is, in all charts alike, unless somebody zoomed in.
-        scales: { x: { time: false, range: (u, least, most) => (this.zoomed ? [least, most] : [0, this.last]) } },
+        scales: {
+          x: { time: false, range: (u, least, most) => (this.zoomed ? [least, most] : [0, this.last]) },
+          y: { range: (u, least, most) => uPlot.rangeNum(this.what.fromZero ? 0 : least, most, 0.1, true) },
+        },
         cursor: { sync: { key: "runs", scales: ["x", null] }, drag: { x: true, y: false }, points: { size: 7 } },
         axes: [
           { ...look, label: axisName(), size: 32 },
@@ -289,12 +292,12 @@
   let written = "";
 
   function drawSamples() {
-    const all = shownRuns().flatMap((run) => run.points.filter((point) => point.sample).map((point) => ({ run, ...point })));
+    const all = shownRuns().flatMap((run) => run.points.filter((point) => point.sample).reverse().map((point) => ({ run, ...point })));
     const now = JSON.stringify(all.map(({ run, step }) => [run.name, run.revision, step]));
     if (now === written) return; // somebody may be reading
     written = now;
     samplePart.hidden = !all.length;
-    samples.replaceChildren(...all.reverse().map(({ run, step, sample }) => make(
+    samples.replaceChildren(...all.map(({ run, step, sample }) => make(
       "article", {}, make("h3", {}, `${run.name}, step ${step.toLocaleString("en")}`), make("pre", { dir: "auto" }, sample),
     )));
   }
@@ -317,11 +320,11 @@
       const response = await fetch(`runs?${new URLSearchParams(have.map((one) => ["have", one]))}`);
       if (!response.ok) throw new Error((await response.json()).error.message);
       const answer = await response.json();
-      const none = document.getElementById("none");
-      none.hidden = answer.runs.length > 0;
+      document.getElementById("none").hidden = answer.runs.length > 0;
       const unread = document.getElementById("unread");
-      unread.textContent = Object.entries(answer.unread).map(([file, lines]) => `${file}: ${lines} lines are of another version or damaged, and left out.`).join(" ");
-      unread.hidden = !unread.textContent;
+      const counts = Object.entries(answer.unread).map(([file, lines]) => `${lines} of ${file}`);
+      unread.textContent = `Lines that are of another version or damaged, and left out: ${counts.join(", ")}.`;
+      unread.hidden = !counts.length;
       if (take(answer.runs)) draw();
       else drawCards();
       away.hidden = true;
