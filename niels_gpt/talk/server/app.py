@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Receive, Scope, Send
 
 from niels_gpt.generate import Sampling
+from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.server.gate import Gate
 from niels_gpt.talk.server.refusals import refusal, refusal_body
@@ -98,7 +99,8 @@ def build_app(talker: Talker, *, card: dict[str, Any], limits: Limits | None = N
         if name != talker.name:
             raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {talker.name!r}")
 
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    for name, folder in {"static": STATIC, "web": WEB}.items():
+        app.mount(f"/{name}", StaticFiles(directory=folder), name=name)
     return app
 
 
