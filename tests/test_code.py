@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -142,6 +143,14 @@ def test_a_loaders_code_is_in_the_record_of_its_kind_alone() -> None:
         assert inside == {file}, kind
     for stage, files in describe_code(ROOT).items():
         assert stage.startswith("load/") or not set(files) & set(kinds.values()), stage
+
+
+def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
+    holding = {stage for stage, files in describe_code(ROOT).items() if "niels_gpt/report/web/page.js" in files}
+    assert holding == {"eval"}
+    files = code_of("eval", ROOT)
+    for path in (ROOT / "niels_gpt/report/web").rglob("*.*s"):
+        assert files[path.relative_to(ROOT).as_posix()] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

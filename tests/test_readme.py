@@ -81,7 +81,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
             repo.run(*make_run)
             made = models(repo)
             commit_foreign_weights(repo)
-        elif words[1] == "serve":
+        elif words[1] in ("serve", "watch"):
             serve_and_stop(repo, *words)
         else:
             repo.run(*words)

@@ -539,13 +539,23 @@ def test_in_a_browser() -> None:
         rendered = page.evaluate(
             "async (text) => { const m = await import('/static/markdown.js'); const e = document.createElement('div');"
             " e.append(m.markdown(text)); return e.innerHTML; }",
-            "**b** `c<d>` [l](https://a.b) [x](javascript:alert(1))\n- <img onerror=x>\n```\n<b>\n```",
+            "**b** `c<d>` [l](https://a.b) [x](javascript:alert(1)) ![i](https://a.b/c.png)\nnext\n"
+            "- <img onerror=x>\n- [x] done\n\n```\n<b>\n```\n\n<script>alert(1)</script>\n\n| h |\n|--|\n| *d* |",
         )
         assert "<strong>b</strong>" in rendered
         assert "<code>c&lt;d&gt;</code>" in rendered
         assert 'href="https://a.b"' in rendered
         assert 'href="javascript' not in rendered
         assert "<li>&lt;img onerror=x&gt;</li>" in rendered
+        assert "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>" in rendered
+        assert "![i](https://a.b/c.png)<br>next" in rendered
+        assert "[x] done" in rendered
+        assert "<td><em>d</em></td>" in rendered
+        assert 'rel="noopener noreferrer"' in rendered
+        assert (
+            page.locator("article.user").first.evaluate("(e) => getComputedStyle(e).backgroundColor")
+            != "rgba(0, 0, 0, 0)"
+        )
         page.locator("#reset").click()
         expect(page.locator("article")).to_have_count(0)
         refused_and_forgotten(page, expect)

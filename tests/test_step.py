@@ -484,7 +484,7 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
         model={},
         optimizer={},
         losses=[1.0],
-        validations=[{"val_loss": 2.0}],
+        validations=[{"step": 30, "val_loss": 2.0, "wiki": 1.5, "roam": 3.0}],
         samples=[{"step": 30, "ids": [5]}],
     )
     with watch.paused():
@@ -497,6 +497,9 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
     assert first.seconds_left == pytest.approx(30 * 8 / 10)
     assert second.seconds_left == pytest.approx(20 * 10 / 20)
     assert (first.val_loss, second.val_loss) == (2.0, None)
+    assert (first.validation, second.validation) == ({"wiki": 1.5, "roam": 3.0}, None)
+    assert (first.first_step, first.total_steps, first.tokens) == (20, 60, 30 * CONFIG.B * 32)
+    assert first.asked == CONFIG.p_train
     assert (first.sample, second.sample) == ((5,), ())
     assert first.utilisation is None
 

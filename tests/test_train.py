@@ -381,7 +381,7 @@ def handlers() -> Iterator[list[int]]:
 
 
 def run_in(folder: Path, model: GPT, task: Any) -> RunState:
-    log = RunLog(folder / "logs/train.jsonl", total_steps=CONFIG.total_steps, decode=ByteTokenizer().decode)
+    log = RunLog(folder / "logs/train.jsonl", run="x", decode=ByteTokenizer().decode)
     hooks, checkpoints = Hooks(report=log, log_every=10, checkpoint_every=12), folder / "checkpoints/x"
     return run_training(model, task, CONFIG, execution=Execution(), hooks=hooks, folder=checkpoints, title="train")
 
@@ -457,20 +457,25 @@ def test_metrics_of_a_long_run_are_means_of_what_lies_between_the_points() -> No
 def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = RunLog(tmp_path / "logs/x.jsonl", total_steps=200, decode=lambda ids: "".join(map(chr, ids)))
+    log = RunLog(tmp_path / "logs/x.jsonl", run="3f2a", decode=lambda ids: "".join(map(chr, ids)))
     report = StepReport(
         step=50,
+        total_steps=200,
+        first_step=0,
+        tokens=6400,
         loss=2.5,
         lr=1e-3,
         tokens_per_second=12345.6,
         utilisation=0.25,
         seconds_left=3725,
+        asked={"wiki": 0.7, "roam": 0.3},
         drawn_rows={"wiki": 3, "roam": 1},
         val_loss=2.75,
+        validation={"wiki": 2.75},
         sample=(104, 105),
     )
     log(report)
-    log(replace(report, step=100, utilisation=None, seconds_left=65, val_loss=None, sample=()))
+    log(replace(report, step=100, utilisation=None, seconds_left=65, val_loss=None, validation=None, sample=()))
     log(replace(report, step=150, seconds_left=5.4))
     printed = capsys.readouterr()
     lines = (printed.out + printed.err).splitlines()
@@ -485,6 +490,20 @@ def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
     assert [line["step"] for line in written] == [50, 100, 150]
     assert written[0]["sample"] == "hi"
     assert written[0]["drawn_rows"] == {"wiki": 3, "roam": 1}
+    assert {line["run"] for line in written} == {"3f2a"}
+
+
+def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"step": 1}\n{"ste')
+    log = RunLog(path, run="x", decode=ByteTokenizer().decode)
+    reports: list[StepReport] = []
+    run(hooks=Hooks(report=reports.append))
+    log(reports[0])
+    log(reports[1])
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ['{"step": 1}', '{"ste']
+    assert [json.loads(line)["step"] for line in lines[2:]] == [reports[0].step, reports[1].step]
 
 
 def test_what_was_read_of_the_files_of_chats_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,20 @@ _HELD = _TESTS + "test_a_stage_holds_to_the_recorded_code"
 _SAME = _TESTS + "test_what_differs_in_more_than_its_code_runs_again"
 
 FAULTS = (
+    Fault(
+        "an edit of a page's script runs nothing again",
+        CODE,
+        "dict(sorted((modules | inlined).items()))",
+        "dict(sorted(modules.items()))",
+        _TESTS + "test_what_a_page_has_inside_is_part_of_the_code_that_writes_it",
+    ),
+    Fault(
+        "an edit of a page's script runs every stage again",
+        CODE,
+        "        if module in files\n",
+        "",
+        _TESTS + "test_what_a_page_has_inside_is_part_of_the_code_that_writes_it",
+    ),
     Fault("docstrings count", CODE, 'parts["body"] = parts["body"][1:]', "pass", _EXPLAINED),
     Fault("constants do not count", CODE, 'return f"{type(node).__name__} {node!r}"', 'return ""', _EVERYTHING),
     Fault(

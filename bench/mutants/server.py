@@ -463,8 +463,22 @@ FAULTS = (
     Fault(
         "markup in an answer becomes markup of the page",
         "niels_gpt/talk/server/static/markdown.js",
-        'inline(element(list, "li"), lines[i].replace(/^([-*]|\\d+[.)]) /, ""));',
-        'element(list, "li").innerHTML = lines[i].replace(/^([-*]|\\d+[.)]) /, "");',
+        "tokenizer: { html() {}, tag() {} },",
+        "",
+        f"{SERVER}in_a_browser",
+    ),
+    Fault(
+        "a picture in an answer is fetched",
+        "niels_gpt/talk/server/static/markdown.js",
+        "image: ({ raw }) => escaped(raw), ",
+        "",
+        f"{SERVER}in_a_browser",
+    ),
+    Fault(
+        "a link of an answer can run a script",
+        "niels_gpt/talk/server/static/markdown.js",
+        "ALLOWED_URI_REGEXP: /^https?:/i",
+        "ALLOWED_URI_REGEXP: /./",
         f"{SERVER}in_a_browser",
     ),
 )

@@ -662,6 +662,20 @@ FAULTS = (
         _METER,
     ),
     Fault(
+        "a line of a log follows half a line",
+        "niels_gpt/train/log.py",
+        'self._before = "\\n" if _ends_within_a_line(path) else ""',
+        'self._before = ""',
+        "tests/test_train.py::test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one",
+    ),
+    Fault(
+        "the mean validation loss counts as a source",
+        "niels_gpt/train/meter.py",
+        'losses.pop("val_loss", None)',
+        'losses.get("val_loss", None)',
+        _METER,
+    ),
+    Fault(
         "a curve's points are means to the end",
         "niels_gpt/report/curves.py",
         "run.losses[first : first + every]",
@@ -718,7 +732,7 @@ FAULTS = (
         "tests/test_train.py::test_rows_say_where_a_batch_comes_from",
     ),
     Fault("a log is begun anew", "niels_gpt/train/log.py", 'open("a"', 'open("w"', _LOG_LINE),
-    Fault("hours are lost", "niels_gpt/train/log.py", "divmod(minutes, 60)", "(0, minutes)", _LOG_LINE),
+    Fault("hours are lost", "niels_gpt/files/progress.py", "divmod(minutes, 60)", "(0, minutes)", _LOG_LINE),
     # the model's own paths
     Fault(
         "targets that do not count have gradients",

@@ -34,6 +34,12 @@ def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> I
         yield bar
 
 
+def format_duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+
+
 class Tally:
     """Counts the bytes of a stream whose end nobody knows."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.console import one_sentence
@@ -177,6 +178,20 @@ def _card(talker: Talker) -> dict[str, str]:
 
 
 @app.command()
+def watch(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
+) -> None:
+    """A web page with the runs of this checkout as they go, from logs/ alone: losses, speed, time left, samples."""
+    from niels_gpt.pipeline.watch import build_watch
+    from niels_gpt.talk.server.connection import listen, make_server
+
+    with one_sentence():
+        listening = listen(port)
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+
+
+@app.command()
 def doctor(
     speed: Annotated[
         bool,
@@ -189,7 +204,6 @@ def doctor(
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.pipeline.doctor import examine, seconds_to_train
-        from niels_gpt.train.log import format_duration
 
         bad = len(problems)
         for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
@@ -322,7 +336,7 @@ _PLACES = (
     ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked)"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
 )
 
 

@@ -2,7 +2,7 @@
 
 A stage's code is its module and every module of the project that is imported from there, at any depth, followed as
 text. A module's hash is of what it does: comments, docstrings and layout are left out, so that explaining a line
-retrains nothing.
+retrains nothing. Files that a module writes into its results (a page's scripts and styles) count byte by byte.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _NEUTRAL = (
     "niels_gpt/train/meter.py",
     "niels_gpt/train/speed.py",
 )
+_WRITES_OUT = {"niels_gpt/report/page.py": "niels_gpt/report/web"}
 _NOT_NEUTRAL = ("niels_gpt/pipeline/pretraining.py", "niels_gpt/pipeline/training.py")  # what is trained, and written
 # Of a syntax tree: where a thing is used, and what later versions of Python have added.
 _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
@@ -51,7 +52,15 @@ def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
     """{file: hash} of a stage's code; of a stage that loads, with that of one kind of source."""
     start = [root / "stages" / f"{stage}.py", *([kind_files(root / _KINDS)[kind]] if kind else [])]
     files = closure(start, root)
-    return {file: fingerprint(read_text(root / file)) for file in sorted(files)}
+    inlined = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for module, folder in _WRITES_OUT.items()
+        if module in files
+        for path in (root / folder).rglob("*")
+        if path.is_file() and path.name not in layout.UNWATCHED
+    }
+    modules = {file: fingerprint(read_text(root / file)) for file in files}
+    return dict(sorted((modules | inlined).items()))
 
 
 def closure(start: Collection[Path], root: Path) -> set[str]:

@@ -109,7 +109,7 @@ def train_and_write(
     say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens a step")
     say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
     hooks = Hooks(
-        report=RunLog(log, total_steps=cfg.total_steps, decode=decode),
+        report=RunLog(log, run=folder.name, decode=decode),
         log_every=runtime.log_every,
         checkpoint_every=runtime.checkpoint_every,
     )

@@ -1,22 +1,26 @@
-"""One self-contained page about a run: what was trained on what, how it went, and what came of it."""
+"""The page about runs: one self-contained file, with its data, its style and its charts inside.
+
+`niels-gpt watch` serves it with runs that go on, the report is it with those that have ended and what came of them. The
+browser is told by a policy (CSP) to run the scripts that are written here and no others, and to load nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from niels_gpt.report.cards import Card
+from niels_gpt.report.runs import Drawn, Point
 from niels_gpt.report.scores import HEAD, score_rows
 
-_STYLE = """:root{color-scheme:light dark}
-body{font:16px/1.6 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0}
-td,th{padding:.2rem .9rem .2rem 0;text-align:left;border-bottom:1px solid #8884}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
-pre{white-space:pre-wrap;border-left:3px solid #8886;padding-left:1rem}
-svg{width:100%;height:auto}code{font-size:.85em;overflow-wrap:anywhere}"""
-_COLOURS = ("#3b6ea8", "#b5542c", "#4a8f5c", "#8a5aa8", "#a8863b", "#5a8f9e")
+WEB = Path(__file__).with_name("web")
+VENDOR = WEB / "vendor"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,39 @@ class Training:
     validations: Sequence[Mapping[str, float]]
 
 
+def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = "", after: str = "") -> str:
+    """A page with runs, and HTML before and after them. A live one asks its server for what is new."""
+    scripts = [f"/*!\n{_licence('uplot')}*/\n{_text(VENDOR / 'uPlot.iife.min.js')}", _text(WEB / "page.js")]
+    style = "\n".join(_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
+    asks = "'self'" if live else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; "
+        f"connect-src {asks}; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    data = {"live": live, "runs": [card.told() for card in cards]}
+    # An angle bracket in a string could end the element; as \u003c it cannot.
+    inlined = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f'<meta http-equiv="content-security-policy" content="{policy}">',
+            f'<title>{escape(title)} · niels_gpt</title><link rel="icon" href="data:,">',
+            f"<style>{style}</style></head><body>",
+            f"<header><h1>{escape(title)}</h1></header><main>",
+            before,
+            '<noscript><p class="note">The curves are drawn by a script, which is switched off here.</p></noscript>',
+            '<section id="runs" hidden></section>',
+            after,
+            f'</main><script type="application/json" id="data">{inlined}</script>',
+            *(f"<script>{script}</script>" for script in scripts),
+            "</body></html>\n",
+        ]
+    )
+
+
 def render_report(
     *,
     trainings: Sequence[Training],
@@ -39,38 +76,50 @@ def render_report(
     samples: Mapping[str, Sequence[tuple[str, str]]],
     params: Mapping[str, Any],
 ) -> str:
-    parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"]
-    parts.append(f"<title>niels_gpt</title><style>{_STYLE}</style><h1>What was trained, and what came of it</h1>")
-    parts.append("<h2>Held-out text</h2>" + _table(HEAD, score_rows(scores)))
-    for training in trainings:
-        parts.append(f"<h2>{escape(training.name)}</h2>{_cost(training.summary, flops_per_token)}")
-        parts.append(_chart("training loss, nats a token", {"loss": _points(training.losses, "loss")}))
-        names = [key for key in training.validations[0] if key not in ("step", "val_loss")]
-        parts.append(_chart("validation", {name: _points(training.validations, name) for name in names}))
-        parts.append(_chart("learning rate", {"lr": _points(training.losses, "lr")}))
-        parts.append(_drawn(training.summary["mix"]))
-    parts.append("<h2>Data</h2>" + _data(mix, chat_mix))
+    """What was trained on what, how it went, and what came of it."""
+    after = []
     for title, pairs in samples.items():
-        parts.append(f"<h2>{escape(title)}</h2>")
-        parts += [f"<h3>{escape(prompt)}</h3><pre dir=auto>{escape(text)}</pre>" for prompt, text in pairs]
-    parts.append(
-        "<h2>Parameters</h2>" + _table(("key", "value"), [(key, str(value)) for key, value in _leaves(params)])
+        said = "".join(
+            f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
+            for prompt, text in pairs
+        )
+        after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
+    leaves = [(key, str(value)) for key, value in _leaves(params)]
+    after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
+    after.append(_folded("Parameters", _table(("key", "value"), leaves)))
+    return render_page(
+        "What was trained, and what came of it",
+        cards=[_card(training, flops_per_token) for training in trainings],
+        live=False,
+        before=f"<section><h2>Held-out text</h2>{_table(HEAD, score_rows(scores))}</section>",
+        after="\n".join(after),
     )
-    return "\n".join(parts) + "\n</html>\n"
 
 
-def _cost(summary: Mapping[str, Any], flops_per_token: int) -> str:
+def _card(training: Training, flops_per_token: int) -> Card:
+    summary = training.summary
+    a_step = summary["tokens"] // summary["steps"]
     flops = flops_per_token * summary["tokens"]
-    return (
-        f"<p>{summary['parameters']:,} parameters, {summary['steps']:,} steps, {summary['tokens']:,} tokens, about "
-        f"{flops:.2g} floating-point operations; best at step {summary['best_step']:,} with "
-        f"{summary['best_val_loss']:.4f}.</p>"
-    )
-
-
-def _drawn(mix: Mapping[str, Mapping[str, float]]) -> str:
-    rows = [(name, f"{m['p']:.4f}", f"{m['drawn']:.4f}", f"{m['rows']:,}") for name, m in mix.items()]
-    return _table(("source", "asked", "drawn", "rows"), rows)
+    facts = [
+        ("parameters", f"{summary['parameters']:,}"),
+        ("steps", f"{summary['steps']:,}"),
+        ("tokens", f"{summary['tokens']:,}"),
+        ("floating-point operations", f"about {flops:.2g}"),
+        ("loss at the end", f"{summary['loss']:.4f}"),
+        ("lowest validation", f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"),
+    ]
+    points = [Point(int(row["step"]), int(row["step"]) * a_step, row["loss"], row["lr"]) for row in training.losses]
+    points += [
+        Point(
+            int(row["step"]),
+            int(row["step"]) * a_step,
+            val_loss=row["val_loss"],
+            validation={name: loss for name, loss in row.items() if name not in ("step", "val_loss")},
+        )
+        for row in training.validations
+    ]
+    drawn = [Drawn(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
+    return Card(training.name, training.name, facts, points, drawn)
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
@@ -88,45 +137,26 @@ def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
     return _table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
 
 
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
     def cell(text: str, column: int) -> str:
         shown = f"<code>{escape(text)}</code>" if column >= code_from else escape(text)
-        numeric = text.replace(",", "").replace(".", "", 1).isdigit()
-        return f"<td class=n>{shown}</td>" if numeric else f"<td>{shown}</td>"
+        return f'<td class="n">{shown}</td>' if _is_number(text) else f"<td>{shown}</td>"
 
-    body = "".join(f"<tr>{''.join(cell(text, i) for i, text in enumerate(row))}</tr>" for row in rows)
-    return f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>{body}</table>"
-
-
-def _points(rows: Sequence[Mapping[str, float]], key: str) -> list[tuple[float, float]]:
-    return [(row["step"], row[key]) for row in rows if key in row]
-
-
-def _chart(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """An SVG of lines over steps, its axes named at their ends."""
-    values = [y for points in lines.values() for _, y in points]
-    if not values:
-        return ""
-    last = max(x for points in lines.values() for x, _ in points)
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    width, height, left, top = 900, 220, 70, 28
-    parts = [f'<svg viewBox="0 0 {width + left + 90} {height + top + 24}" role="img" aria-label="{escape(title)}">']
-    parts.append(
-        f'<g fill="currentColor" font-size="13" font-family="sans-serif"><text x="{left}" y="16">{escape(title)}</text>'
+    numeric = [bool(rows) and all(_is_number(row[i]) or not row[i] for row in rows) for i in range(len(head))]
+    names = "".join(
+        f'<th class="n">{escape(name)}</th>' if n else f"<th>{escape(name)}</th>"
+        for name, n in zip(head, numeric, strict=True)
     )
-    for value, y in ((high, top), (low, top + height)):
-        parts.append(f'<text x="{left - 8}" y="{y + 5}" text-anchor="end">{value:.4g}</text>')
-    parts.append(f'<text x="{left + width}" y="{top + height + 18}" text-anchor="end">step {last:g}</text></g>')
-    parts.append(f'<path d="M{left} {top}v{height}h{width}" fill="none" stroke="#8888"/>')
-    for i, (name, points) in enumerate(lines.items()):
-        colour = _COLOURS[i % len(_COLOURS)]
-        path = " ".join(f"{left + x / last * width:.1f},{top + (high - y) / span * height:.1f}" for x, y in points)
-        end = path.rsplit(",", 1)[-1]
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        place = f'x="{left + width + 6}" y="{float(end) + 4:.1f}"'
-        parts.append(f'<text {place} font-size="12" fill="{colour}">{escape(name)}</text>')
-    return "".join(parts) + "</svg>"
+    body = "".join(f"<tr>{''.join(cell(text, i) for i, text in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "", 1).isdigit()
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -134,3 +164,17 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
     for key, value in values.items():
         found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
     return found
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _licence(library: str) -> str:
+    text: str = json.loads(_text(VENDOR / "vendored.json"))[library]["licence_text"]
+    return text
+
+
+def _hash(text: str) -> str:
+    """Of what stands inside an element, as a policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

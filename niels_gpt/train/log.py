@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from niels_gpt.files.progress import say_above_bar
+from niels_gpt.files.progress import format_duration, say_above_bar
 from niels_gpt.train.meter import StepReport
 
 
-def format_report(report: StepReport, *, total_steps: int) -> str:
+def format_report(report: StepReport) -> str:
     rows = sum(report.drawn_rows.values())
     mix = " ".join(f"{name} {count / rows:.3f}" for name, count in report.drawn_rows.items())
     val = "" if report.val_loss is None else f"  val {report.val_loss:.4f}"
     used = "" if report.utilisation is None else f" ({report.utilisation:.0%} of the machine)"
     return (
-        f"step {report.step:>{len(str(total_steps))}}/{total_steps}  loss {report.loss:.4f}{val}  lr {report.lr:.2e}  "
+        f"step {report.step:>{len(str(report.total_steps))}}/{report.total_steps}  "
+        f"loss {report.loss:.4f}{val}  lr {report.lr:.2e}  "
         f"{report.tokens_per_second:,.0f} tok/s{used}  {format_duration(report.seconds_left)} left  drawn: {mix}"
     )
 
 
-def format_duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
-
-
 class RunLog:
-    """Appends to `path`, so that the parts of an interrupted run stand one after the other."""
+    """Appends to `path`, so that the parts of an interrupted run stand one after the other.
 
-    def __init__(self, path: Path, *, total_steps: int, decode: Callable[[Sequence[int]], str]) -> None:
+    Experiments that run at once share the file, so every line names its `run`: the fingerprint of all that decides its
+    numbers.
+    """
+
+    def __init__(self, path: Path, *, run: str, decode: Callable[[Sequence[int]], str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._total_steps, self._decode = path, total_steps, decode
+        self._path, self._run, self._decode = path, run, decode
+        self._before = "\n" if _ends_within_a_line(path) else ""
 
     def __call__(self, report: StepReport) -> None:
-        say_above_bar(format_report(report, total_steps=self._total_steps))
+        say_above_bar(format_report(report))
         sample = self._decode(report.sample)
         if sample:
             say_above_bar(f"  writes: {json.dumps(sample, ensure_ascii=False)}")
         with self._path.open("a", encoding="utf-8") as f:
-            f.write(json.dumps({**vars(report), "sample": sample}) + "\n")
+            line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample}
+            f.write(f"{self._before}{json.dumps(line)}\n")
+        self._before = ""
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """A process was killed as it wrote, or the disk was full."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as f:
+        f.seek(-1, os.SEEK_END)
+        return f.read() != b"\n"

@@ -12,6 +12,7 @@ from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from niels_gpt.report.page import WEB
 from niels_gpt.talk.server.gate import Access, Gate
 from niels_gpt.talk.server.metrics import Metrics
 from niels_gpt.talk.server.refusals import refusal
@@ -38,7 +39,7 @@ def build_app(
         scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access or Access(), count=metrics.count_request)
+    app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's, which FastAPI's is one of: a page that is not there and a method that is not allowed are said by it.
     app.add_exception_handler(
         AnyHTTPException, lambda _, error: refusal(error.status_code, error.detail, headers=error.headers)
@@ -73,5 +74,6 @@ def build_app(
     app.post("/tokenize")(service.tokenize)
     app.post("/v1/chat/completions")(service.chat)
     app.post("/v1/completions")(service.complete)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    for name, folder in {"static": STATIC, "web": WEB}.items():
+        app.mount(f"/{name}", StaticFiles(directory=folder), name=name)
     return app

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from niels_gpt.talk.server.refusals import refusal
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
-_OPEN = ("/", "/health")  # and what lies under /static: the page that asks for the key
+_OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # without a key: the page that asks for it
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,15 @@ class Access:
 class Gate:
     """Refuses what comes for or from elsewhere, and what is too large; the rest goes on with its whole body read."""
 
-    def __init__(self, app: ASGIApp, *, body_bytes: int, access: Access, count: Callable[[int], None]) -> None:
-        self._app, self._most, self._access, self._count = app, body_bytes, access, count
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        body_bytes: int,
+        access: Access | None = None,
+        count: Callable[[int], None] = lambda status: None,
+    ) -> None:
+        self._app, self._most, self._access, self._count = app, body_bytes, access or Access(), count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -102,7 +109,7 @@ def foreign(scope: Scope, access: Access) -> str | None:
 
 def _has_key(scope: Scope, key: str | None) -> bool:
     path = scope["path"]
-    if key is None or path in _OPEN or path.startswith("/static/"):
+    if key is None or path in _OPEN or path.startswith(_PAGE):
         return True
     shown = [value.partition(" ") for value in _values(scope, b"authorization", lower=False)]
     keys = [word.strip() for scheme, _, word in shown if scheme.lower() == "bearer"]

@@ -1,0 +1,183 @@
+"""Logs become runs: lines that come one after the other, half of them, of several runs, of one that was resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.report.cards import live_card
+from niels_gpt.report.runs import Log, Logs, Run, add_lines
+from niels_gpt.train.log import RunLog
+from niels_gpt.train.meter import StepReport
+
+REPORT: dict[str, Any] = {
+    "total_steps": 400,
+    "first_step": 0,
+    "lr": 0.004,
+    "tokens_per_second": 7000.0,
+    "utilisation": 0.35,
+    "seconds_left": 300.0,
+    "asked": {"wiki": 0.75, "roam": 0.25},
+    "drawn_rows": {"wiki": 60, "roam": 40},
+    "val_loss": None,
+    "validation": None,
+}
+
+
+def line(step: int, *, run: Any = "0123456789", **more: Any) -> bytes:
+    told = {"run": run, "time": 1000.0 + step, "step": step, "tokens": step * 64, "loss": 4.0, "sample": ""}
+    return json.dumps({**REPORT, **told, **more}).encode() + b"\n"
+
+
+def runs_of(*lines: bytes) -> list[Run]:
+    runs: list[Run] = []
+    assert add_lines(runs, lines, stage="train", revisions=count()) == 0
+    return runs
+
+
+def steps(run: Run) -> list[int]:
+    return [point.step for point in run.points]
+
+
+def test_what_a_training_logs_is_read(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "train.jsonl", run="abcdef0123", decode=lambda ids: "".join(map(chr, ids)))
+    validation = {"wiki": 3.0, "roam": 3.5}
+    told = {**REPORT, "val_loss": 3.25, "validation": validation}
+    log(StepReport(step=100, tokens=6400, loss=4.0, sample=(104, 105), **told))
+    log(StepReport(step=200, tokens=12800, loss=3.5, sample=(), **REPORT))
+    logs = Logs(tmp_path)
+    logs.read_on()
+    (run,) = logs.runs
+    assert (run.name, run.stage, run.total_steps, steps(run)) == ("train-abcdef01", "train", 400, [100, 200])
+    first, second = run.points
+    assert (first.loss, first.val_loss, first.validation, first.sample) == (4.0, 3.25, validation, "hi")
+    assert (second.tokens, second.val_loss, second.validation, second.sample) == (12800, None, None, "")
+    assert [(drawn.source, drawn.asked, drawn.rows) for drawn in run.drawn] == [("wiki", 0.75, 60), ("roam", 0.25, 40)]
+    assert logs.unread == {}
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    log, whole = Log(tmp_path / "train.jsonl", count()), line(20)
+    log.path.write_bytes(line(10) + whole[:30])
+    log.read_on()
+    assert [steps(run) for run in log.runs] == [[10]]
+    log.path.write_bytes(line(10) + whole[:-1])
+    log.read_on()
+    assert [steps(run) for run in log.runs] == [[10]]
+    log.path.write_bytes(line(10) + whole + line(30))
+    log.read_on()
+    assert [steps(run) for run in log.runs] == [[10, 20, 30]]
+    assert log.unread == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[1]", b"\xff\xfe", b'{"step": 5}', b"[" * 100_000, line(20, loss="high"), line(20, run=None)],
+)
+def test_a_line_that_is_none_is_counted_and_left_out(damage: bytes) -> None:
+    runs: list[Run] = []
+    unread = add_lines(runs, [line(10), damage, line(30)], stage="train", revisions=count())
+    assert unread == 1
+    assert [steps(run) for run in runs] == [[10, 30]]
+
+
+def test_a_resumed_run_goes_on_and_what_comes_again_is_not_there_twice() -> None:
+    killed = (line(10), line(20), line(30, loss=1.0))
+    (run,) = runs_of(*killed)
+    (resumed,) = runs_of(*killed, line(30, first_step=25), line(40, first_step=25))
+    assert steps(resumed) == [10, 20, 30, 40]
+    assert resumed.points[2].loss == 4.0
+    assert resumed.revision != run.revision  # whoever has the third point has another one
+    (far_back,) = runs_of(*killed, line(10, first_step=5))
+    assert steps(far_back) == [10]
+    (from_its_end,) = runs_of(*killed, line(40, first_step=30))
+    assert steps(from_its_end) == [10, 20, 30, 40]
+    assert from_its_end.revision == run.revision
+    (later,) = runs_of(*killed, line(40, first_step=25))  # reports come at other steps now
+    assert steps(later) == [10, 20, 40]
+
+
+def test_a_run_that_begins_anew_is_the_same_one_until_it_has_ended() -> None:
+    (run,) = runs_of(line(10), line(20), line(10))
+    assert steps(run) == [10]
+    whole, again = runs_of(line(200), line(400), line(200))
+    assert (whole.name, again.name) == ("train-01234567", "train-01234567-2")
+    assert (steps(whole), steps(again)) == ([200, 400], [200])
+    assert whole.revision != again.revision
+
+
+def test_runs_that_write_at_once_are_kept_apart() -> None:
+    one, other = runs_of(line(10, run="a"), line(10, run="b"), line(20, run="b"), line(20, run="a"), line(30, run="b"))
+    assert (steps(one), steps(other)) == ([10, 20], [10, 20, 30])
+
+
+def test_a_log_that_was_deleted_or_begun_anew_is_read_from_its_start(tmp_path: Path) -> None:
+    logs, path = Logs(tmp_path / "logs"), tmp_path / "logs/sft.jsonl"
+    logs.read_on()
+    assert logs.runs == []
+    path.parent.mkdir()
+    path.write_bytes(line(10) + line(20) + b"?\n")
+    logs.read_on()
+    before = logs.runs[0].revision
+    assert logs.unread == {"sft.jsonl": 1}
+    path.write_bytes(line(10))
+    logs.read_on()
+    assert steps(logs.runs[0]) == [10]
+    assert logs.runs[0].revision != before
+    assert logs.unread == {}
+    path.write_bytes(line(10, run="x") + line(20, run="x"))  # longer than what was there
+    logs.read_on()
+    assert [run.name for run in logs.runs] == ["sft-x"]
+    os.unlink(path)
+    path.mkdir()  # as little a file as a FIFO, which would be waited for
+    logs.read_on()
+    assert logs.runs == []
+
+
+def test_the_run_heard_of_last_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "sft.jsonl").write_bytes(line(10, time=5.0))
+    (tmp_path / "train.jsonl").write_bytes(line(10, time=6.0, run="a") + line(10, time=4.0, run="b"))
+    logs = Logs(tmp_path)
+    logs.read_on()
+    assert [run.name for run in logs.runs] == ["train-a", "sft-01234567", "train-b"]
+
+
+def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
+    (run,) = runs_of(
+        line(100, val_loss=3.0, validation={"wiki": 3.0}), line(200, val_loss=3.5, validation={"wiki": 3.5}), line(300)
+    )
+    card = live_card(run, now=run.time + 10)
+    assert dict(card.facts) == {
+        "step": "300 of 400",
+        "tokens": "19,200",
+        "loss": "4.0000",
+        "validation": "3.5000",
+        "lowest validation": "3.0000 at step 100",
+        "tokens a second": "7,000",
+        "share of the machine": "35%",
+        "time left": "4 min 50 s",
+    }
+    assert (card.state, card.share) == ("running", 0.75)
+    # 300 s for 100 steps, which is from line to line: it may take three times that, and a minute.
+    assert live_card(run, now=run.time + 959).state == "running"
+    late = live_card(run, now=run.time + 961)
+    assert (late.state, dict(late.facts)["nothing heard for"]) == ("silent", "16 min 01 s")
+    (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
+    done = live_card(ended, now=ended.time + 10**6)
+    assert done.state == "finished"
+    assert not {"time left", "share of the machine", "validation"} & set(dict(done.facts))
+
+
+def test_a_card_has_what_is_new_alone_and_no_number_that_json_has_not() -> None:
+    (run,) = runs_of(line(10), line(20, loss=float("nan"), validation={"a": float("inf"), "b": 0.0}), line(30))
+    told = live_card(run, now=0.0, since=1).told()
+    assert [point["step"] for point in told["points"]] == [20, 30]
+    assert "loss" not in told["points"][0]
+    assert told["points"][0]["validation"] == {"b": 0.0}
+    json.dumps(told, allow_nan=False)
+    assert live_card(run, now=0.0, since=3).told()["points"] == []
