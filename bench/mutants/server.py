@@ -468,8 +468,8 @@ FAULTS = (
     Fault(
         "a temperature of 0 is the usual one",
         APP,
-        "TEMPERATURE if asked.temperature is None else asked.temperature",
-        "asked.temperature or TEMPERATURE",
+        "SAMPLING.temperature if asked.temperature is None else asked.temperature",
+        "asked.temperature or SAMPLING.temperature",
         f"{SERVER}every_field_reaches_the_model",
     ),
     Fault(

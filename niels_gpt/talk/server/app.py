@@ -23,10 +23,9 @@ from niels_gpt.talk.server.gate import Gate
 from niels_gpt.talk.server.refusals import refusal, refusal_body
 from niels_gpt.talk.server.request import ChatRequest, parse_request
 from niels_gpt.talk.server.scheduler import Answer, Busy, Scheduler
-from niels_gpt.talk.talker import ReplyPart, Talker
+from niels_gpt.talk.talker import SAMPLING, ReplyPart, Talker
 
 STATIC = Path(__file__).with_name("static")
-TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class _Reply:
         return talker.reply(
             self._messages,
             sampling=Sampling(
-                TEMPERATURE if asked.temperature is None else asked.temperature, asked.top_k, asked.top_p
+                SAMPLING.temperature if asked.temperature is None else asked.temperature, asked.top_k, asked.top_p
             ),
             max_new_tokens=self._most,
             seed=derive_seed(0, self.id) if asked.seed is None else asked.seed,
