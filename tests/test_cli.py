@@ -471,6 +471,8 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert "/dev/full" in refusal("export", "/dev/full/away")
     assert "is there already" in refusal("export", "models")
     assert "is no name for a folder" in refusal("export", "a\udcff")
+    for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
+        assert "an export has one form: give --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
 
 
@@ -499,6 +501,28 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
         (file,) = mixed[name]["train"]["parts"]
         assert f"| {name} | {weight} | {mixed[name]['train']['tokens']:,} | 1 | `{file['sha256']}` |" in card
     assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
+
+
+def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
+    before = files_below(finished)
+    with full_disk(2000):
+        assert "away: File too large" in refusal("export", "away", "--gguf")
+    assert files_below(finished) == before
+    for name, options in (("hf", ["--transformers"]), ("half", ["--gguf"]), ("full", ["--gguf", "--f32"])):
+        assert run("export", name, *options).startswith(f"{name} holds sft, ")
+    assert {path.name for path in (finished / "hf").iterdir()} == {
+        "README.md",
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    for name in ("half", "full"):
+        assert {path.name for path in (finished / name).iterdir()} == {"Modelfile", "README.md", "model.gguf"}
+    assert (finished / "half/model.gguf").stat().st_size < (finished / "full/model.gguf").stat().st_size
 
 
 def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:

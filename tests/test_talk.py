@@ -29,7 +29,9 @@ from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
-from niels_gpt.talk.export import export_model, export_transformers, model_card
+from niels_gpt.talk.export.card import model_card
+from niels_gpt.talk.export.plain import export_model
+from niels_gpt.talk.export.transformers import export_transformers
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.talk.terminal import HELP, Conversation, converse

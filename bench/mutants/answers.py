@@ -27,8 +27,8 @@ FAULTS = (
     Fault(
         "a negative temperature is let through",
         _REQUEST,
-        "Field(TEMPERATURE, ge=0, le=10)",
-        "Field(TEMPERATURE, le=10)",
+        "Field(SAMPLING.temperature, ge=0, le=10)",
+        "Field(SAMPLING.temperature, le=10)",
         f"{_S}what_is_wrong_is_refused_in_a_sentence",
     ),
     Fault(

@@ -184,7 +184,7 @@ FAULTS = (
     ),
     Fault(
         "an export leaves every head out",
-        "niels_gpt/talk/export.py",
+        "niels_gpt/talk/export/plain.py",
         "if talker.model.cfg.tied:",
         "if True:",
         _UNTIED,
@@ -198,7 +198,7 @@ FAULTS = (
     ),
     Fault(
         "a GPT-NeoX of any model",
-        "niels_gpt/talk/export.py",
+        "niels_gpt/talk/export/neox.py",
         "if cfg.options:",
         "if False:",
         "tests/test_talk.py::test_what_transformers_cannot_do_is_refused_by_name",

@@ -249,6 +249,8 @@ def export(
     folder: Annotated[str, typer.Argument(help="a new folder to write to")],
     model: ModelFolder = str(layout.TUNED),
     transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
+    gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
+    f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
 ) -> None:
     """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
     with one_sentence():
@@ -256,8 +258,13 @@ def export(
             raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
         if Path(folder).exists():
             raise ValueError(f"{folder} is there already: give the name of a new folder")
+        if (transformers and gguf) or (f32 and not gguf):
+            raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
         talker = _talker(model, "cpu")
-        from niels_gpt.talk.export import export_model, export_transformers, model_card
+        from niels_gpt.talk.export.card import model_card
+        from niels_gpt.talk.export.gguf import export_gguf
+        from niels_gpt.talk.export.plain import export_model
+        from niels_gpt.talk.export.transformers import export_transformers
 
         card = model_card(
             talker,
@@ -269,6 +276,8 @@ def export(
         with atomic_path(Path(folder)) as temporary:
             if transformers:
                 export_transformers(talker, temporary, card=card)
+            elif gguf:
+                export_gguf(talker, temporary, precision="f32" if f32 else "f16", card=card)
             else:
                 export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")

@@ -24,6 +24,8 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.folder import FILE_NAMES
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
+SAMPLING = Sampling(temperature=0.8, top_k=50)  # where nobody asks for another: tame, and not always the same words
+
 
 @dataclass(frozen=True)
 class Talker:
@@ -128,6 +130,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
         if config.get("renderer", "transcript") not in get_args(Renderer):
             raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
+        if "architectures" in config:
+            raise ValueError("it is one that was exported for the transformers library")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
     return config

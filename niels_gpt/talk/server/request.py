@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.talk.talker import SAMPLING
 
-TEMPERATURE, TOP_K = 0.8, 50
 MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 8, 4, 20
 
 
@@ -65,9 +65,9 @@ class Asked(_Named):
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    temperature: float = Field(TEMPERATURE, ge=0, le=10)
+    temperature: float = Field(SAMPLING.temperature, ge=0, le=10)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(TOP_K, ge=1)  # ours; null is every token
+    top_k: int | None = Field(SAMPLING.top_k, ge=1)  # ours; null is every token
     min_p: float | None = Field(None, ge=0, le=1)  # ours, as in other servers
     repetition_penalty: float = Field(1.0, gt=0, le=10)  # the same
     presence_penalty: float = Field(0.0, ge=-2, le=2)

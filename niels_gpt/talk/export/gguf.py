@@ -1,0 +1,139 @@
+"""Export for llama.cpp and what is built on it (Ollama, LM Studio): a GGUF file, whole with tokenizer and template."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.talk.export.chat import jinja_template
+from niels_gpt.talk.export.neox import LAYER_NORM_EPS, Naming, check_neox, neox_weights
+from niels_gpt.talk.export.vocabulary import Piece, byte_alphabet, pieces_of
+from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+Precision = Literal["f16", "f32"]
+
+_NAMING = Naming(
+    top={"tok_emb": "token_embd", "lm_head": "output", "ln_f": "output_norm"},
+    block="blk.{i}",
+    parts={
+        "ln1": "attn_norm",
+        "ln2": "ffn_norm",
+        "attn.qkv": "attn_qkv",
+        "attn.proj": "attn_output",
+        "mlp.fc1": "ffn_up",
+        "mlp.fc2": "ffn_down",
+    },
+    join_heads=lambda heads: heads,  # all queries, then all keys, then all values
+)
+_TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal, unknown, control, byte
+# llama.cpp's plamo2 weighs pieces in steps of 1e-4: what costs as much as -1000 is spelt in bytes instead, and what
+# costs twice that is never taken.
+_STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
+
+
+def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
+    """model.gguf, a Modelfile for Ollama, and README.md. Vectors are float32; `precision` is that of matrices."""
+    cfg = talker.model.cfg
+    check_neox(cfg, option="--gguf")
+    writer_class = _writer_class()
+    folder.mkdir(parents=True)
+    writer = writer_class(folder / "model.gguf", "gptneox")
+    writer.add_name(talker.name)
+    writer.add_sampling_temp(SAMPLING.temperature)
+    writer.add_sampling_top_k(SAMPLING.top_k or 0)
+    writer.add_file_type(1 if precision == "f16" else 0)
+    writer.add_context_length(cfg.T)
+    writer.add_embedding_length(cfg.C)
+    writer.add_block_count(cfg.L)
+    writer.add_feed_forward_length(cfg.d_ff)
+    writer.add_head_count(cfg.H)
+    writer.add_rope_dimension_count(cfg.D)
+    writer.add_rope_freq_base(cfg.rope_theta)
+    writer.add_layer_norm_eps(LAYER_NORM_EPS)
+    writer.add_parallel_residual(False)
+    writer.add_vocab_size(cfg.V)
+    eot = talker.tokenizer.special_token_ids()["eot"]
+    _add_tokenizer(writer, pieces_of(talker.tokenizer), eot=eot)
+    writer.add_chat_template(jinja_template(talker.renderer))
+    for name, weight in neox_weights(talker.model, _NAMING).items():
+        value = weight.detach().float().numpy()
+        writer.add_tensor(name, value.astype(np.float16) if precision == "f16" and value.ndim > 1 else value)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+    (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _writer_class() -> type[GGUFWriter]:
+    try:
+        from gguf import GGUFWriter
+    except ImportError as error:
+        raise ValueError(
+            "--gguf needs the package gguf, which is not installed: pip install 'niels_gpt[gguf]'"
+        ) from error
+    return GGUFWriter
+
+
+def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None:
+    """Of llama.cpp's tokenizers those that never lose a byte: byte-level BPE without a merge for bytes, and PLaMo 2's,
+    a unigram model with bytes to fall back on, for SentencePiece pieces. (Its t5 has no such bytes, and its llama
+    merges pieces instead of weighing them.)"""
+    if any(piece.kind == "text" for piece in pieces):
+        writer.add_tokenizer_model("plamo2")
+        writer.add_token_list([piece.bytes if piece.kind == "text" else piece.name.encode() for piece in pieces])
+        writer.add_token_types([_TOKEN_TYPES[piece.kind] for piece in pieces])
+        writer.add_token_scores(_steps(pieces))
+    else:
+        alphabet = byte_alphabet()
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("qwen2")  # where a text is split does not matter, as nothing is merged
+        writer.add_token_list([alphabet[piece.bytes[0]] if piece.bytes else piece.name for piece in pieces])
+        writer.add_token_types([_TOKEN_TYPES["text" if piece.bytes else piece.kind] for piece in pieces])
+        writer.add_token_merges(["-- --"])  # there must be one: of two pieces that are none
+    writer.add_bos_token_id(eot)
+    writer.add_eos_token_id(eot)
+    writer.add_eot_token_id(eot)
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(False)
+
+
+def _steps(pieces: list[Piece]) -> list[float]:
+    """Scores as plamo2 takes them, stretched by the largest power of two that stays above its unknown."""
+    lowest = -min(piece.score for piece in pieces if piece.kind == "text")
+    stretch = _STEP * 2.0 ** math.floor(math.log2((_UNKNOWN_STEPS - 1) / lowest))
+    return [piece.score * stretch if piece.kind == "text" else _NEVER for piece in pieces]
+
+
+def _modelfile(talker: Talker) -> str:
+    """Ollama has templates of its own kind, and reads these from a Modelfile."""
+    *tags, eot = SPECIAL_TOKENS
+    if talker.renderer == "chat_tokens":
+        cases = "".join(
+            f'{{{{ if eq .Role "{role}" }}}}{tag}{{{{ end }}}}' for role, tag in zip(ROLES, tags, strict=True)
+        )
+        template = f"{{{{ range .Messages }}}}{cases}{{{{ .Content }}}}{eot}{{{{ end }}}}{tags[-1]}"
+        stops = [eot]
+    else:
+        template = f"{{{{ range .Messages }}}}{{{{ .Role }}}}: {{{{ .Content }}}}\n{{{{ end }}}}{PROMPT}"
+        stops = [eot, *(f"\\n{role}: " for role in ROLES)]
+    lines = [
+        "FROM ./model.gguf",
+        f'TEMPLATE """{template}"""',
+        *(f'PARAMETER stop "{stop}"' for stop in stops),
+        f"PARAMETER temperature {SAMPLING.temperature}",
+        f"PARAMETER top_k {SAMPLING.top_k}",
+        f"PARAMETER num_ctx {talker.model.cfg.T}",
+    ]
+    return "\n".join(lines) + "\n"
