@@ -8,6 +8,7 @@ import pytest
 from dvc.utils.serialize import parse_yaml as dvc_parse_yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
@@ -48,6 +49,11 @@ def test_anything_that_looks_like_a_number_too(scalar: str) -> None:
     assert same(parse_yaml(text, name="t")["x"], expected), (scalar, expected)
 
 
+def test_dvc_parses_in_c() -> None:
+    """A third of an idle `dvc repro` otherwise; the tests above then compare with what DVC really runs."""
+    assert YAML(typ="safe").Parser is not YAML(typ="safe", pure=True).Parser
+
+
 def test_collections_and_empty_values() -> None:
     assert parse_yaml("x: [a, 1]\ny:\n", name="t") == {"x": ["a", 1], "y": None}
 
@@ -74,6 +80,11 @@ def test_collections_and_empty_values() -> None:
         ("a: !!bool maybe\n", "'maybe' is no bool"),
         ("a: !!timestamp foo\n", "failed to construct timestamp"),
         ("a: !!python/name:os.system\n", "could not determine a constructor"),
+        ("b: 1\na: x\x85c: 1\n", r"line 2, column 5: '\\x85', take it out"),
+        ("a: b\u2028? c\n", r"line 1, column 5: '\\u2028'"),
+        ("a: b\u2029? c\n", r"u2029"),
+        ("a:\n\ufeffb: 1\n", r"line 2, column 1: '\\ufeff'"),
+        ("%YAML 1.1\n---\na: no\n", "line 1, column 1: '%YAML'"),
     ],
 )
 def test_broken_yaml_gets_a_place(text: str, sentence: str) -> None:
@@ -81,6 +92,11 @@ def test_broken_yaml_gets_a_place(text: str, sentence: str) -> None:
         parse_yaml(text, name="params.yaml")
     assert str(error.value).startswith("params.yaml ")
     assert "\n" not in str(error.value)
+
+
+def test_a_mark_of_byte_order_may_begin_the_file() -> None:
+    text = '\ufeffa: "\\u2028 %YAML"\n'
+    assert parse_yaml(text, name="t") == dvc_parse_yaml(text, "t") == {"a": "\u2028 %YAML"}
 
 
 def test_aliases_are_as_good_as_what_they_stand_for() -> None:

@@ -6,6 +6,7 @@ PyYAML speaks YAML 1.1, where `1e-05` (what `dvc exp run -S train.base_lr=1e-5` 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported where a file is read: code that reads none runs without ruamel
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # imported where a file is read: code that reads none runs wi
 _MOST_DEPTH = 64
 _MOST_DIGITS = 1000
 _MOST_VALUES = 100_000  # a few lines of aliases of aliases stand for gigabytes
+# DVC parses in C where it can: these end a line there and not here, are skipped there, or change what `no` means here.
+_READ_OTHERWISE_BY_DVC = re.compile(r"[\x85\u2028\u2029]|(?!\A)\ufeff|^%YAML", re.MULTILINE)
 
 
 def parse_yaml(text: str, *, name: str) -> Any:
@@ -30,6 +33,11 @@ def parse_with_repeats(text: str, *, name: str) -> tuple[Any, list[str]]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    if odd := _READ_OTHERWISE_BY_DVC.search(text):
+        line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
+        raise ValueError(
+            f"{name} is not YAML for every reader at line {line}, column {column}: {odd.group()!a}, take it out"
+        )
     yaml = YAML(typ="safe", pure=True)
     yaml.allow_duplicate_keys = True
     _limit_depth(yaml.composer)
