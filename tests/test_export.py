@@ -65,7 +65,8 @@ def corpus() -> list[str]:
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """One of each kind; the trained one has so small a vocabulary that many characters are left to bytes."""
     model = tmp_path_factory.mktemp("tokenizer") / "spm.model"
-    model.write_bytes(train_sentencepiece(corpus(), vocab_size=500))
+    runs = "".join(f"{c}{sign * n}{c} " for c in "abcdfghijklm" for sign in "0-=e" for n in (1, 2, 3))
+    model.write_bytes(train_sentencepiece([*corpus(), runs * 5], vocab_size=500))
     return {"byte": ByteTokenizer(), "sentencepiece": SentencePieceTokenizer(model)}
 
 
@@ -103,6 +104,22 @@ def test_transformers_gives_the_ids_that_we_give(kind: str, tokenizers: Any, the
         ids = ours.encode(text)
         assert loaded(text)["input_ids"] == ids, text[:60]
         assert loaded.decode(ids) == text
+
+
+# Whatever text, and what two cuts of are equally likely: "0", "00" and "000" after one another, at any length.
+RUNS = st.tuples(st.sampled_from(["0", "-", "=", "e", "th", " ", "\n", "\u2581", "\U0001f600"]), st.integers(1, 700))
+TEXTS = st.lists(
+    st.text() | st.text("0-=e th") | RUNS.map(lambda run: run[0] * run[1]) | st.sampled_from(HOSTILE), max_size=8
+).map("".join)
+
+
+@KINDS
+@settings(deadline=None, max_examples=200)
+@given(text=TEXTS)
+def test_transformers_gives_the_ids_that_we_give_for_any_text(
+    kind: str, tokenizers: Any, theirs: Any, text: str
+) -> None:
+    assert theirs[kind, "chat_tokens"](text)["input_ids"] == tokenizers[kind].encode(text)
 
 
 @KINDS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 _SPACE_MARK = "\u2581"  # how SentencePiece writes a space
+PART_CHARACTERS = 256
+# What is encoded at a time. A piece has a space at its beginning or nowhere, so a cut in front of one changes nothing;
+# only where there is none for so long is a text cut elsewhere.
+PARTS = re.compile(
+    f"{_SPACE_MARK}|[^{_SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{_SPACE_MARK}]{{1,{PART_CHARACTERS}}}"
+)
 
 
 class SentencePieceTokenizer:
@@ -22,6 +30,10 @@ class SentencePieceTokenizer:
 
     Lossless: `decode(encode(text)) == text` for every text UTF-8 can carry. SentencePiece itself writes a space as "▁"
     and so reads a real "▁" back as a space; that one character is spelt in bytes here.
+
+    SentencePiece adds up scores in float32, whose rounding decides between cuts that are about equally likely: "1000"
+    would be cut differently in different places of a text, and differently from what other libraries do. So a text is
+    encoded in parts, within which sums of scores as `train_sentencepiece` rounds them are exact.
     """
 
     def __init__(self, model_path: str | Path) -> None:
@@ -48,12 +60,7 @@ class SentencePieceTokenizer:
         return dict(zip(SPECIAL_NAMES, ids, strict=True))
 
     def encode(self, text: str) -> list[int]:
-        if _SPACE_MARK not in text:
-            return list(self._spm.EncodeAsIds(text))
-        ids: list[int] = []
-        for i, part in enumerate(text.split(_SPACE_MARK)):
-            ids += [*(self._space_mark if i else []), *self._spm.EncodeAsIds(part)]
-        return ids
+        return list(next(self._encoded([text])))
 
     def encode_torch(self, text: str, *, device: str | None = None) -> torch.Tensor:
         import torch
@@ -61,10 +68,15 @@ class SentencePieceTokenizer:
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        plain = [text for text in texts if _SPACE_MARK not in text]
+        return [np.fromiter(ids, dtype="<u2") for ids in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[Iterable[int]]:
+        """The ids of each text, all of them asked for at once."""
+        cut = [PARTS.findall(text) for text in texts]
+        plain = [part for parts in cut for part in parts if part != _SPACE_MARK]
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
-        lists = (self.encode(text) if _SPACE_MARK in text else next(encoded) for text in texts)
-        return [np.array(ids, dtype="<u2") for ids in lists]
+        for parts in cut:
+            yield chain.from_iterable(self._space_mark if part == _SPACE_MARK else next(encoded) for part in parts)
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Chat tokens have no text of their own and are left out."""

@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from niels_gpt.config import check_value
+from niels_gpt.tokenizer.sentencepiece import PART_CHARACTERS
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS
 
 # A piece at least beside every byte, the chat tokens and `unknown`; ids are stored in 16 bits.
@@ -17,13 +18,18 @@ VocabSize = Annotated[int, Ge(BYTE_VALUES + len(SPECIAL_TOKENS) + 2), Le(1 << 16
 # Bytes of the model depend on the number of threads, so it is part of the definition and not of the machine.
 _THREADS = 4
 _CHUNK_CHARACTERS = 2000
+# SentencePiece adds scores up in float32, of 24 bits. With scores that are multiples of 2^-11 and no character below
+# -32 (an unknown one is 10 below the lowest piece), sums over a part of 2^8 characters are exact.
+_SCORE_STEP = PART_CHARACTERS * 32 * 2.0**-24
+_LOWEST_SCORE = -22.0
 
 
 def train_sentencepiece(texts: Iterable[str], *, vocab_size: int) -> bytes:
     """The model file, equal for equal texts. `vocab_size` counts everything: pieces, 256 bytes, four chat tokens.
 
     Nothing is normalised, no space added or removed; newlines are characters like others; rare characters are left to
-    the byte pieces, so that they do not crowd a small vocabulary.
+    the byte pieces, so that they do not crowd a small vocabulary. Scores are rounded, so that a text has one best cut
+    for everybody, and not one for each way of adding up.
     """
     import sentencepiece
 
@@ -51,7 +57,16 @@ def train_sentencepiece(texts: Iterable[str], *, vocab_size: int) -> bytes:
         )
     except RuntimeError as error:
         raise ValueError(_explain(str(error), vocab_size)) from error
-    return model.getvalue()
+    return _rounded(model.getvalue())
+
+
+def _rounded(model: bytes) -> bytes:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
+    proto = ModelProto.FromString(model)
+    for piece in proto.pieces:
+        piece.score = max(round(piece.score / _SCORE_STEP) * _SCORE_STEP, _LOWEST_SCORE)
+    return bytes(proto.SerializeToString())
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:

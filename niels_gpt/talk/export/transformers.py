@@ -11,6 +11,7 @@ from niels_gpt.talk.export.neox import LAYER_NORM_EPS, Naming, check_neox, neox_
 from niels_gpt.talk.export.plain import save_weights
 from niels_gpt.talk.export.vocabulary import Piece, byte_alphabet, byte_score, pieces_of
 from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.tokenizer.sentencepiece import PARTS
 
 _NAMING = Naming(
     top={"tok_emb": "gpt_neox.embed_in", "lm_head": "embed_out", "ln_f": "gpt_neox.final_layer_norm"},
@@ -25,6 +26,7 @@ _NAMING = Naming(
     },
     join_heads=lambda heads: heads.transpose(0, 1),  # queries, keys and values of a head lie together
 )
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 _NEVER = -1e6  # the score of a piece that is in the list for its id alone
 
 
@@ -112,14 +114,20 @@ def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
             if piece.kind == "chat"
         ],
         "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": PARTS.pattern}, "behavior": "Isolated", "invert": False},
+                _BYTE_LEVEL,
+            ],
+        },
         "post_processor": None,
         "decoder": {
             "type": "Sequence",
             "decoders": [
                 {"type": "Replace", "pattern": {"Regex": "^<unk>$"}, "content": ""},
                 {"type": "ByteFallback"},
-                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+                _BYTE_LEVEL,
             ],
         },
         "model": {
