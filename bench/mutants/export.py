@@ -93,5 +93,5 @@ FAULTS = (
         "except KeyError as error:",
         f"{_T}test_without_its_package_a_gguf_is_refused",
     ),
-    Fault("Ollama: a transcript goes on for both", _GGUF, "stops = [eot, *(", "stops = [eot, *() and (", _OLLAMA),
+    Fault("Ollama: a transcript goes on for both", _GGUF, "for role in ROLES)]", "for role in ())]", _OLLAMA),
 )
