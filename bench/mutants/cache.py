@@ -473,7 +473,13 @@ FAULTS = (
         "if False:",
         _REFUSED,
     ),
-    Fault("a real space mark lost", _PIECES, "self._space_mark if i else []", "[]", _LOSSLESS),
+    Fault(
+        "a real space mark lost",
+        _PIECES,
+        "self._space_mark if part == _SPACE_MARK",
+        "[] if part == _SPACE_MARK",
+        _LOSSLESS,
+    ),
     Fault(
         "chat tokens have bytes",
         _PIECES,
