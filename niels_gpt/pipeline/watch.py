@@ -24,7 +24,7 @@ from niels_gpt.talk.server.refusals import refusal
 _UNCACHED = {"cache-control": "no-store"}
 _HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)
 _NONE = """<section id="none" hidden><h2>No run yet</h2>
-<p>There is nothing in <code>logs/</code> so far. Run <code>dvc repro</code> in the same folder: this page shows each
+<p>No run is logged in <code>logs/</code> so far. Run <code>dvc repro</code> in the same folder: this page shows each
 training from its first log line on, which comes after <code>runtime.log_every</code> steps.</p></section>
 <p id="unread" class="note" hidden></p>"""
 
