@@ -183,7 +183,7 @@ def test_adjusted_logits_are_those_written_out() -> None:
     assert penalties.applied(logits) is logits
     penalties.begin(1, sampling, prompt)
     for token in said:
-        penalties.count({0: 3, 1: token})
+        penalties.count([0, 1], [3, token])
     expected = reference_logits(logits[1], sampling, prompt, said)
     adjusted = penalties.applied(logits)
     assert adjusted[1].tolist() == pytest.approx(expected, abs=1e-5)

@@ -90,7 +90,7 @@ FAULTS = (
     Fault(
         "rows stay where they are",
         _SLOTS,
-        "if self._bucket(len(self.places)) == self.bucket:",
+        "if self.bucket == self._buckets[0] or self._smallest(len(self.places)) == self.bucket:",
         "if True:",
         f"{_T}a_step_computes_the_smallest_bucket",
     ),
@@ -116,7 +116,7 @@ FAULTS = (
     Fault(
         "keys are looked at one by one",
         _DECODER,
-        "min(_whole(end, _BLOCK), len(self._places))",
+        "min(_whole(end, _BLOCK), self._end)",
         "end",
         _BITS,
     ),
@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "one new token sees one too few",
         _DECODER,
-        "len(self._places) - 1 - start, looked_at",
-        "len(self._places) - start, looked_at",
+        "self._end - 1 - start, looked_at",
+        "self._end - start, looked_at",
         _UNCACHED,
     ),
     Fault(

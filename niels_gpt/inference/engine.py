@@ -47,7 +47,8 @@ class Engine:
         self._noise = Noise(rows=slots, V=V, device=device)
         self._penalties = Penalties(rows=slots, V=V, device=device)
         self._handles = count()
-        self._settings: tuple[list[Sampling], Draw] = [], Draw([], V=V, device=device)
+        self._drawn_for: list[Row | None] = []
+        self._draw = Draw([], V=V, device=device)
 
     def add(
         self,
@@ -91,7 +92,7 @@ class Engine:
         drawn = self._drawn(logits, places)
         if any(drawn[place] < 0 for place in places):
             raise ValueError("the model's logits are no numbers: its weights are damaged, or its training diverged")
-        self._penalties.count({place: drawn[place] for place in places})
+        self._penalties.count(places, drawn)
         logprobs = self._logprobs(logits, places, drawn)
         tokens = []
         for place in places:
@@ -145,14 +146,14 @@ class Engine:
     def _drawn(self, logits: torch.Tensor, places: list[int]) -> list[int]:
         """The next id for every row of the bucket; of those at other places than these it means nothing."""
         rows = [self._slots[place].row for place in range(len(logits))]
-        samplings = [GREEDY if row is None else row.sampling for row in rows]
-        if samplings != self._settings[0]:
-            self._settings = samplings, Draw(samplings, V=self._model.cfg.V, device=self._device)
-        draw = self._settings[1]
-        noise = self._noise.drawn(
-            {place: self._row(place).noise for place in places if place in draw.sampled}, rows=len(logits)
-        )
-        return draw.ids(self._penalties.applied(logits), noise).tolist()
+        if rows != self._drawn_for:
+            samplings = [GREEDY if row is None else row.sampling for row in rows]
+            self._drawn_for, self._draw = rows, Draw(samplings, V=self._model.cfg.V, device=self._device)
+        sources = {place: self._row(place).noise for place in places if place in self._draw.sampled}
+        logits = self._penalties.applied(logits)
+        if not sources:
+            return logits.argmax(dim=-1).tolist()
+        return self._draw.ids(logits, self._noise.drawn(sources, rows=len(rows))).tolist()
 
     def _logprobs(
         self, logits: torch.Tensor, places: list[int], drawn: list[int]

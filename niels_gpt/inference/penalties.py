@@ -62,10 +62,10 @@ class Penalties:
         logits = torch.where(read + written > 0, repeated, logits)
         return logits - presence * (written > 0) - frequency * written + bias
 
-    def count(self, written: dict[int, int]) -> None:
-        """The id that each of these rows has written."""
+    def count(self, rows: Sequence[int], ids: Sequence[int]) -> None:
+        """That these rows have written their ids, of (B,)."""
         if self._asking:
-            places = self._ids(written), self._ids(written.values())
+            places = self._ids(rows), self._ids(ids[row] for row in rows)
             self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)
 
     def _ids(self, ids: Iterable[int]) -> torch.Tensor:

@@ -42,6 +42,7 @@ class Slots:
         self._buckets = [*(size for size in sorted(buckets) if size < S), S]
         self._free = list(range(S))  # the longest free first
         self.places: dict[int, int] = {}  # of rows, by handle, in the order in which they came
+        self.bucket = self._buckets[0]  # how many slots a step computes
 
     def __getitem__(self, place: int) -> Slot:
         return self._slots[place]
@@ -56,6 +57,7 @@ class Slots:
         slot.ids, slot.read, slot.row = list(ids), slot.shared(ids), row
         self._free.remove(place)
         self.places[row.handle] = place
+        self._choose_bucket()
         return place
 
     def free(self, handle: int) -> int:
@@ -65,15 +67,12 @@ class Slots:
         del slot.ids[slot.read :]
         slot.row = None
         self._free.append(place)
+        self._choose_bucket()
         return place
-
-    @property
-    def bucket(self) -> int:
-        return self._bucket(max(self.places.values(), default=-1) + 1)
 
     def move(self) -> tuple[int, int] | None:
         """(The last row's place, the first free one), where a step without it would compute fewer rows."""
-        if self._bucket(len(self.places)) == self.bucket:
+        if self.bucket == self._buckets[0] or self._smallest(len(self.places)) == self.bucket:
             return None
         return max(self.places.values()), min(self._free)
 
@@ -84,6 +83,10 @@ class Slots:
         assert row is not None
         self.places[row.handle] = free
         self._free[self._free.index(free)] = taken
+        self._choose_bucket()
 
-    def _bucket(self, rows: int) -> int:
+    def _choose_bucket(self) -> None:
+        self.bucket = self._smallest(max(self.places.values(), default=-1) + 1)
+
+    def _smallest(self, rows: int) -> int:
         return next(size for size in self._buckets if size >= rows)

@@ -42,7 +42,7 @@ class Decoder:
         places = _whole(model.cfg.T + 1, _PART)
         self._blocks = [_CachedBlock(block, B=B, places=places) for block in blocks]
         self._ln_f = _direct(model.ln_f)
-        self._places = torch.arange(places, device=sin.device)
+        self._end, self._places = places, torch.arange(places, device=sin.device)
         # What one new token at any place sees is a part of it.
         self._window = torch.cat((sin.new_zeros(places), sin.new_full((places,), float("-inf"))))
 
@@ -51,14 +51,14 @@ class Decoder:
         """Ids (b, n) for the rows from `first` on, the n of row i at the places from starts[i] on -> their hidden
         states (b, n, C), which `GPT.logits` takes. Rows that begin at different places go on token by token; of one
         that begins nowhere nothing is changed."""
-        T, n = self._model.cfg.T, x.shape[1]
-        end = max(start for start in starts if start is not None) + n
+        T, (b, n) = self._model.cfg.T, x.shape
+        end = max([start for start in starts if start is not None]) + n
         if end > T:
             raise ValueError(f"{end} tokens do not fit the context of T={T}")
         new = self._new_tokens(starts, n, end)
         h = self._model.embed(x)
         shortcuts = Shortcuts(h)
-        rows = slice(first, first + len(x))
+        rows = slice(first, first + b)
         for block in self._blocks:
             h = block(h, rows, new, shortcuts)
         return self._ln_f(h)
@@ -70,8 +70,8 @@ class Decoder:
             block.swap(row, other, lengths)
 
     def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> _NewTokens:
-        start, looked_at = starts[0], min(_whole(end, _BLOCK), len(self._places))
-        if start is None or any(other != start for other in starts):
+        start, looked_at = starts[0], min(_whole(end, _BLOCK), self._end)
+        if start is None or starts.count(start) != len(starts):
             if n > 1:
                 raise ValueError("rows that begin at different places can only go on token by token")
             T = self._model.cfg.T
@@ -80,8 +80,10 @@ class Decoder:
             rotations = self._rotations[places.clamp(max=T - 1)]
             return _NewTokens(places[:, None, None, None], looked_at, rotations[:, None, None], mask[:, None, None])
         rotations = self._rotations[start:end, None]
+        if n == 1 and len(starts) == 1:
+            return _NewTokens(start, end, rotations, None)  # a row by itself has no neighbours to be told apart from
         if n == 1:
-            mask = self._window.narrow(0, len(self._places) - 1 - start, looked_at)
+            mask = self._window.narrow(0, self._end - 1 - start, looked_at)
             return _NewTokens(start, looked_at, rotations, mask[None, None, None])
         causal = torch.ones(n, end, dtype=torch.bool, device=self._places.device).tril(start) if start else None
         return _NewTokens(start, end, rotations, causal)
@@ -107,7 +109,7 @@ class _CachedBlock:
 
     def __init__(self, block: Block, *, B: int, places: int) -> None:
         attn = block.attn
-        self._H = attn.cfg.H
+        self._H, self._B = attn.cfg.H, B
         self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, places, attn.cfg.D)
         self._ln1, self._qkv, self._proj = _direct(block.ln1), _direct(attn.qkv), _direct(attn.proj)
         self._block, self._adjusted = _lean(block), _lean(attn).adjusted
@@ -120,7 +122,7 @@ class _CachedBlock:
         qkv = self._adjusted(self._qkv(self._ln1(h)).float().view(b, n, 3 * H, C // H), shortcuts)
         rope.rotate_(qkv.narrow(2, 0, 2 * H).view(b, n, 2 * H, -1, 2), new.rotations)
         q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
-        kv = self._kv[rows]
+        kv = self._kv if b == self._B else self._kv[rows]
         if isinstance(new.start, int):
             kv.narrow(2, new.start, n).copy_(new_kv)
         else:
