@@ -80,6 +80,13 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
     assert [len(piece.tokens) for piece in came] == [1, 0, 0, 0, 4, 0, 0, 1]
     assert text.stopped
     assert text.rest() == Piece()
+
+    class Whole(ByteTokenizer):
+        def piece(self, id: int) -> bytes:
+            return b"one two"
+
+    both = StreamedText(Whole(), ["two", "ne"])  # in one token: the first of them ends the answer
+    assert both.add(Token(0, 0)) == Piece("o")
     rest = StreamedText(ByteTokenizer(), ["xyz"])
     assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
     assert rest.rest() == Piece("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))

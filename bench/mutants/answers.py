@@ -25,13 +25,6 @@ FAULTS = (
         f"{_S}what_is_wrong_is_refused_in_a_sentence",
     ),
     Fault(
-        "a negative temperature is let through",
-        _REQUEST,
-        "Field(SAMPLING.temperature, ge=0, le=10)",
-        "Field(SAMPLING.temperature, le=10)",
-        f"{_S}what_is_wrong_is_refused_in_a_sentence",
-    ),
-    Fault(
         "a developer is nobody",
         _REQUEST,
         '{"developer": "system"}',
@@ -229,13 +222,15 @@ FAULTS = (
         f"{_F}log_probabilities_are_the_models_own",
     ),
     Fault("part of a stop string is shown", _TEXT, "len(self._held) - self._may_begin()", "len(self._held)", _STOP),
-    Fault("the last stop string ends the answer", _TEXT, "certain = min(places) if", "certain = max(places) if", _STOP),
+    Fault(
+        "the last stop string ends the answer", _TEXT, "certain = min(places) if", "certain = max(places) if", _TOKENS
+    ),
     Fault(
         "what was held back is lost at the end",
         _TEXT,
         "return Piece(piece.text + text,",
         "return Piece(piece.text,",
-        _TOKENS,
+        f"{_T}a_transcript_ends_where_the_next_turn_begins",
     ),
     Fault("tokens come before their text", _TEXT, "if end <= self._given)", ")", _TOKENS),
     Fault(

@@ -65,11 +65,12 @@ class Asked(_Named):
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    temperature: float = Field(SAMPLING.temperature, ge=0, le=10)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(SAMPLING.top_k, ge=1)  # ours; null is every token
-    min_p: float | None = Field(None, ge=0, le=1)  # ours, as in other servers
-    repetition_penalty: float = Field(1.0, gt=0, le=10)  # the same
+    # What these may be, `Sampling` says; here stands what OpenAI bounds more tightly.
+    temperature: float = Field(SAMPLING.temperature, le=10)
+    top_p: float | None = None
+    top_k: int | None = SAMPLING.top_k  # ours; null is every token
+    min_p: float | None = None  # ours, as in other servers
+    repetition_penalty: float = 1.0  # the same
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
@@ -90,7 +91,7 @@ class Asked(_Named):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def sampling(self) -> Sampling:
-        """A ValueError where a bias names what is no id."""
+        """A ValueError names the field that cannot be."""
         try:
             bias = {int(token): value for token, value in self.logit_bias.items()}
         except ValueError as error:
