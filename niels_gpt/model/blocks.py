@@ -6,7 +6,6 @@ Shapes: B batch, T positions, C width, H heads, D = C/H.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -22,12 +21,13 @@ from niels_gpt.model.positions import Positions
 _EPS = 1e-5  # of RMSNorm, as LayerNorm's
 
 
-@dataclass
 class Shortcuts:
-    """What every block may look back at: the embedding, and the first block's values, which that one leaves here."""
+    """What every block may look back at: the embedding, and the first block's values, which that one leaves here.
 
-    embedding: torch.Tensor
-    values: torch.Tensor | None = None
+    No dataclass: of those FSDP hands each block a copy of its own, in which every block would be the first."""
+
+    def __init__(self, embedding: torch.Tensor, values: torch.Tensor | None = None) -> None:
+        self.embedding, self.values = embedding, values
 
     def first_values(self, own: torch.Tensor) -> torch.Tensor:
         if self.values is None:
