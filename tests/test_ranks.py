@@ -17,6 +17,7 @@ import torch
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.model.gpt import GPT
@@ -27,7 +28,7 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Task
 from tests.conftest import ROOT
-from tests.test_step import CONFIG, CUT, DRY, RECIPE, STREAMS, TASK
+from tests.test_step import CONFIG, CUT, DRY, RECIPE, SHORT_BF16, STREAMS, TASK, TINY_V2, V2, V2_RECIPE
 from tests.test_train import chat_task
 from tests.token_caches import write_parts
 
@@ -58,7 +59,14 @@ def text_config(B: int) -> Any:
     return replace(CONFIG, B=B, p_val={"wiki": 0.4, "roam": 0.6})
 
 
-MUON = replace(text_config(7), optimizer="muon", total_steps=12, **RECIPE)
+RECIPES: dict[str, tuple[ModelConfig, TrainConfig]] = {
+    name: (shape, replace(text_config(7), **{"total_steps": 12, **changes}))
+    for name, shape, changes in (
+        ("muon", DRY, {"optimizer": "muon", **RECIPE}),
+        ("v2", V2, {**V2_RECIPE, "total_steps": 12}),
+        ("v2 in bf16", TINY_V2, {**V2_RECIPE, **SHORT_BF16}),
+    )
+}
 
 
 @pytest.mark.parametrize(("B", "size"), [(7, 2), (7, 3), (3, 3)])
@@ -107,7 +115,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.loop import Hooks, train
-from tests.test_ranks import CONFIG, DRY, MUON, TASK, tasks, text_config
+from tests.test_ranks import DRY, RECIPES, TASK, tasks, text_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 hashed, real = [], manifest.sha256_file
@@ -129,17 +137,20 @@ with joined_ranks("cpu") as ranks:
     task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
     run = train(GPT(DRY), task, cfg, execution=execution)
     run = {key: getattr(run, key) for key in ("losses", "validations", "samples", "best_step", "best_val_loss")}
-    def by_muon(state=None, stop_after=None):
+    def by_recipe(name, state=None, stop_after=None):
         set_seed(1 + ranks.rank)
-        model, done = GPT(DRY), []
+        (shape, cfg), done = RECIPES[name], []
+        model = GPT(shape)
         hooks = Hooks(progress=done.append, should_stop=lambda: len(done) == stop_after)
-        task = replace(TASK, cfg=MUON, val=TASK.train)
-        state = train(model, task, MUON, state=state, hooks=hooks, execution=Execution(ranks=ranks))
+        task = replace(TASK, cfg=cfg, val=TASK.train)
+        state = train(model, task, cfg, state=state, hooks=hooks, execution=Execution(ranks=ranks))
         weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
         return copy.deepcopy(state), {"losses": state.losses, "weights": sha256(weights).hexdigest()}
-    half, _ = by_muon(stop_after=7)
-    muon = {"step": half.step, "straight": by_muon()[1], "resumed": by_muon(state=half)[1]}
-found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run, "muon": muon}
+    recipes = {}
+    for name in RECIPES:
+        half, _ = by_recipe(name, stop_after=7)
+        recipes[name] = {"step": half.step, "straight": by_recipe(name)[1], "resumed": by_recipe(name, state=half)[1]}
+found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run, "recipes": recipes}
 (folder / f"rank_{ranks.rank}.json").write_text(json.dumps(found))
 """
 
@@ -194,18 +205,20 @@ def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, lis
     assert run["best_step"] == alone.best_step
 
 
-def test_two_processes_train_by_muon_as_one_does_and_go_on_to_the_bit(
-    two_ranks: tuple[Path, list[Mapping[str, Any]]],
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
+    name: str, two_ranks: tuple[Path, list[Mapping[str, Any]]]
 ) -> None:
     """With a rising momentum, rates by group and a line down, stopped while the momentum rises."""
     _, (first, second) = two_ranks
-    muon = first["muon"]
-    assert muon == second["muon"]
-    assert muon["step"] == 7
-    assert muon["resumed"] == muon["straight"]
+    found, (shape, cfg) = first["recipes"][name], RECIPES[name]
+    assert found == second["recipes"][name]
+    assert found["step"] == 7
+    assert found["resumed"] == found["straight"]
     set_seed(1)
-    alone = train(GPT(DRY), replace(TASK, cfg=MUON, val=STREAMS), MUON)
-    np.testing.assert_allclose(muon["straight"]["losses"], alone.losses, rtol=1e-4)
+    alone = train(GPT(shape), replace(TASK, cfg=cfg, val=STREAMS), cfg)
+    rtol = 0.02 if cfg.precision == "bf16" else 1e-4
+    np.testing.assert_allclose(found["straight"]["losses"], alone.losses, rtol=rtol)
 
 
 def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.config import Groups, TrainConfig
+from niels_gpt.config import Groups, ModelConfig, TrainConfig
 from niels_gpt.files.ranks import Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -32,7 +32,7 @@ from niels_gpt.train.step import build_step
 from niels_gpt.train.task import ALL, Batch
 from tests.conftest import ROOT
 from tests.forked_ranks import fork_ranks
-from tests.test_step import CONFIG, DRY, STREAMS, TASK
+from tests.test_step import CONFIG, DRY, STREAMS, TASK, TINY_V2, V2_RECIPE
 
 # Seven rows: of two and of three ranks one has a row more, and with it a micro-batch more, were they not counted alike.
 # Trained on letters, it predicts digits ever worse: the best validation is the first.
@@ -50,6 +50,11 @@ CFG: TrainConfig = replace(
     decay_scale=Groups(matrices=1.0, embedding=0.0, head=1.0, vectors=1.0),
 )
 TINY = replace(DRY, C=16, H=2, d_ff=32)
+# Of v2 all but Muon, which needs whole matrices. Three ranks share out its pairs of numbers: one has none.
+RECIPES: dict[str, tuple[ModelConfig, TrainConfig]] = {
+    "plain": (TINY, CFG),
+    "v2": (TINY_V2, replace(CFG, **{**V2_RECIPE, "total_steps": CFG.total_steps, "optimizer": "adamw"})),
+}
 HALF = 4
 
 
@@ -66,13 +71,15 @@ class StoppedTask(PretrainTask):
 
 
 def trained(folder: Path, ranks: Ranks, *, sharded: bool, stopped: bool = False) -> tuple[GPT, RunState]:
+    """A run of the recipe that the folder lies in."""
+    shape, cfg = RECIPES[folder.parent.name]
     set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
-    model = GPT(TINY)
+    model = GPT(shape)
     kind = StoppedTask if stopped else PretrainTask
-    task = kind(train=TRAIN, val=VAL, cfg=CFG, T=TASK.T, device="cpu")
+    task = kind(train=TRAIN, val=VAL, cfg=cfg, T=TASK.T, device="cpu")
     execution = Execution(ranks=ranks, shard_model=sharded, micro_batch_tokens=2 * TASK.T, say=lambda text: None)
     hooks = Hooks(checkpoint_every=2)
-    return model, run_training(model, task, CFG, execution=execution, hooks=hooks, folder=folder / "run", title="t")
+    return model, run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder / "run", title="t")
 
 
 def write(path: Path, model: GPT, run: RunState) -> None:
@@ -88,9 +95,14 @@ def in_two_ranks(folder: Path, ranks: Ranks) -> None:
         model, run = trained(folder / name, ranks, sharded=sharded, stopped=stopped)
         if ranks.first and not stopped:
             write(folder / name, model, run)
-    model, run = trained(folder / "fsdp", ranks, sharded=True)  # finished: only read
     if ranks.first:
-        write(folder / "again", model, run)
+        for copy in ("resumed", "half1", "half3"):
+            shutil.copytree(folder / "half", folder / copy)
+    ranks.exchange(None)  # they are there now
+    for name, found in (("resumed", "resumed"), ("fsdp", "again")):  # the second is finished, and only read
+        model, run = trained(folder / name, ranks, sharded=True)
+        if ranks.first:
+            write(folder / found, model, run)
 
 
 def in_three_ranks(folder: Path, ranks: Ranks) -> None:
@@ -101,12 +113,14 @@ def in_three_ranks(folder: Path, ranks: Ranks) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of two ranks: one of data parallelism, one shared out, and one that was stopped half way, which three ranks end.
-    These also end a run that one process began. All in one process that forks: torch is imported once."""
+def all_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two ranks and each recipe: one of data parallelism, one shared out, one that was stopped half way and went on,
+    and one that was stopped, which three ranks end. These also end a run that one process began. All in one process
+    that forks: torch is imported once."""
     folder = tmp_path_factory.mktemp("runs")
     with own_signals():
-        trained(folder / "whole", Ranks(), sharded=False, stopped=True)
+        for recipe in RECIPES:
+            trained(folder / recipe / "whole", Ranks(), sharded=False, stopped=True)
     done = subprocess.run(
         [sys.executable, "-m", "tests.test_sharded", str(folder)],
         cwd=ROOT,
@@ -118,6 +132,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(params=RECIPES)
+def runs(all_runs: Path, request: pytest.FixtureRequest) -> Path:
+    return all_runs / request.param
+
+
+@pytest.fixture
+def plain_runs(all_runs: Path) -> Path:
+    return all_runs / "plain"
 
 
 @contextmanager
@@ -147,7 +171,10 @@ def assert_same_run(folder: Path, name: str) -> None:
 
 def test_a_model_that_is_shared_out_trains_as_by_data_parallelism(runs: Path) -> None:
     assert_same_run(runs, "fsdp")
-    assert not torch.equal(facts(runs, "fsdp")[1]["last"]["tok_emb.weight"], GPT(TINY).tok_emb.weight)
+    learned, (shape, _) = facts(runs, "fsdp")[1]["last"], RECIPES[runs.name]
+    set_seed(1)
+    for name, first in GPT(shape).named_parameters():
+        assert not torch.equal(learned[name], first), name
 
 
 def test_two_ranks_checkpoint_goes_on_with_three(runs: Path) -> None:
@@ -168,8 +195,9 @@ def test_a_whole_checkpoint_goes_on_shared_out(runs: Path) -> None:
     assert not (runs / "whole/run/state.pt").exists()
 
 
-def test_a_finished_run_is_read_to_the_bit(runs: Path) -> None:
-    (found, weights), (expected, others) = facts(runs, "again"), facts(runs, "fsdp")
+@pytest.mark.parametrize("name", ["again", "resumed"])
+def test_a_run_that_was_finished_or_stopped_and_gone_on_with_is_the_same_to_the_bit(name: str, runs: Path) -> None:
+    (found, weights), (expected, others) = facts(runs, name), facts(runs, "fsdp")
     assert found == expected
     for which in ("last", "best"):
         assert all(torch.equal(weights[which][key], value) for key, value in others[which].items())
@@ -184,21 +212,21 @@ def test_one_state_is_kept_and_it_has_a_part_of_every_rank(runs: Path) -> None:
         }  # fmt: skip
 
 
-def test_a_save_that_was_cut_short_is_not_gone_on_from(runs: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "half", folder)
+def test_a_save_that_was_cut_short_is_not_gone_on_from(plain_runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plain/run"
+    shutil.copytree(plain_runs / "half", folder)
     states = folder / "run/sharded"
     shutil.copytree(states / f"step-{HALF}", states / "step-5")
     (states / "step-5/.metadata").unlink()
     with own_signals():
         model, run = trained(folder, Ranks(), sharded=False)
-    write(runs / "cut", model, run)
-    assert_same_run(runs, "cut")
+    write(plain_runs / "cut", model, run)
+    assert_same_run(plain_runs, "cut")
 
 
-def test_a_damaged_part_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "half", folder)
+def test_a_damaged_part_is_refused_by_name(plain_runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plain/run"
+    shutil.copytree(plain_runs / "half", folder)
     part = folder / f"run/sharded/step-{HALF}/__1_0.distcp"
     part.write_bytes(part.read_bytes()[:1000])
     with (
@@ -208,16 +236,17 @@ def test_a_damaged_part_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
         trained(folder, Ranks(), sharded=True)
 
 
-def test_muon_is_refused(runs: Path) -> None:
+def test_muon_is_refused() -> None:
     execution = Execution(ranks=Ranks(0, 2), shard_model=True)
     with pytest.raises(ValueError, match=r"muon needs whole matrices.*runtime\.shard_model"):
         build_step(GPT(TINY), replace(CFG, optimizer="muon"), execution, state=None)
 
 
-def run_ranks(size: int, work: Callable[[Path, Ranks], None], folder: Path) -> None:
+def run_ranks(size: int, work: Callable[[Path, Ranks], None], folders: list[Path]) -> None:
     def joined(rank: int) -> None:
         with joined_ranks("cpu") as ranks:
-            work(folder, ranks)
+            for folder in folders:
+                work(folder, ranks)
 
     if any(fork_ranks(size, joined)):
         sys.exit(f"one of {size} ranks failed")
@@ -226,10 +255,9 @@ def run_ranks(size: int, work: Callable[[Path, Ranks], None], folder: Path) -> N
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     training_run.matmul_flops = lambda *_: 1.0  # measured for the log alone
-    run_ranks(2, in_two_ranks, folder)
-    for copy in ("half1", "half3"):
-        shutil.copytree(folder / "half", folder / copy)
-    run_ranks(3, in_three_ranks, folder)
+    recipes = [folder / name for name in RECIPES]
+    run_ranks(2, in_two_ranks, recipes)
+    run_ranks(3, in_three_ranks, recipes)
 
 
 if __name__ == "__main__":

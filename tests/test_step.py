@@ -32,6 +32,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import summed_loss, token_losses
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.rng import set_seed
 from niels_gpt.train import meter, run
 from niels_gpt.train import step as step_choice
@@ -55,7 +56,7 @@ from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import ALL, Batch
-from tests.conftest import Repo
+from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
 DRY = replace(MODEL, dropout=0.0)
@@ -67,13 +68,21 @@ RECIPE: dict[str, Any] = {
     "decay_scale": Groups(matrices=1.0, embedding=0.0, head=1.0, vectors=0.5),
     "momentum_warmup": 20,
 }
+# Preset v2 as it stands, but for sizes and numbers of steps: a third block, so that two look back at the first.
+_PRESET = parse_yaml((ROOT / "presets/v2.yaml").read_text(), name="presets/v2.yaml")
+V2 = ModelConfig.from_section(_PRESET["model"], **{key: getattr(DRY, key) for key in "VTC"}, L=3, d_ff=64, head_dim=8)
+TINY_V2 = replace(V2, C=16, d_ff=32)
+V2_RECIPE: dict[str, Any] = {**_PRESET["train"], "total_steps": 30, "warmup_steps": 5, "momentum_warmup": 20}
+SHORT_BF16: dict[str, Any] = {"precision": "bf16", "B": 2, "total_steps": 10, "warmup_steps": 1}  # slow on many a CPU
 CUT = {name: TokenStream(stream.arrays, documents=[np.arange(0, len(stream), 7)]) for name, stream in STREAMS.items()}
 
 
-def trained(execution: Execution | None = None, *, documents: bool = False, **changes: Any) -> tuple[GPT, RunState]:
+def trained(
+    execution: Execution | None = None, *, shape: ModelConfig = DRY, documents: bool = False, **changes: Any
+) -> tuple[GPT, RunState]:
     cfg = replace(CONFIG, **{"total_steps": 12, "eval_every": 12, **changes})
     set_seed(1)
-    model = GPT(DRY)
+    model = GPT(shape)
     task = replace(TASK, cfg=cfg, train=CUT if documents else STREAMS)
     return model, train(model, task, cfg, execution=execution)
 
@@ -390,16 +399,26 @@ def test_a_step_takes_the_learning_rate_it_is_given() -> None:
         assert moved.max().item() == pytest.approx(lr, rel=1e-2)
 
 
-@pytest.mark.parametrize("changes", [{"optimizer": "muon"}, RECIPE, {"optimizer": "muon", **RECIPE}])
-def test_every_recipe_resumes_to_the_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        (DRY, {"optimizer": "muon"}),
+        (DRY, RECIPE),
+        (DRY, {"optimizer": "muon", **RECIPE}),
+        (V2, V2_RECIPE),
+        (TINY_V2, {**V2_RECIPE, **SHORT_BF16}),
+    ],
+    ids=["muon", "rates", "muon with rates", "v2", "v2 in bf16"],
+)
+def test_every_recipe_resumes_to_the_bit(shape: ModelConfig, changes: dict[str, Any], tmp_path: Path) -> None:
     """Stopped while the momentum still rises and the rate is flat."""
-    whole_model, _ = trained(total_steps=30, eval_every=10, **changes)
     cfg, folder, steps = replace(CONFIG, **changes), RunFolder(tmp_path / "run"), iter(range(99))
-    task = replace(TASK, cfg=cfg)
+    whole_model, _ = trained(shape=shape, **vars(cfg))
+    task, stop_at = replace(TASK, cfg=cfg), cfg.total_steps * 11 // 30
     with folder.locked():
         set_seed(1)
-        train(GPT(DRY), task, cfg, hooks=Hooks(should_stop=lambda: next(steps) == 11, save=folder.save))
-        model = GPT(DRY)
+        train(GPT(shape), task, cfg, hooks=Hooks(should_stop=lambda: next(steps) == stop_at, save=folder.save))
+        model = GPT(shape)
         train(model, task, cfg, state=folder.load())
     assert all(torch.equal(a, b) for a, b in zip(whole_model.parameters(), model.parameters(), strict=True))
 
