@@ -2,19 +2,23 @@
 the whole window through the model each time. At v0 size and at the sample's.
 
 Run: python -m bench.generate [v0] [sample]
+     python -m bench.generate cuda    on a GPU, in bf16: v0, v1 and 124M, one row and 32, and the first token apart
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
+import time
 
 import torch
 
 from bench.reference import plain_generate
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
+from bench.train import SIZES as GPU_SIZES
 from niels_gpt.config import ModelConfig
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import GREEDY, Sampling
 from niels_gpt.model.gpt import GPT
 
@@ -41,7 +45,7 @@ def talkative(cfg: ModelConfig) -> GPT:
 def written(model: GPT, prompts: list[list[int]], n: int, sampling: Sampling) -> list[list[int]]:
     """n new ids after each prompt, side by side; past the context they slide."""
     engine = Engine(model, slots=len(prompts))
-    texts: dict[int, list[int]] = {engine.add(prompt, sampling, noise=seeded(0)): [] for prompt in prompts}
+    texts: dict[int, list[int]] = {engine.add(prompt, sampling, noise=SeededNoise(0)): [] for prompt in prompts}
     for _ in range(n):
         for token in engine.step():
             texts[token.row].append(token.id)
@@ -78,7 +82,45 @@ def measure(name: str, cfg: ModelConfig) -> None:
     )
 
 
+def on_gpu(name: str, cfg: ModelConfig, *, rounds: int = 7) -> None:
+    """After prompts of 512 tokens, or of half the context: the rest of the context, in one engine, as a server has."""
+    model = talkative(cfg).cuda()
+    prompt = torch.randint(cfg.V, (min(512, cfg.T // 2),), generator=torch.Generator().manual_seed(0)).tolist()
+    print(f"{name} on {torch.cuda.get_device_name()}, bf16, {cfg.T - len(prompt)} new tokens after {len(prompt)}")
+    for rows in (1, 32):
+        engine = Engine(model, slots=rows, precision="bf16")
+        for way, sampling in (("greedy", GREEDY), ("drawn", Sampling()), ("drawn from all", Sampling(1.0, None))):
+            firsts, steps, wholes = [], [], []
+            for number in range(rounds + 1):
+                began = time.perf_counter()
+                # Another beginning each time: what free slots still hold is not to be gone on from.
+                handles = [
+                    engine.add([number, row, *prompt[2:]], sampling, noise=SeededNoise(row)) for row in range(rows)
+                ]
+                engine.step()
+                first = time.perf_counter()
+                for _ in range(cfg.T - len(prompt) - 1):
+                    engine.step()
+                end = time.perf_counter()
+                for handle in handles:
+                    engine.drop(handle)
+                if number:  # the first round records
+                    firsts.append(first - began)
+                    steps.append((end - first) / (cfg.T - len(prompt) - 1))
+                    wholes.append(rows * (cfg.T - len(prompt)) / (end - began))
+            step = statistics.median(steps)
+            print(
+                f"  {rows:2d} rows, {way:<15}{step * 1e6:8.0f} us a step, {rows / step:10,.0f} tokens/s; first tokens "
+                f"after {statistics.median(firsts) * 1e3:.1f} ms; with them {statistics.median(wholes):,.0f} tokens/s",
+                flush=True,
+            )
+
+
 def main() -> None:
+    if sys.argv[1:] == ["cuda"]:
+        for name, cfg in GPU_SIZES.items():
+            on_gpu(name, cfg)
+        return
     for name in sys.argv[1:] or SIZES:
         measure(name, SIZES[name])
 

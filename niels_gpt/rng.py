@@ -10,6 +10,9 @@ import hashlib
 
 import torch
 
+# Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
+_ODD = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+
 
 def set_seed(seed: int) -> None:
     """Seed torch's default generators. Nothing draws from `random` or numpy, but for the order of what is read:
@@ -26,3 +29,10 @@ def derive_seed(seed: int, *names: str | int) -> int:
     """A 63-bit seed that depends on every argument and on nothing else."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def mixed(x: torch.Tensor) -> torch.Tensor:
+    """64 bits of which every one depends on every one of x, an int64."""
+    for shift, odd in ((30, _ODD[0]), (27, _ODD[1])):
+        x = (x ^ (x >> shift & (1 << (64 - shift)) - 1)) * odd
+    return x ^ (x >> 31 & (1 << 33) - 1)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.pipeline.presets import apply_preset
+from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 
 ROOT = Path(__file__).resolve().parent.parent

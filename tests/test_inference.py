@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,14 @@ from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
 from niels_gpt.inference.engine import Engine, Token
-from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.noise import Drawn, GeneratorNoise, Noise, SeededNoise
 from niels_gpt.inference.penalties import Penalties
-from niels_gpt.inference.sampling import GREEDY, Draw, Sampling
+from niels_gpt.inference.recorded import RecordedSteps
+from niels_gpt.inference.sampling import GREEDY, Draw, Sampling, topk_of_parts
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.precision import computing_in, settle_bf16
+from tests.played_graphs import Graph
 
 CFG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
 CPU = torch.device("cpu")
@@ -53,7 +57,7 @@ def write(engine: Engine, row: int, n: int) -> list[int]:
 
 def alone(model: GPT, prompt: Sequence[int], sampling: Sampling, *, seed: int, n: int, **how: Any) -> list[int]:
     engine = Engine(model, slots=1)
-    return write(engine, engine.add(prompt, sampling, noise=seeded(seed), **how), n)
+    return write(engine, engine.add(prompt, sampling, noise=SeededNoise(seed), **how), n)
 
 
 @contextmanager
@@ -137,7 +141,7 @@ def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
             )
             for row, g in zip(batch, again, strict=True)
         ]
-        assert draw.ids(batch, noise).tolist() == expected
+        assert draw.ids(batch, Drawn(80, noise)).tolist() == expected
 
 
 def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
@@ -145,9 +149,11 @@ def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
     logits = torch.randint(0, 4, (5, 300), generator=torch.Generator().manual_seed(0)).float()
     ks = (3, 50, 50, 7, 200)
     noise = torch.empty(5, 300).exponential_(generator=torch.Generator().manual_seed(1))
-    together = Draw([Sampling(1.0, k) for k in ks], V=300, device=CPU).ids(logits, noise)
+    together = Draw([Sampling(1.0, k) for k in ks], V=300, device=CPU).ids(logits, Drawn(300, noise))
     for row, k in enumerate(ks):
-        by_itself = Draw([Sampling(1.0, k)], V=300, device=CPU).ids(logits[row : row + 1], noise[row : row + 1])
+        by_itself = Draw([Sampling(1.0, k)], V=300, device=CPU).ids(
+            logits[row : row + 1], Drawn(300, noise[row : row + 1])
+        )
         assert int(together[row]) == int(by_itself)
 
 
@@ -223,8 +229,8 @@ def reference_draw(logits: torch.Tensor, sampling: Sampling, prompt: Sequence[in
 def test_penalties_biases_and_min_p_are_those_written_out(model: GPT, sampling: Sampling) -> None:
     prompt, dice = list(b"hello"), torch.Generator().manual_seed(3)
     engine = Engine(model, slots=3)
-    row = engine.add(prompt, sampling, noise=seeded(3))
-    engine.add(prompt, Sampling(), noise=seeded(4))  # who asks for nothing of the kind
+    row = engine.add(prompt, sampling, noise=GeneratorNoise(torch.Generator().manual_seed(3)))
+    engine.add(prompt, Sampling(), noise=SeededNoise(4))  # who asks for nothing of the kind
     said: list[int] = []
     for _ in range(18):
         probabilities = reference_draw(plain(model, [*prompt, *said]), sampling, prompt, said)
@@ -279,7 +285,10 @@ def test_rows_that_cannot_be_added_leave_no_trace(model: GPT) -> None:
 def test_log_probabilities_are_the_models_own(model: GPT) -> None:
     engine, ids = Engine(model, slots=2), list(b"hello")
     sampling = Sampling(3.0, 40, 0.9, repetition_penalty=2.0, logit_bias={3: 5.0})
-    silent, row = engine.add(ids, sampling, noise=seeded(2)), engine.add(ids, sampling, noise=seeded(1), top_logprobs=5)
+    silent, row = (
+        engine.add(ids, sampling, noise=SeededNoise(2)),
+        engine.add(ids, sampling, noise=SeededNoise(1), top_logprobs=5),
+    )
     for _ in range(12):
         own = plain(model, ids).log_softmax(dim=-1)
         tokens = {token.row: token for token in engine.step()}
@@ -299,13 +308,13 @@ def test_log_probabilities_are_the_models_own(model: GPT) -> None:
 def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sampling], *, steps: int) -> list[Token]:
     """What a row gets in the third of eight slots, with these beside it, some of whom come and go."""
     engine = Engine(model, slots=8, buckets=(8,))
-    others = [engine.add(prompts[i], samplings[i], noise=seeded(i)) for i in range(2)]
-    row = engine.add(b"the one that counts", Sampling(1.1, 30), noise=seeded(99), top_logprobs=260)
+    others = [engine.add(prompts[i], samplings[i], noise=SeededNoise(i)) for i in range(2)]
+    row = engine.add(b"the one that counts", Sampling(1.1, 30), noise=SeededNoise(99), top_logprobs=260)
     found = []
     for step in range(steps):
         if step < len(prompts) - 2 and len(others) < 7:
-            others.append(engine.add(prompts[2 + step], samplings[2 + step], noise=seeded(step)))
-        found += [replace(token, row=0) for token in engine.step() if token.row == row]
+            others.append(engine.add(prompts[2 + step], samplings[2 + step], noise=SeededNoise(step)))
+        found += [token._replace(row=0) for token in engine.step() if token.row == row]
         if step % 5 == 4 and others:
             engine.drop(others.pop(0))
     return found
@@ -323,7 +332,7 @@ def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(model:
     prompts = [b"b", b"hello there", b"abc", b"x" * 40, b"hello", b"q" * 23, b"hello there", b"zz"]
     engine = Engine(model, slots=8)
     rows = [
-        engine.add(prompt, sampling, noise=seeded(i))
+        engine.add(prompt, sampling, noise=SeededNoise(i))
         for i, (prompt, sampling) in enumerate(zip(prompts, SAMPLINGS, strict=True))
     ]
     texts: dict[int, list[int]] = {row: [] for row in rows}
@@ -346,7 +355,8 @@ def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.Mo
     with counted_tokens(monkeypatch) as read:
         row = engine.add(prompt, GREEDY)
         found = write(engine, row, 4)
-    assert read == [1 + len(b"and then"), 1, 1, 1]  # the last of what was said was given out and not read yet
+    # Of what was said the last was not read yet, and of the prompt the last comes by itself.
+    assert read == [len(b"and then"), 1, 1, 1, 1]
     assert found == alone(model, prompt, GREEDY, seed=0, n=4)
     engine.drop(row)
     with counted_tokens(monkeypatch) as read:  # nothing is new, but what comes after it has to be found out
@@ -354,7 +364,7 @@ def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.Mo
     assert read == [1, 1, 1]
     with counted_tokens(monkeypatch) as read:  # two that begin alike, the slot of one being taken
         assert write(engine, engine.add(prompt, GREEDY), 3) == found[:3]
-    assert read[0] == len(prompt) - len(b"hel") == 16
+    assert read[0] == len(prompt) - len(b"hel") - 1 == 15
 
 
 def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,9 +376,9 @@ def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.Mo
         window = window[-T // 2 :] if len(window) > T else window
     with counted_tokens(monkeypatch) as read:
         assert alone(model, b"hello", GREEDY, seed=0, n=3 * T) == ids[5:]
-    past = read[T - 4 :]  # from the first that no longer fits
-    assert set(past) == {1, T // 2}
-    assert past.count(T // 2) == -(-len(past) // (T // 2 + 1))
+    past = read[T - 3 :]  # from the first that no longer fits
+    assert set(past) == {1, T // 2 - 1}
+    assert past.count(T // 2 - 1) == -(-past.count(1) // (T // 2 + 1))
     assert len(set(ids)) > 10
 
 
@@ -380,7 +390,7 @@ def test_rows_that_come_and_go_are_never_mixed_up(model: GPT) -> None:
         if len(running) < 6 and dice.random() < 0.3:
             prompt = [*b"shared beginning"[: dice.randrange(1, 17)], *dice.choices(range(260), k=dice.randrange(20))]
             sampling, keep = dice.choice(SAMPLINGS), dice.choice((None, CFG.T))
-            row = engine.add(prompt, sampling, noise=seeded(n), keep=keep)
+            row = engine.add(prompt, sampling, noise=SeededNoise(n), keep=keep)
             running[row], wanted[row] = [], (prompt, sampling, n, keep)
         some = None if dice.random() < 0.7 else dice.sample(sorted(running), dice.randrange(len(running) + 1))
         tokens = engine.step(some)
@@ -432,3 +442,93 @@ def test_several_prompts_draw_from_torchs_own_generator_in_their_order(model: GP
             drawn.append(token if running[row] else None)
         expected.append(drawn)
     assert found == expected
+
+
+def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> None:
+    V, noise = 5000, Noise(rows=8, V=5000, device=CPU)
+    sources = {row: SeededNoise(70 if row < 4 else row) for row in range(8)}
+    first, second = (noise.drawn(sources, rows=8) for _ in range(2))
+    numbers = first.of(slice(None), None)
+    assert numbers.shape == (8, V)
+    assert (numbers[:4] == numbers[0]).all(), "a seed is a seed, in whichever row"
+    several = torch.stack([numbers[0], second.of(slice(None), None)[0], *numbers[4:]]).double()  # seeds and draws
+    assert several.min() > 0
+    for x in (0.01, 0.1, 0.5, 1.0, 2.0, 4.0):  # the share of larger ones is exp(-x)
+        share = math.exp(-x)
+        assert (several > x).double().mean() == pytest.approx(share, abs=4 * (share / several.numel()) ** 0.5)
+    correlations = torch.corrcoef(torch.cat((several, several.roll(1, dims=1))))
+    assert (correlations - torch.eye(len(correlations))).abs().max() < 5 / V**0.5
+    ids = torch.tensor([[3, 4999, 3], [17, 0, 1]])
+    rows = torch.tensor([6, 2])
+    assert torch.equal(first.of(rows, ids), numbers[rows].gather(-1, ids)), "the same for few ids and rows"
+
+
+def test_rows_with_a_seed_and_with_a_generator_draw_side_by_side() -> None:
+    def generator() -> GeneratorNoise:
+        return GeneratorNoise(torch.Generator().manual_seed(5))
+
+    noise = Noise(rows=4, V=300, device=CPU)
+    both = noise.drawn({0: SeededNoise(1), 1: generator(), 3: SeededNoise(2)}, rows=4).of(slice(None), None)
+    seeded = noise.drawn({0: SeededNoise(1), 3: SeededNoise(2)}, rows=4).of(slice(None), None)
+    expected = torch.empty(300)
+    generator().fill(expected)
+    assert torch.equal(both[1], expected)
+    assert torch.equal(both[[0, 3]], seeded[[0, 3]])
+
+
+def test_in_bf16_an_engine_writes_what_autocast_writes(model: GPT) -> None:
+    settle_bf16("cpu", say=lambda sentence: None)
+
+    def text(engine: Engine) -> list[Token]:
+        engine.add(b"the first", GREEDY, top_logprobs=3)
+        engine.add(b"another", Sampling(), noise=SeededNoise(1), top_logprobs=3)
+        return [token for _ in range(CFG.T) for token in engine.step()]
+
+    with computing_in("bf16", "cpu"):
+        expected = text(Engine(model, slots=2))
+    copied = Engine(model, slots=2, precision="bf16")
+    assert text(copied) == expected
+    assert {p.dtype for p in model.parameters()} == {torch.float32}, "the model itself stays as it was"
+    assert text(Engine(model, slots=2)) != expected
+
+
+@pytest.fixture
+def recorded_engine(monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> Callable[..., Engine]:
+    """Makes engines that decode as on a GPU."""
+
+    def make(model: GPT, **how: Any) -> Engine:
+        with monkeypatch.context() as patch:
+            patch.setattr("niels_gpt.inference.engine.Steps", RecordedSteps)
+            return Engine(model, **how)
+
+    return make
+
+
+def test_recorded_graphs_write_what_the_decoder_writes(
+    model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph]
+) -> None:
+    def texts(engine: Engine) -> list[Token]:
+        rows = [
+            engine.add(f"row {i}".encode() * (i + 1), GREEDY if i % 2 else Sampling(), noise=SeededNoise(i))
+            for i in range(3)
+        ]
+        said = [token for _ in range(9) for token in engine.step()]
+        said += engine.step([rows[1]])  # the others stay as they are
+        engine.drop(rows[0])
+        engine.add(b"one that came later", GREEDY)
+        said += [token for _ in range(2 * CFG.T) for token in engine.step()]
+        engine.drop(rows[1])
+        engine.drop(rows[2])
+        return said + [token for _ in range(5) for token in engine.step()]
+
+    assert texts(recorded_engine(model, slots=4)) == texts(Engine(model, slots=4))
+    assert len(graphs) == 4, "for four rows and for one, and for reading up to 16 ids and up to 32"
+
+
+@pytest.mark.parametrize(("V", "k"), [(5000, 50), (4096, 1), (4097, 512)])
+def test_the_likeliest_of_parts_are_those_of_the_whole(V: int, k: int) -> None:
+    logits = torch.randn(3, V, generator=torch.Generator().manual_seed(V))
+    values, ids = topk_of_parts(logits, k)
+    expected = logits.topk(k)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(ids, expected.indices)

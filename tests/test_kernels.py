@@ -16,9 +16,11 @@ from dataclasses import replace
 from torch import nn
 from torch.nn import functional as F
 from niels_gpt.config import ModelConfig
+from niels_gpt.inference.noise import Drawn
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block
-from niels_gpt.model.kernels import choice, gelu_triton, loss_triton, rope_triton
+from niels_gpt.model.kernels import choice, decode_triton, gelu_triton, loss_triton
+from niels_gpt.model.kernels import noise_triton, norm_triton, rope_triton
 from niels_gpt.model.loss import soft_cap
 from tests.test_model import Doubled
 
@@ -53,6 +55,38 @@ for V, cap in ((37, None), (37, 2.0), (20000, None), (20000, 2.0)):
     losses = loss_triton.losses_and_grad_(logits, y, cap)
     errors[f"loss {V} {cap}"] = largest((losses, logits), (plain.detach(), grad))
 
+# New tokens at all kinds of places, one of them where no row goes on: against torch's attention over what is kept.
+decode_triton._NUMBERS = 16 * 16  # so that even here one looks at several blocks of keys
+for H, D in ((3, 8), (2, 12)):
+    T = 70
+    places, kv = torch.tensor([0, 1, 37, T - 1, T]), torch.randn(5, 2 * H, T + 3, D)
+    angles, heads, before = torch.randn(5, D // 2), 2 * torch.randn(5, 1, 3 * H, D), kv.clone()
+    turns = torch.polar(torch.ones(()), angles)
+    out = decode_triton.attend_to_cache(heads, kv, places[:, None, None, None], turns[:, None, None], T=T)
+    qk = heads[:, 0, : 2 * H].clone()
+    rope.rotate_(qk.view(5, 2 * H, -1, 2), turns[:, None])
+    plain, kept = [], before
+    for row, place in enumerate(places.tolist()):
+        kept[row, :H, place], kept[row, H:, place] = qk[row, H:], heads[row, 0, 2 * H :]
+        if place < T:
+            k, v = kept[row, :, : place + 1].chunk(2)
+            plain.append(F.scaled_dot_product_attention(qk[row, :H, None], k, v)[:, 0])
+    errors[f"decode {D}"] = largest((out[:4, 0], kv), (torch.stack(plain), kept))
+    assert bool(out.isfinite().all())
+
+for C, dtype in ((20, torch.float32), (64, torch.bfloat16)):
+    x, added, weight, bias = torch.randn(2, 3, C), torch.randn(2, 3, C, dtype=dtype), torch.randn(C), torch.randn(C)
+    ours = [
+        *norm_triton.add_and_norm(x, added, weight, bias, eps=1e-5, centred=True),
+        *norm_triton.add_and_norm(x, None, weight, None, eps=1e-5, centred=False),
+    ]
+    plain = [x + added, F.layer_norm(x + added, (C,), weight, bias), x, F.rms_norm(x, (C,), weight, 1e-5)]
+    errors[f"norm {C}"] = largest(ours, plain)
+keys, ids = torch.randint(-(1 << 62), 1 << 62, (3,)), torch.randint(0, 50000, (3, 1500))
+noise = Drawn(2000, keys=keys)
+ours = [noise_triton.hashed_noise(keys, ids, bits=23), noise_triton.hashed_noise(keys, torch.arange(2000), bits=23)]
+errors["noise"] = largest(ours, [noise.of(slice(None), ids), noise.of(slice(None), None)])
+
 cfg = ModelConfig(V=10, T=9, C=16, L=1, H=2, d_ff=24, dropout=0.0)
 x, options = torch.randn(2, 9, 16), {"qk_norm": True, "activation": "relu2"}
 # Where a layer is not exactly a Linear no kernel takes its weights: it is called. Nor where an option comes between.
@@ -78,5 +112,5 @@ def test_kernels_compute_what_plain_torch_does() -> None:
     done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
-    assert len(errors) == 12
+    assert len(errors) == 17
     assert max(errors.values()) < 1e-5, errors

@@ -13,7 +13,7 @@ FAULTS = (
     Fault("a vector loses single numbers", _MODEL, "(*h.shape[1:-1], 1)", "h.shape[1:]", _TESTS),
     Fault("every place loses the same", _MODEL, "keys + (place << 40)", "keys", _TESTS),
     Fault("places and rows overlap", _MODEL, "place << 40", "place", _TESTS),
-    Fault("every row loses the same", _MODEL, "_mixed(keys + ", "_mixed(keys * 0 + ", _TESTS),
+    Fault("every row loses the same", _MODEL, " mixed(keys + ", " mixed(keys * 0 + ", _TESTS),
     Fault("neighbours are not mixed", _MODEL, "x = x ^ (x >> 15 & 0x1FFFF)", "x = x", _TESTS),
     Fault("twice as much falls", _MODEL, "round(p * (1 << 32))", "round(p * (1 << 33))", _TESTS),
     Fault("a step's key is that of all steps", _STEP, '"dropout", n)', '"dropout")', _TESTS),

@@ -166,7 +166,13 @@ FAULTS = (
         _KERNELS,
     ),
     # the decoder, sizes, exports
-    Fault("a decoder skips nothing", _DECODER, "h = self._block.before_attention(h, shortcuts)", "pass", _DECODED),
+    Fault(
+        "a decoder skips nothing",
+        _DECODER,
+        "h, normed = self._block.before_attention(h, added, shortcuts)",
+        "h, normed = self._block.ln1(h, added)",
+        _DECODED,
+    ),
     Fault("a decoder's heads are as projected", _DECODER, "qkv = self._adjusted(", "qkv = (lambda q, _: q)(", _DECODED),
     Fault(
         "a decoder's blocks share nothing",

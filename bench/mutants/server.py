@@ -206,8 +206,8 @@ FAULTS = (
     Fault(
         "a reply ignores its seed",
         TALK,
-        "noise=seeded(seed)",
-        "noise=seeded(0)",
+        "noise=SeededNoise(seed)",
+        "noise=SeededNoise(0)",
         f"{SERVER}every_field_reaches_the_model",
     ),
     Fault(

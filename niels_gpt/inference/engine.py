@@ -1,29 +1,30 @@
 """The one way in which tokens are written: rows that come and go, one KV cache, one draw for all of them a step.
 
-A row is read first (prefill): its prompt, or what of it no free slot holds from before. From then on a step gives it a
-token, for the price of one token (decoding), together with all others. Past the context there is a choice: keep all T
-of the last ids, which have then to be read anew for every token, since each has another place than before; or keep half
-of them, so that they are read once for T/2 tokens to come.
+A row is read first (prefill): its prompt but for the last id, or what of that no free slot holds from before. Then each
+step gives it a token, for the price of one token (decoding), together with all others. Past the context there is a
+choice: keep all T of the last ids, which have then to be read anew for every token, since each has another place than
+before; or keep half of them, so that they are read once for T/2 tokens to come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple, cast
 
 import torch
 
-from niels_gpt.inference.noise import GeneratorNoise, Noise, Source
+from niels_gpt.inference.noise import GeneratorNoise, Noise, SeededNoise, Source, next_keys
 from niels_gpt.inference.penalties import Penalties
-from niels_gpt.inference.sampling import GREEDY, Draw, Sampling
+from niels_gpt.inference.recorded import RecordedSteps
+from niels_gpt.inference.sampling import Draw, Sampling
 from niels_gpt.inference.slots import Row, Slots
-from niels_gpt.model.decoder import Decoder
+from niels_gpt.inference.steps import Steps
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.precision import Precision
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """What a row got in a step. Log probabilities are the model's own, before penalties, temperature and filters."""
 
     row: int
@@ -36,19 +37,22 @@ class Engine:
     """A model and `slots` rows for it to write.
 
     A step computes the smallest of the `buckets` (1, 2, 4, 8, ...) that holds the rows there are. At one bucket what a
-    row gets is the same to the bit whoever its neighbours are.
+    row gets is the same to the bit whoever its neighbours are. In bf16 the model's matrices are copied once; in float32
+    it computes as whoever calls it does.
     """
 
-    def __init__(self, model: GPT, *, slots: int, buckets: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, model: GPT, *, slots: int, buckets: Sequence[int] | None = None, precision: Precision = "float32"
+    ) -> None:
         V, device = model.cfg.V, model.tok_emb.weight.device
         self._model, self._device = model, device
-        self._decoder = Decoder(model, B=slots)
+        self._steps = (RecordedSteps if device.type == "cuda" else Steps)(model, rows=slots, precision=precision)
         self._slots = Slots(slots, buckets=[1 << i for i in range(slots.bit_length())] if buckets is None else buckets)
         self._noise = Noise(rows=slots, V=V, device=device)
         self._penalties = Penalties(rows=slots, V=V, device=device)
         self._handles = count()
         self._drawn_for: list[Row | None] = []
-        self._draw = Draw([], V=V, device=device)
+        self._draw = Draw([None], V=V, device=device)
 
     def add(
         self,
@@ -88,8 +92,8 @@ class Engine:
         places = [place for handle, place in self._slots.places.items() if wanted is None or handle in wanted]
         if not places:
             return []
-        logits = self._next_logits(places)
-        drawn = self._drawn(logits, places)
+        self._read(places)
+        logits, drawn = self._drawn(places)
         if any(drawn[place] < 0 for place in places):
             raise ValueError("the model's logits are no numbers: its weights are damaged, or its training diverged")
         self._penalties.count(places, drawn)
@@ -113,47 +117,43 @@ class Engine:
             read = [slot.read for slot in slots]
             for slot in slots:
                 slot.read = 0  # so that an interrupt here would cost another reading, and mix nothing up
-            self._decoder.swap(*move, lengths=read)
+            self._steps.swap(*move, lengths=read)
             for slot, length in zip(slots, read, strict=True):
                 slot.read = length
             self._penalties.swap(*move)
             self._slots.swap(*move)
 
-    def _next_logits(self, places: list[int]) -> torch.Tensor:
-        """(bucket, V), of which the rows at these places mean something."""
-        bucket, T = self._slots.bucket, self._model.cfg.T
-        unread = {}
+    def _read(self, places: list[int]) -> None:
+        """All ids of these rows but the last of each."""
+        T = self._model.cfg.T
         for place in places:
             slot = self._slots[place]
             if len(slot.ids) > T:
                 slot.ids, slot.read = slot.ids[-self._row(place).keep :], 0
-            unread[place] = slot.ids[slot.read :]
-        going_on = {place: new[0] for place, new in unread.items() if len(new) == 1}
-        if going_on:
-            x = torch.tensor([[going_on.get(place, 0)] for place in range(bucket)], device=self._device)
-            starts = [self._slots[place].read if place in going_on else None for place in range(bucket)]
-            hidden = self._decoder.extend(x, starts=starts)[:, -1]
-        else:
-            hidden = torch.zeros(bucket, self._model.cfg.C, device=self._device)
-        for place, new in unread.items():
-            slot = self._slots[place]
-            if len(new) > 1:
-                x = torch.tensor([new], device=self._device)
-                hidden[place] = self._decoder.extend(x, starts=[slot.read], first=place)[0, -1]
-            slot.read = len(slot.ids)
-        return self._model.logits(hidden)
+            if len(slot.ids) - slot.read > 1:
+                self._steps.read(slot.ids[slot.read : -1], row=place, start=slot.read)
+                slot.read = len(slot.ids) - 1
 
-    def _drawn(self, logits: torch.Tensor, places: list[int]) -> list[int]:
-        """The next id for every row of the bucket; of those at other places than these it means nothing."""
-        rows = [self._slots[place].row for place in range(len(logits))]
+    def _drawn(self, places: list[int]) -> tuple[torch.Tensor, list[int]]:
+        """The last id of each of these rows is read: what comes after it, (bucket, V), and the next id of every row of
+        the bucket. At other places both mean nothing."""
+        slots = [self._slots[place] for place in range(self._slots.bucket)]
+        rows = [slot.row for slot in slots]
         if rows != self._drawn_for:
-            samplings = [GREEDY if row is None else row.sampling for row in rows]
+            samplings = [None if row is None else row.sampling for row in rows]
             self._drawn_for, self._draw = rows, Draw(samplings, V=self._model.cfg.V, device=self._device)
-        sources = {place: self._row(place).noise for place in places if place in self._draw.sampled}
-        logits = self._penalties.applied(logits)
-        if not sources:
-            return logits.argmax(dim=-1).tolist()
-        return self._draw.ids(logits, self._noise.drawn(sources, rows=len(rows))).tolist()
+        ids, starts = [0] * len(slots), cast(list[int | None], [None] * len(slots))
+        for place in places:
+            ids[place], starts[place] = slots[place].ids[-1], slots[place].read
+            slots[place].read += 1
+        sources = {place: self._row(place).noise for place in self._draw.sampled if starts[place] is not None}
+        if not self._penalties.asked and all(isinstance(source, SeededNoise) for source in sources.values()):
+            unseen = all(self._row(place).top_logprobs is None for place in places)
+            keys = next_keys(sources, rows=len(slots))
+            return self._steps.drawn(ids, starts, keys, self._draw, ahead=unseen)
+        logits = self._steps.logits(ids, starts)
+        noise = self._noise.drawn(sources, rows=len(slots))
+        return logits, self._draw.ids(self._penalties.applied(logits), noise).tolist()
 
     def _logprobs(
         self, logits: torch.Tensor, places: list[int], drawn: list[int]

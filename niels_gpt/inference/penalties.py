@@ -52,6 +52,10 @@ class Penalties:
                 held[[row, other]] = held[[other, row]]
             self._asking = {{row: other, other: row}.get(asking, asking) for asking in self._asking}
 
+    @property
+    def asked(self) -> bool:
+        return bool(self._asking)
+
     def applied(self, logits: torch.Tensor) -> torch.Tensor:
         """(B, V) of the first B rows."""
         if not self._asking:

@@ -35,15 +35,31 @@ class Shortcuts:
         return self.values
 
 
+class LayerNorm(nn.LayerNorm):
+    """Of the residual stream and what is added to it there, which on a GPU is one kernel."""
+
+    def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """The sum, and its norm."""
+        kernel = choice.add_and_norm(x)
+        if kernel is not None:
+            return kernel(x, added, self.weight, self.bias, eps=self.eps, centred=True)
+        x = x if added is None else x + added
+        return x, super().forward(x)
+
+
 class RMSNorm(nn.RMSNorm):
-    """In float32 whatever the input, as LayerNorm is under autocast."""
+    """Likewise; in float32 whatever the input, as LayerNorm is under autocast."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x.float())
+    def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        kernel = choice.add_and_norm(x)
+        if kernel is not None:
+            return kernel(x, added, self.weight, None, eps=_EPS, centred=False)
+        x = x if added is None else x + added
+        return x, super().forward(x.float())
 
 
-def build_norm(cfg: ModelConfig) -> nn.Module:
-    return RMSNorm(cfg.C, eps=_EPS) if cfg.norm == "rms" else nn.LayerNorm(cfg.C, bias=cfg.bias)
+def build_norm(cfg: ModelConfig) -> LayerNorm | RMSNorm:
+    return RMSNorm(cfg.C, eps=_EPS) if cfg.norm == "rms" else LayerNorm(cfg.C, bias=cfg.bias)
 
 
 class CausalSelfAttention(nn.Module):
@@ -166,27 +182,25 @@ class Block(nn.Module):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
         shortcuts = shortcuts or Shortcuts(x)
-        x = self.before_attention(x, shortcuts)
+        x, normed = self.before_attention(x, None, shortcuts)
         out = self.attn(
-            self.ln1(x), dropout=dropout, place=place, positions=positions, shortcuts=shortcuts, return_attn=return_attn
+            normed, dropout=dropout, place=place, positions=positions, shortcuts=shortcuts, return_attn=return_attn
         )
-        if return_attn:
-            return self.after_attention(x, out[0], dropout=dropout, place=place), out[1]
-        return self.after_attention(x, out, dropout=dropout, place=place)
+        out, attn = out if return_attn else (out, None)
+        x, normed = self.ln2(x, dropout.on(out, place=place + 1))
+        x = x + dropout.on(self.mlp(normed), place=place + 2)
+        return x if attn is None else (x, attn)
 
-    def before_attention(self, x: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
-        """The residual stream as the block takes it."""
-        if not self.x0_skip:
-            return x
-        stream, embedding = self.stream_shares.to(x.dtype)
-        return stream * x + embedding * shortcuts.embedding
-
-    def after_attention(
-        self, x: torch.Tensor, out: torch.Tensor, *, dropout: RowDropout = NO_DROPOUT, place: int = 0
-    ) -> torch.Tensor:
-        """The rest of the block, given what attention says of x: both residual sums, and the MLP."""
-        x = x + dropout.on(out, place=place + 1)
-        return x + dropout.on(self.mlp(self.ln2(x)), place=place + 2)
+    def before_attention(
+        self, x: torch.Tensor, added: torch.Tensor | None, shortcuts: Shortcuts
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual stream as the block takes it, with what the block before still adds to it; and its norm."""
+        if self.x0_skip:
+            x = x if added is None else x + added
+            stream, embedding = self.stream_shares.to(x.dtype)
+            x, added = stream * x + embedding * shortcuts.embedding, None
+        normed: tuple[torch.Tensor, torch.Tensor] = self.ln1(x, added)
+        return normed
 
 
 def init_weights(module: nn.Module) -> None:

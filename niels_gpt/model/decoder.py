@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block, Shortcuts
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.kernels import choice
 
 # Keys are looked at in whole blocks of so many, the last of them masked: a kernel that adds what is masked as zeros
 # then gives a row the same bits whatever the lengths beside it. Of 38 keys and of 64 it did not (ARM, D=64): the last
@@ -35,7 +36,7 @@ class Decoder:
     """
 
     def __init__(self, model: GPT, *, B: int) -> None:
-        self._model = model
+        self._model, self.T = model, model.cfg.T
         blocks = [cast(Block, block) for block in model.blocks]
         sin, cos = blocks[0].attn.rope_sin[0, 0], blocks[0].attn.rope_cos[0, 0]
         self._rotations = torch.complex(cos, sin)  # (T, D/2)
@@ -55,13 +56,17 @@ class Decoder:
         end = max([start for start in starts if start is not None]) + n
         if end > T:
             raise ValueError(f"{end} tokens do not fit the context of T={T}")
-        new = self._new_tokens(starts, n, end)
-        h = self._model.embed(x)
-        shortcuts = Shortcuts(h)
-        rows = slice(first, first + b)
-        for block in self._blocks:
-            h = block(h, rows, new, shortcuts)
-        return self._ln_f(h)
+        return self._hidden(x.to(self._places.device), slice(first, first + b), self._new_tokens(starts, n, end))
+
+    @torch.inference_mode()
+    def extend_anywhere(
+        self, x: torch.Tensor, places: torch.Tensor, *, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The same where the places (b, n) of the tokens are known to the device alone, and maybe the rows (b,), which
+        are the first b without it: nothing that is done depends on them, so that a graph can record it. Tokens at place
+        T take no part."""
+        new = self._new_tokens_anywhere(places, looked_at=self._end)
+        return self._hidden(x, slice(0, len(x)) if rows is None else rows, new)
 
     @torch.inference_mode()
     def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
@@ -69,16 +74,21 @@ class Decoder:
         for block in self._blocks:
             block.swap(row, other, lengths)
 
+    def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: _NewTokens) -> torch.Tensor:
+        h, added = self._model.embed(x), None
+        shortcuts = Shortcuts(h)
+        for block in self._blocks:
+            h, added = block(h, added, rows, new, shortcuts)
+        return self._ln_f(h, added)[1]
+
     def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> _NewTokens:
         start, looked_at = starts[0], min(_whole(end, _BLOCK), self._end)
         if start is None or starts.count(start) != len(starts):
             if n > 1:
                 raise ValueError("rows that begin at different places can only go on token by token")
             T = self._model.cfg.T
-            places = torch.tensor([T if start is None else start for start in starts], device=self._places.device)
-            mask = torch.where(self._places[:looked_at] <= places[:, None], 0.0, float("-inf"))
-            rotations = self._rotations[places.clamp(max=T - 1)]
-            return _NewTokens(places[:, None, None, None], looked_at, rotations[:, None, None], mask[:, None, None])
+            places = torch.tensor([[T if start is None else start] for start in starts], device=self._places.device)
+            return self._new_tokens_anywhere(places, looked_at=looked_at)
         rotations = self._rotations[start:end, None]
         if n == 1 and len(starts) == 1:
             return _NewTokens(start, end, rotations, None)  # a row by itself has no neighbours to be told apart from
@@ -87,6 +97,11 @@ class Decoder:
             return _NewTokens(start, looked_at, rotations, mask[None, None, None])
         causal = torch.ones(n, end, dtype=torch.bool, device=self._places.device).tril(start) if start else None
         return _NewTokens(start, end, rotations, causal)
+
+    def _new_tokens_anywhere(self, places: torch.Tensor, *, looked_at: int) -> _NewTokens:
+        mask = torch.where(self._places[:looked_at] <= places[:, None, :, None], 0.0, float("-inf"))
+        rotations = self._rotations[places.clamp(max=self.T - 1)]
+        return _NewTokens(places[:, None, :, None], looked_at, rotations[:, :, None], mask)
 
 
 def _whole(n: int, size: int) -> int:
@@ -98,7 +113,7 @@ def _whole(n: int, size: int) -> int:
 class _NewTokens:
     """Places, rotations and attention mask of n new tokens a row."""
 
-    start: int | torch.Tensor  # of the first: the same in every row, or (b, 1, 1, 1) with n = 1
+    start: int | torch.Tensor  # the first place, the same in every row; or all of them, (b, 1, n, 1)
     end: int  # of what is looked at
     rotations: torch.Tensor  # broadcast to (b, n, H, D/2)
     mask: torch.Tensor | None  # None: a token sees those of its row up to itself
@@ -109,28 +124,47 @@ class _CachedBlock:
 
     def __init__(self, block: Block, *, B: int, places: int) -> None:
         attn = block.attn
-        self._H, self._B = attn.cfg.H, B
+        self._H, self._B, self._T = attn.cfg.H, B, attn.cfg.T
         self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, places, attn.cfg.D)
-        self._ln1, self._qkv, self._proj = _direct(block.ln1), _direct(attn.qkv), _direct(attn.proj)
+        self._qkv, self._proj = _direct(attn.qkv), _direct(attn.proj)
         self._block, self._adjusted = _lean(block), _lean(attn).adjusted
 
-    def __call__(self, h: torch.Tensor, rows: slice, new: _NewTokens, shortcuts: Shortcuts) -> torch.Tensor:
-        """(b, n, C) -> (b, n, C)"""
+    def __call__(
+        self,
+        h: torch.Tensor,
+        added: torch.Tensor | None,
+        rows: slice | torch.Tensor,
+        new: _NewTokens,
+        shortcuts: Shortcuts,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual stream and what is still to be added to it, before the block and after it, (b, n, C) each."""
         (b, n, C), H = h.shape, self._H
-        h = self._block.before_attention(h, shortcuts)
-        # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
-        qkv = self._adjusted(self._qkv(self._ln1(h)).float().view(b, n, 3 * H, C // H), shortcuts)
+        h, normed = self._block.before_attention(h, added, shortcuts)
+        qkv = self._qkv(normed).view(b, n, 3 * H, C // H)
+        kv = self._kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self._kv
+        kernel = None if isinstance(new.start, int) or n > 1 else choice.attend_to_cache(qkv)
+        if kernel is not None:
+            out = kernel(self._adjusted(qkv, shortcuts), kv, new.start, new.rotations, T=self._T)
+        else:
+            # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
+            out = self._attended(self._adjusted(qkv.float(), shortcuts), kv, new)
+        if isinstance(rows, torch.Tensor):
+            self._kv[rows] = kv
+        h, normed = self._block.ln2(h, self._proj(out.reshape(b, n, C)))
+        return h, self._block.mlp(normed)
+
+    def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
+        """Heads (b, n, 3H, D) -> (b, n, H, D), keys and values kept."""
+        (b, n, *_), H = qkv.shape, self._H
         rope.rotate_(qkv.narrow(2, 0, 2 * H).view(b, n, 2 * H, -1, 2), new.rotations)
         q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
-        kv = self._kv if b == self._B else self._kv[rows]
         if isinstance(new.start, int):
             kv.narrow(2, new.start, n).copy_(new_kv)
         else:
             kv.scatter_(2, new.start.expand_as(new_kv), new_kv.to(kv.dtype))
         k, v = kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
-        out = F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal)
-        return self._block.after_attention(h, self._proj(out.transpose(1, 2).reshape(b, n, C)))
+        return F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal).transpose(1, 2)
 
     def swap(self, row: int, other: int, lengths: Sequence[int]) -> None:
         one, another = self._kv[row, :, : lengths[0]], self._kv[other, :, : lengths[1]].clone()
@@ -152,6 +186,6 @@ def _lean(module: _Module) -> _Module:
     return lean
 
 
-def _direct(module: nn.Module) -> Callable[..., torch.Tensor]:
+def _direct(module: nn.Module) -> Callable[..., Any]:
     """What calling the module does. One with hooks is called as it is: they are part of a call, not of `forward`."""
     return module if module._forward_hooks or module._forward_pre_hooks else _lean(module).forward

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-# Odd constants of two well-known hashes: any that mix would do, but these are part of what a run's numbers depend on.
-_ODD_32 = (0x7FEB352D, 0x846CA68B - (1 << 32))
-_ODD_64 = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+from niels_gpt.rng import mixed
+
+# Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
+_ODD = (0x7FEB352D, 0x846CA68B - (1 << 32))
 
 
 @dataclass(frozen=True, eq=False)  # torch.compile would hash it
@@ -42,17 +43,10 @@ NO_DROPOUT = RowDropout(0.0, None)
 
 def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
     """Which elements are dropped: (B, count) booleans, each true with probability `p`."""
-    row = _mixed(keys + (place << 40))[:, None]  # keys of rows are neighbours
+    row = mixed(keys + (place << 40))[:, None]  # keys of rows are neighbours
     first, second = (row >> 32).int(), (row << 32 >> 32).int()
     x = torch.arange(count, dtype=torch.int32, device=keys.device) ^ first
-    x = x * _ODD_32[0]
+    x = x * _ODD[0]
     x = x ^ (x >> 15 & 0x1FFFF)
-    x = (x ^ second) * _ODD_32[1]
+    x = (x ^ second) * _ODD[1]
     return x < round(p * (1 << 32)) - (1 << 31)
-
-
-def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """64 bits of which every one depends on every one of x."""
-    for shift, odd in ((30, _ODD_64[0]), (27, _ODD_64[1])):
-        x = (x ^ (x >> shift & (1 << (64 - shift)) - 1)) * odd
-    return x ^ (x >> 31 & (1 << 33) - 1)

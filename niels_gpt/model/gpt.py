@@ -78,7 +78,7 @@ class GPT(nn.Module):
         shortcuts = Shortcuts(h)
         for i, block in enumerate(self.blocks):
             h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, shortcuts=shortcuts)
-        normed: torch.Tensor = self.ln_f(h)
+        normed: torch.Tensor = self.ln_f(h)[1]
         return normed
 
     def _dropout(self, B: int, row_keys: torch.Tensor | None, *, device: torch.device) -> RowDropout:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 Precision = Literal["float32", "bf16"]
@@ -17,6 +19,20 @@ Precision = Literal["float32", "bf16"]
 def computing_in(precision: Precision, device: str) -> AbstractContextManager[object]:
     """bf16: matrix products and attention in bfloat16, what is delicate (norms, softmax, loss) in float32."""
     return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=precision == "bf16")
+
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def bf16_copy(model: _Model) -> _Model:
+    """A model to compute in bf16 with, and not to train: its matrices are as autocast makes them at every call, and
+    what autocast leaves alone (embeddings, norms) is in float32 still. So it computes the same, to the bit."""
+    copied = copy.deepcopy(model)
+    for layer in copied.modules():
+        if isinstance(layer, nn.Linear):
+            for name, parameter in list(layer.named_parameters(recurse=False)):
+                layer.register_parameter(name, nn.Parameter(parameter.bfloat16(), requires_grad=False))
+    return copied
 
 
 def residual_dtype(precision: Precision) -> torch.dtype:

@@ -15,7 +15,7 @@ from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.files.damage import Damaged
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.memory import Remembered, remember
@@ -85,7 +85,7 @@ class Talker:
         ends: Collection[int],
         stops: Sequence[str] = (),
     ) -> Iterator[str]:
-        text, row = StreamedText(self.tokenizer, stops), self.engine.add(prompt, sampling, noise=seeded(seed))
+        text, row = StreamedText(self.tokenizer, stops), self.engine.add(prompt, sampling, noise=SeededNoise(seed))
         try:
             for _ in range(max_new_tokens):
                 (token,) = self.engine.step([row])

@@ -43,6 +43,31 @@ def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
     return gelu_triton.project_and_gelu
 
 
+def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
+    """Without gradients; what is compiled joins more than these two."""
+    if not (x.is_cuda and HAS_TRITON and torch.is_inference_mode_enabled()) or torch.compiler.is_compiling():
+        return None
+    from niels_gpt.model.kernels import norm_triton
+
+    return norm_triton.add_and_norm
+
+
+def hashed_noise(keys: torch.Tensor) -> _Kernel | None:
+    if not (keys.is_cuda and HAS_TRITON):
+        return None
+    from niels_gpt.model.kernels import noise_triton
+
+    return noise_triton.hashed_noise
+
+
+def attend_to_cache(heads: torch.Tensor) -> _Kernel | None:
+    if not (heads.is_cuda and HAS_TRITON):
+        return None
+    from niels_gpt.model.kernels import decode_triton
+
+    return decode_triton.attend_to_cache
+
+
 def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
     if logits.is_cuda and HAS_TRITON:
         from niels_gpt.model.kernels import loss_triton

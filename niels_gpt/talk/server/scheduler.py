@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from niels_gpt.inference.engine import Engine, Token
-from niels_gpt.inference.noise import seeded
+from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.talk.text import Piece, StreamedText
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -166,7 +166,7 @@ class Scheduler:
                 order = writing.order
                 try:
                     row = self._engine.add(
-                        order.prompt, order.sampling, noise=seeded(order.seed), top_logprobs=order.top_logprobs
+                        order.prompt, order.sampling, noise=SeededNoise(order.seed), top_logprobs=order.top_logprobs
                     )
                     self._rows[row] = writing
                 except Exception as error:  # whatever it is, it belongs to whoever asked
