@@ -44,8 +44,8 @@ def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
 
 
 def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Without gradients; what is compiled joins more than these two."""
-    if not (x.is_cuda and HAS_TRITON and torch.is_inference_mode_enabled()) or torch.compiler.is_compiling():
+    """Without gradients. What is compiled joins more than these two; asking would break its graph."""
+    if torch.compiler.is_compiling() or not (x.is_cuda and HAS_TRITON and torch.is_inference_mode_enabled()):
         return None
     from niels_gpt.model.kernels import norm_triton
 
