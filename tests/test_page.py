@@ -355,7 +355,7 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
         page.goto(address)
         tab.set(max_tokens=most)
         while len(talker.prompt(messages)) <= 3 * T:
-            messages.append({"role": "user", "content": f"question {len(messages) // 2}"})
+            messages.append({"role": "user", "content": f"no {len(messages) // 2}"})
             tab.ask(messages[-1]["content"])
             assert sum(read) <= T
             read.clear()

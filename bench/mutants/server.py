@@ -520,8 +520,8 @@ FAULTS = (
     Fault(
         "a new chat is the old one after a reload",
         PAGE,
-        '  say("");\n  keep();\n',
-        '  say("");\n',
+        "  messages = [];\n  chat.replaceChildren();\n",
+        "  chat.replaceChildren();\n",
         f"{PAGES}the_chat_outlives_a_reload_but_not_the_tab",
     ),
     Fault(
@@ -656,13 +656,6 @@ FAULTS = (
         "parts(asked.slice(answer.forgotten), mine.signal)",
         "parts(asked, mine.signal)",
         f"{PAGES}a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more",
-    ),
-    Fault(
-        "a chat keeps no room for the answer",
-        TALK,
-        "        room = T - min(max_new_tokens, T // 4)\n",
-        "        room = T\n",
-        f"{TALKS}a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_holds",
     ),
     Fault(
         "markup in an answer becomes markup of the page",

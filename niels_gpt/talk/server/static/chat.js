@@ -231,7 +231,8 @@ async function copy(content, body, pressed) {
     getSelection().selectAllChildren(body);
     pressed.textContent = "Selected: Ctrl+C copies";
   }
-  setTimeout(() => { pressed.textContent = "Copy"; }, 3000);
+  pressed.focus();
+  pressed.addEventListener("blur", () => { pressed.textContent = "Copy"; }, { once: true });
 }
 
 function together(...texts) {
