@@ -1,4 +1,4 @@
-"""The web page and the OpenAI form, with a real model, a real client and a real browser."""
+"""The OpenAI form, with a real model and a real client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
 from niels_gpt.talk.server.service import Limits
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.bytes import ByteTokenizer
-from tests.conftest import real_browser
 
 LIMITS = Limits(body_bytes=200_000, new_tokens=400)
 EOT = ByteTokenizer().special_token_ids()["eot"]
@@ -499,98 +498,3 @@ def test_requests_leave_nothing_behind(address: str) -> None:
         counts = [objects_after(10), *(objects_after(30) for _ in range(4))]
     assert min(after - before for before, after in pairwise(counts)) < 30
     assert under_way(address) == 0
-
-
-HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>document.title=1</script>'
-
-
-def test_in_a_browser() -> None:
-    limits = Limits(body_bytes=40_000, new_tokens=10**9)
-    with (
-        real_browser() as (browser, expect),
-        serving(build_app(tiny_talker(), card={"parameters": "few"}, limits=limits)) as address,
-    ):
-        expect.set_options(timeout=60_000)  # a watchdog's: what is waited for comes, however slow the machine
-        page = browser.new_page(viewport={"width": 390, "height": 800})
-        outside: list[str] = []
-        page.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
-        page.goto(address)
-        expect(page.locator("#card")).to_contain_text("few")
-        # Keyboard alone: the field has the focus, Enter sends, Escape stops.
-        page.keyboard.type(HOSTILE)
-        page.keyboard.press("Enter")
-        expect(page.locator("article.user")).to_have_text(HOSTILE)
-        expect(page.locator("article.assistant")).not_to_be_empty()
-        expect(page.locator("#stop")).to_be_disabled()
-        assert page.title() == "niels_gpt"
-        assert page.locator("article img, article script").count() == 0
-        page.locator("#settings summary").click()
-        page.locator("#max_tokens").fill("1000000")
-        question = "for ever" + "x" * 30_000
-        page.locator("#text").fill(question)
-        page.keyboard.press("Enter")
-        expect(page.locator("article.assistant").last).not_to_be_empty()
-        expect(page.locator("#stop")).to_be_enabled()
-        page.keyboard.press("Escape")
-        expect(page.locator("#stop")).to_be_disabled()
-        wait_until(lambda: under_way(address) == 0)
-        assert page.locator("article.user").nth(1).inner_text() == question
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        rendered = page.evaluate(
-            "async (text) => { const m = await import('/static/markdown.js'); const e = document.createElement('div');"
-            " e.append(m.markdown(text)); return e.innerHTML; }",
-            "**b** `c<d>` [l](https://a.b) [x](javascript:alert(1)) ![i](https://a.b/c.png)\nnext\n"
-            "- <img onerror=x>\n- [x] done\n\n```\n<b>\n```\n\n<script>alert(1)</script>\n\n| h |\n|--|\n| *d* |",
-        )
-        assert "<strong>b</strong>" in rendered
-        assert "<code>c&lt;d&gt;</code>" in rendered
-        assert 'href="https://a.b"' in rendered
-        assert 'href="javascript' not in rendered
-        assert "<li>&lt;img onerror=x&gt;</li>" in rendered
-        assert "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>" in rendered
-        assert "![i](https://a.b/c.png)<br>next" in rendered
-        assert "[x] done" in rendered
-        assert "<td><em>d</em></td>" in rendered
-        assert 'rel="noopener noreferrer"' in rendered
-        assert (
-            page.locator("article.user").first.evaluate("(e) => getComputedStyle(e).backgroundColor")
-            != "rgba(0, 0, 0, 0)"
-        )
-        page.locator("#reset").click()
-        expect(page.locator("article")).to_have_count(0)
-        refused_and_forgotten(page, expect)
-        assert outside == []
-
-
-def refused_and_forgotten(page: Any, expect: Any) -> None:
-    """A message that the server refuses is given back, and the chat goes on as if it had not been sent."""
-    sent: list[list[str]] = []
-    page.on("request", lambda request: sent.append([m["content"] for m in json.loads(request.post_data)["messages"]]))
-
-    def say(expression: str) -> None:  # of JavaScript: half a pair of surrogates could not be typed or sent to it
-        page.locator("#text").evaluate(f"(field) => {{ field.value = {expression}; }}")
-        page.locator("#send").click()
-
-    def done() -> None:
-        expect(page.locator("#stop")).to_be_disabled()
-
-    page.locator("#max_tokens").fill("2")
-    say("'one'")
-    done()
-    for count, (refused, length, words) in enumerate(
-        (("'x'.repeat(50_000)", 50_000, "larger than 40,000 bytes"), ("'half \\ud83d a pair'", 13, "invalid JSON")),
-        1,
-    ):
-        say(refused)
-        expect(page.locator("article.error")).to_have_count(count)
-        expect(page.locator("article.error").last).to_contain_text(words)
-        expect(page.locator("article.error").last).to_contain_text("taken back")
-        expect(page.locator("article.refused")).to_have_count(count)
-        done()
-        assert page.locator("#text").evaluate("(field) => field.value.length") == length
-    say("'two'")
-    done()
-    expect(page.locator("article.assistant")).to_have_count(2)
-    expect(page.locator("article.error")).to_have_count(2)
-    assert sent[0] == ["one"]
-    assert sent[-1][::2] == ["one", "two"]

@@ -101,9 +101,10 @@ def test_each_model_is_asked_in_its_own_way() -> None:
     assert "".join(said) == "".join(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
 
 
-def saying(renderer: str, ids: Sequence[int]) -> Talker:
-    """A model that always says these ids, each because it has read the one before: a step from row to row, no more."""
-    model = GPT(ModelConfig(V=260, T=32, C=260, L=1, H=2, d_ff=260, dropout=0.0))
+def saying(renderer: str, ids: Sequence[int], *, T: int = 32) -> Talker:
+    """A model that always says these ids, each because it has read the one before: a step from row to row, no more.
+    The last it says again and again."""
+    model = GPT(ModelConfig(V=260, T=T, C=260, L=1, H=2, d_ff=260, dropout=0.0))
     start = 258 if renderer == "chat_tokens" else ord(" ")  # what a prompt ends with
     with torch.no_grad():
         for parameter in model.blocks.parameters():
@@ -217,8 +218,9 @@ def test_a_chat_says_what_it_has_forgotten() -> None:
     assert "".join(shown).endswith("yes!yes!")
 
 
-def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, read = talker(T=64), []
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens models read, a number for each time; of all models, from here to the end of the test."""
+    read: list[int] = []
     extend = Decoder.extend
 
     def counting(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
@@ -226,6 +228,11 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.Monk
         return extend(self, x, **how)
 
     monkeypatch.setattr(Decoder, "extend", counting)
+    return read
+
+
+def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, read = talker(T=64), counted_reads(monkeypatch)
     asked = turns("one")
     said = "".join(whole.reply(asked, sampling=Sampling(0), max_new_tokens=4, seed=0))
     assert read == [6, 1, 1, 1]
@@ -233,6 +240,22 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.Monk
     "".join(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
     assert read[4] == len(whole.prompt(messages)) - 6
     assert said
+
+
+def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, read = saying("chat_tokens", b"thus", T=64), counted_reads(monkeypatch)
+    conversation = Conversation(whole, sampling=Sampling(0), max_new_tokens=16, seed=0)
+    shown: list[str] = []
+    for turn in range(10):
+        conversation.answer(f"no {turn}", show=shown.append)
+        assert "".join(shown).endswith("thus" + "s" * 12)
+        assert sum(read) <= 64
+        read.clear()
+    assert len(whole.prompt(conversation.messages)) > 3 * 64
+    forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16).forgotten
+    assert f"(the first {forgotten} messages no longer fit the context and are forgotten)\n" in shown
 
 
 def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:

@@ -1,0 +1,379 @@
+"""The page of the server, in a real browser, with a real model behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bench.serve import serving
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.server.gate import Access
+from niels_gpt.talk.server.service import Limits
+from tests.conftest import real_browser
+from tests.test_server import tiny_talker, under_way, wait_until
+from tests.test_talk import counted_reads, saying
+
+T = 64
+ANSWER = "1. x"  # markdown: a list with an x in it
+LIMITS = Limits(body_bytes=40_000, new_tokens=10**9)
+HOSTILE = '<img src=x onerror="document.title=1"> **bold** \u202eRTL <script>document.title=1</script>'
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[tuple[Any, Any]]:
+    """(A browser, playwright's expect), for all tests of this file."""
+    with real_browser() as (browser, expect):
+        expect.set_options(timeout=60_000)  # a watchdog's: what is waited for comes, however slow the machine
+        yield browser, expect
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    talker = saying("chat_tokens", ANSWER.encode(), T=T)
+    with serving(build_app(talker, card={"parameters": "few"}, limits=LIMITS)) as address:
+        yield address
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A page that is open, what it has asked the server, and what went wrong in it."""
+
+    page: Any
+    expect: Any
+    sent: list[list[str]]  # of each request, what the messages say
+    errors: list[str]
+
+    def open(self, address: str) -> None:
+        self.page.goto(address)
+        self.set(max_tokens=len(ANSWER))
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.set(max_tokens=len(ANSWER))
+
+    def set(self, *, max_tokens: int) -> None:
+        if self.page.locator("#settings").get_attribute("open") is None:
+            self.page.locator("#settings summary").click()
+        self.page.locator("#temperature").fill("0")
+        self.page.locator("#max_tokens").fill(str(max_tokens))
+
+    def ask(self, question: str) -> None:
+        """To the end of the answer, or of whatever comes instead."""
+        self.page.locator("#text").fill(question)
+        self.page.keyboard.press("Enter")
+        self.done()
+
+    def done(self) -> None:
+        self.expect(self.page.locator("#send")).to_be_visible()
+
+    def said(self, *texts: str) -> None:
+        """These questions and answers are what the chat shows."""
+        self.expect(self.page.locator("article .text")).to_have_text(list(texts))
+
+    def box(self, content: str) -> None:
+        self.expect(self.page.locator("#text")).to_have_value(content)
+
+    def refuse(self, status: int, body: str) -> None:
+        """Once, as a server that is not ours may."""
+        self.page.route("**/v1/*/*", lambda route: route.fulfill(status=status, body=body), times=1)
+
+
+@pytest.fixture
+def tab(opened: tuple[Any, Any]) -> Iterator[Tab]:
+    browser, expect = opened
+    context = browser.new_context(
+        viewport={"width": 390, "height": 800}, permissions=["clipboard-read", "clipboard-write"]
+    )
+    tab = Tab(context.new_page(), expect, [], [])
+    tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
+    tab.page.on("request", lambda request: tab.sent.append(contents(request)) if request.method == "POST" else None)
+    yield tab
+    context.close()
+    assert tab.errors == []
+
+
+def contents(request: Any) -> list[str]:
+    return [message["content"] for message in json.loads(request.post_data)["messages"]]
+
+
+def test_in_a_browser(tab: Tab) -> None:
+    page, expect = tab.page, tab.expect
+    with serving(build_app(tiny_talker(), card={"parameters": "few"}, limits=LIMITS)) as address:
+        outside: list[str] = []
+        page.on("request", lambda request: None if request.url.startswith(address) else outside.append(request.url))
+        page.goto(address)
+        expect(page.locator("#card")).to_contain_text("few")
+        # Keyboard alone: the field has the focus, Enter sends, Escape stops.
+        page.keyboard.type(HOSTILE)
+        page.keyboard.press("Enter")
+        expect(page.locator("article.user .text")).to_have_text(HOSTILE)
+        expect(page.locator("article.assistant .text")).not_to_be_empty()
+        tab.done()
+        assert page.title() == "niels_gpt"
+        assert page.locator("article img, article script").count() == 0
+        page.locator("#settings summary").click()
+        page.locator("#max_tokens").fill("1000000")
+        question = "for ever" + "x" * 30_000
+        page.locator("#text").fill(question)
+        page.keyboard.press("Enter")
+        expect(page.locator("article.assistant .text").last).not_to_be_empty()
+        expect(page.locator("#stop")).to_be_visible()
+        page.keyboard.press("Escape")
+        tab.done()
+        wait_until(lambda: under_way(address) == 0)
+        assert page.locator("article.user .text").nth(1).inner_text() == question
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        rendered = page.evaluate(
+            "async (text) => { const m = await import('/static/markdown.js'); const e = document.createElement('div');"
+            " e.append(m.markdown(text)); return e.innerHTML; }",
+            "**b** `c<d>` [l](https://a.b) [x](javascript:alert(1)) ![i](https://a.b/c.png)\nnext\n"
+            "- <img onerror=x>\n- [x] done\n\n```\n<b>\n```\n\n<script>alert(1)</script>\n\n| h |\n|--|\n| *d* |",
+        )
+        assert "<strong>b</strong>" in rendered
+        assert "<code>c&lt;d&gt;</code>" in rendered
+        assert 'href="https://a.b"' in rendered
+        assert 'href="javascript' not in rendered
+        assert "<li>&lt;img onerror=x&gt;</li>" in rendered
+        assert "<p>&lt;script&gt;alert(1)&lt;/script&gt;</p>" in rendered
+        assert "![i](https://a.b/c.png)<br>next" in rendered
+        assert "[x] done" in rendered
+        assert "<td><em>d</em></td>" in rendered
+        assert 'rel="noopener noreferrer"' in rendered
+        colour = page.locator("article.user .text").first.evaluate("(e) => getComputedStyle(e).backgroundColor")
+        assert colour != "rgba(0, 0, 0, 0)"
+        assert outside == []
+
+
+def test_a_message_that_was_refused_is_given_back_and_the_chat_goes_on_without_it(tab: Tab, address: str) -> None:
+    page, problem = tab.page, tab.page.locator("#problem")
+    tab.open(address)
+    tab.ask("one")
+    tab.said("one", "x")
+    # Half a pair of surrogates could not be typed or sent to the browser: these are of JavaScript.
+    for refused, length, words in (
+        ("'x'.repeat(50_000)", 50_000, "larger than 40,000 bytes"),
+        ("'half \\ud83d a pair'", 13, "invalid JSON"),
+    ):
+        page.locator("#text").evaluate(f"(field) => {{ field.value = {refused}; }}")
+        page.locator("#send").click()
+        tab.expect(problem).to_contain_text(words)
+        tab.done()
+        assert page.locator("#text").evaluate("(field) => field.value.length") == length
+        tab.said("one", "x")
+    for status, body, words in (
+        (429, '{"error": {"message": "too many of you: ask again in a moment"}}', "too many of you"),
+        (502, "<html>a proxy</html>", "status 502"),
+        (200, "data: {", "in the middle of the answer"),
+    ):
+        tab.refuse(status, body)
+        tab.ask("two")
+        tab.expect(problem).to_contain_text(words)
+        tab.box("two")
+        tab.said("one", "x")
+    page.keyboard.press("Enter")
+    tab.said("one", "x", "two", "x")
+    tab.done()
+    tab.expect(problem).to_be_empty()
+    assert tab.sent[-1] == ["one", ANSWER, "two"]
+    # What was typed while the server was thinking is not lost either.
+    page.route("**/v1/*/*", lambda route: page.keyboard.type("and then") or route.abort(), times=1)
+    page.locator("#text").fill("three")
+    page.keyboard.press("Enter")
+    tab.expect(problem).to_contain_text("cannot be reached")
+    tab.box("three\n\nand then")
+
+
+FOREIGN = (
+    *("", "{", "null", "1", '"x"', "{}", '{"length": 2}', "[null]", "[[]]", '[{"role": "user"}]'),
+    '[{"role": "system", "content": "x"}]',
+    '[{"role": "assistant", "content": "x", "forgotten": 0}]',
+    '[{"role": "user", "content": "x"}]',
+    '[{"role": "user", "content": {"x": 1}}, {"role": "assistant", "content": "y", "forgotten": 0}]',
+    '[{"role": "user", "content": "x"}, {"role": "user", "content": "x"}]',
+    *(
+        f'[{{"role": "user", "content": "x"}}, {{"role": "assistant", "content": "y"{n}}}]'
+        for n in ("", ', "forgotten": 9')
+    ),
+)
+
+
+def test_the_chat_outlives_a_reload_but_not_the_tab(tab: Tab, address: str) -> None:
+    page = tab.page
+    tab.open(address)
+    tab.ask("one")
+    tab.reload()
+    tab.said("one", "x")
+    tab.ask("two")
+    assert tab.sent[-1] == ["one", ANSWER, "two"]
+    other = page.context.new_page()
+    other.goto(address)
+    tab.expect(other.locator("#card")).to_contain_text("few")
+    assert other.locator("article").count() == 0
+    other.close()
+    # In the middle of an answer: what there is of it.
+    tab.set(max_tokens=10**6)
+    page.locator("#text").fill("for ever")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article.assistant .text").nth(2)).not_to_be_empty()
+    tab.reload()
+    tab.expect(page.locator("article.assistant .text").nth(2)).to_contain_text("x")
+    wait_until(lambda: under_way(address) == 0)
+    # Before its first word: the question is there to be asked again.
+    page.route("**/v1/*/*", lambda _: None)
+    page.locator("#text").fill("unheard")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article")).to_have_count(8)
+    tab.reload()
+    tab.box("unheard")
+    page.unroute_all()
+    tab.expect(page.locator("article")).to_have_count(6)
+    page.locator("#new").click()
+    tab.said()
+    tab.reload()
+    tab.said()
+    tab.ask("one")
+    assert tab.sent[-1] == ["one"]
+
+
+def test_a_stored_chat_that_is_damaged_or_foreign_is_no_chat(tab: Tab, address: str) -> None:
+    tab.page.goto(address)
+    for value in FOREIGN:
+        tab.page.add_init_script(f"sessionStorage.setItem('niels_gpt.chat', {json.dumps(value)})")
+        tab.page.reload()
+        tab.expect(tab.page.locator("#card")).to_contain_text("few")
+        tab.said()
+        tab.box("")
+    tab.page.add_init_script("sessionStorage.setItem('niels_gpt.key', '\u2603')")
+    tab.page.add_init_script("Storage.prototype.setItem = () => { throw new Error('full'); };")
+    tab.reload()
+    tab.ask("one")
+    tab.said("one", "x")
+    tab.expect(tab.page.locator("#problem")).to_contain_text("no room for this chat")
+
+
+def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, address: str) -> None:
+    page = tab.page
+    edit, again = page.get_by_role("button", name="Edit"), page.get_by_role("button", name="Ask again")
+    tab.open(address)
+    for question in ("one", "two", "three"):
+        tab.ask(question)
+    page.locator("#text").fill("a draft")
+    edit.nth(1).click()
+    tab.box("two")
+    tab.expect(page.locator("article.going")).to_have_count(4)
+    page.keyboard.press("Escape")
+    tab.box("a draft")
+    tab.expect(page.locator("article.going")).to_have_count(0)
+    # Refused: nothing has gone, and the question is being edited still.
+    edit.nth(1).click()
+    tab.refuse(429, '{"error": {"message": "not now"}}')
+    tab.ask("zwei")
+    tab.expect(page.locator("#problem")).to_have_text("not now")
+    tab.said("one", "x", "two", "x", "three", "x")
+    tab.box("zwei")
+    page.keyboard.press("Enter")
+    tab.said("one", "x", "zwei", "x")
+    tab.done()
+    tab.box("a draft")
+    assert tab.sent[-1] == ["one", ANSWER, "zwei"]
+    # At the last answer alone; where it is refused, that answer stays.
+    assert again.count() == 1
+    tab.refuse(429, '{"error": {"message": "not now"}}')
+    again.click()
+    tab.expect(page.locator("#problem")).to_have_text("not now")
+    tab.said("one", "x", "zwei", "x")
+    tab.box("a draft")
+    tab.set(max_tokens=len(ANSWER) + 1)
+    again.click()
+    tab.said("one", "x", "zwei", "xx")
+    tab.done()
+    assert tab.sent[-1] == ["one", ANSWER, "zwei"]
+    # As the model wrote it, not as it is shown.
+    page.get_by_role("button", name="Copy").first.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    page.locator("#text").fill("")
+    page.keyboard.press("Control+V")
+    tab.box(ANSWER)
+    # Where the browser gives no clipboard, it can be copied by hand.
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.get_by_role("button", name="Copy", exact=True).last.click()
+    page.get_by_role("button", name="Ctrl+C").wait_for()
+    assert page.evaluate("getSelection().toString().trim()") == "xx"
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab(tab: Tab) -> None:
+    page, field, dialog = tab.page, tab.page.locator("#key"), tab.page.get_by_role("dialog")
+    shown: list[str | None] = []
+    page.on("request", lambda request: shown.append(request.headers.get("authorization")))
+    app = build_app(saying("chat_tokens", ANSWER.encode()), card={"parameters": "few"}, access=Access(key="s3cret"))
+    with serving(app) as address:
+        page.goto(address)
+        tab.expect(dialog).to_contain_text("asks for its API key")
+        page.keyboard.press("Escape")
+        tab.expect(page.locator("#problem")).to_contain_text("asks for a key")
+        tab.set(max_tokens=len(ANSWER))
+        page.locator("#text").fill("one")
+        page.locator("#send").click()
+        dialog.get_by_role("button", name="Cancel").click()
+        tab.done()
+        tab.expect(page.locator("#problem")).to_contain_text("asks for a key")
+        tab.box("one")
+        tab.said()
+        page.locator("#send").click()
+        field.fill("no \u2603 key")  # it could not be sent
+        page.keyboard.press("Enter")
+        tab.expect(dialog).to_contain_text("asks for its API key")
+        field.fill("wrong")
+        page.keyboard.press("Enter")
+        tab.expect(dialog).to_contain_text("does not take this key")
+        field.fill("s3cret")
+        page.keyboard.press("Enter")
+        tab.said("one", "x")
+        tab.done()
+        assert shown[-1] == "Bearer s3cret"
+        page.reload()
+        tab.expect(page.locator("#card")).to_contain_text("few")
+        tab.said("one", "x")
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        other = page.context.new_page()
+        other.goto(address)
+        tab.expect(other.get_by_role("dialog")).to_be_visible()
+
+
+def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
+    tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talker, read = saying("chat_tokens", ANSWER.encode(), T=T), counted_reads(monkeypatch)
+    page, most = tab.page, T // 4
+    answer = ANSWER + "x" * (most - len(ANSWER))
+    messages: list[dict[str, str]] = []
+    with serving(build_app(talker, card={}, limits=LIMITS)) as address:
+        page.goto(address)
+        tab.set(max_tokens=most)
+        while len(talker.prompt(messages)) <= 3 * T:
+            messages.append({"role": "user", "content": f"no {len(messages) // 2}"})
+            tab.ask(messages[-1]["content"])
+            assert sum(read) <= T
+            read.clear()
+            forgotten = talker.remember(messages, max_new_tokens=most).forgotten
+            messages.append({"role": "assistant", "content": answer})
+            tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
+            assert page.locator("#problem").inner_text() == ""
+        words = f"The first {forgotten} messages no longer fit the context and are forgotten."
+        tab.expect(page.locator(".forgotten-line").last).to_have_text(words)
+        # Of what is forgotten the server hears no more: requests do not grow either.
+        assert len(tab.sent[-1]) == len(tab.sent[-2]) < 6
+        assert tab.sent[-1][-1] == messages[-2]["content"]
+        lines = page.locator(".forgotten-line").count()
+        page.reload()
+        tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
+        assert page.locator(".forgotten-line").count() == lines
+        # An early question, edited, is asked with what the model then knew.
+        page.get_by_role("button", name="Edit").nth(1).click()
+        tab.ask("again")
+        assert tab.sent[-1] == [messages[0]["content"], answer, "again"]
+        tab.expect(page.locator(".forgotten-line")).to_have_count(0)
