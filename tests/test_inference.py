@@ -525,6 +525,15 @@ def test_recorded_graphs_write_what_the_decoder_writes(
     assert len(graphs) == 4, "for four rows and for one, and for reading up to 16 ids and up to 32"
 
 
+def test_a_step_begun_for_one_row_is_not_taken_for_anothers(model: GPT, recorded_engine: Callable[..., Engine]) -> None:
+    engine = recorded_engine(model, slots=1)
+    gone = engine.add(b"abc", GREEDY)
+    (token,) = engine.step()
+    engine.drop(gone)
+    prompt = [*b"zyx", token.id]  # as long, with the same last id
+    assert write(engine, engine.add(prompt, GREEDY), 5) == alone(model, prompt, GREEDY, seed=0, n=5)
+
+
 @pytest.mark.parametrize(("V", "k"), [(5000, 50), (4096, 1), (4097, 512)])
 def test_the_likeliest_of_parts_are_those_of_the_whole(V: int, k: int) -> None:
     logits = torch.randn(3, V, generator=torch.Generator().manual_seed(V))

@@ -7,6 +7,7 @@ from bench.mutants.fault import Fault
 _ENGINE, _SLOTS = "niels_gpt/inference/engine.py", "niels_gpt/inference/slots.py"
 _DRAW, _PENALTIES = "niels_gpt/inference/sampling.py", "niels_gpt/inference/penalties.py"
 _STREAM, _DECODER = "niels_gpt/inference/stream.py", "niels_gpt/model/decoder.py"
+_RECORDED, _NOISE = "niels_gpt/inference/recorded.py", "niels_gpt/inference/noise.py"
 _MEMORY, _TALKER = "niels_gpt/talk/memory.py", "niels_gpt/talk/talker.py"
 _TERMINAL, _APP = "niels_gpt/talk/terminal.py", "niels_gpt/talk/server/app.py"
 
@@ -18,6 +19,7 @@ _WRITTEN_OUT = f"{_T}penalties_biases_and_min_p_are_those_written_out"
 _ADJUSTED = f"{_T}adjusted_logits_are_those_written_out"
 _BITS = f"{_T}at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it"
 _BESIDE = f"{_T}rows_of_different_settings_side_by_side_get_what_each_gets_alone"
+_GRAPHS = f"{_T}recorded_graphs_write_what_the_decoder_writes"
 _NEW = f"{_T}the_next_turn_reads_only_what_is_new"
 _SLIDING = f"{_T}sliding_keeps_half_and_reads_it_once"
 _MIXED = f"{_T}rows_that_come_and_go_are_never_mixed_up"
@@ -26,14 +28,87 @@ _READERS = f"{_T}readers_of_one_engine_take_turns_in_any_way"
 _FORGETS = "tests/test_talk.py::test_a_chat_forgets_its_oldest_turns_whole"
 
 FAULTS = (
+    # Recorded graphs.
+    Fault(
+        "a step begun for one row is another's",
+        _RECORDED,
+        "        self._settle(None)\n        n = max",
+        "        n = max",
+        f"{_T}a_step_begun_for_one_row_is_not_taken_for_anothers",
+    ),
+    Fault(
+        "what was begun counts whatever is wanted",
+        _RECORDED,
+        "if given != self.expected:",
+        "if self.expected is None:",
+        _GRAPHS,
+    ),
+    Fault("a step ahead draws with the same noise", _RECORDED, "FAR if key else 0", "0 if key else 0", _GRAPHS),
+    Fault("a step ahead stays where it was", _RECORDED, "[place is not None for place", "[False for place", _GRAPHS),
+    Fault("what is filled up with is read", _RECORDED, "*[self._T] * rest", "*[start] * rest", _GRAPHS),
+    Fault("settings of rows that are gone", _RECORDED, "self._settings.copy_(draw.settings)", "pass", _GRAPHS),
+    Fault("a row that is read is another", _RECORDED, "[row] * self._n", "[0] * self._n", _GRAPHS),
+    Fault(
+        "all ids have one number",
+        _NOISE,
+        "mixed(keys + ids)",
+        "mixed(keys) + 0 * ids",
+        f"{_T}seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone",
+    ),
+    Fault(
+        "a draw is as the one before",
+        _NOISE,
+        "        self._key = following(self._key)\n",
+        "",
+        f"{_T}seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone",
+    ),
+    Fault(
+        "a seed is no number of its own beside a generator",
+        _NOISE,
+        "torch.where(keys == 0,",
+        "torch.where(keys != 0,",
+        f"{_T}rows_with_a_seed_and_with_a_generator_draw_side_by_side",
+    ),
+    Fault(
+        "the likeliest of a part are those of the first",
+        _DRAW,
+        "parts.shape[1] * _PART, _PART",
+        "parts.shape[1]",
+        f"{_T}the_likeliest_of_parts_are_those_of_the_whole",
+    ),
+    Fault(
+        "matrices stay in float32",
+        "niels_gpt/inference/steps.py",
+        'return computing_in("bf16", self._device.type) if',
+        "return nullcontext() if",
+        f"{_T}in_bf16_an_engine_writes_what_autocast_writes",
+    ),
+    Fault(
+        "a new key is turned the other way",
+        "niels_gpt/model/kernels/decode_triton.py",
+        "tl.where(d % 2 == 0, -sin, sin)",
+        "tl.where(d % 2 == 1, -sin, sin)",
+        "tests/test_kernels.py",
+    ),
+    Fault(
+        "a new token does not see itself",
+        "niels_gpt/model/kernels/decode_triton.py",
+        "    seen = v.to(tl.float32)\n",
+        "    seen = 0.0 * v.to(tl.float32)\n",
+        "tests/test_kernels.py",
+    ),
     # The draw.
     Fault(
-        "the likeliest of more than k", _DRAW, "logits.topk(self._k, dim=-1)", "logits.topk(len(logits[0]))", _ONE_DRAW
+        "the likeliest of more than k",
+        _DRAW,
+        "    return logits.topk(k, dim=-1)",
+        "    return logits.topk(len(logits[0]))",
+        _ONE_DRAW,
     ),
-    Fault("noise of other ids", _DRAW, "noise.gather(-1, indices)", "noise[:, : self._k]", _ONE_DRAW),
-    Fault("top_p of part of the mass", _DRAW, "self._top_p * sums[:, -1:]", "self._top_p", _ONE_DRAW),
-    Fault("a temperature is another's", _DRAW, "_Part([samplings[row] for row in rows]", "_Part(samplings", _BESIDE),
-    Fault("min_p does nothing", _DRAW, "weights < self._min_p", "weights < 0", _WRITTEN_OUT),
+    Fault("noise of other ids", _DRAW, "noise(indices)", "noise(indices * 0)", _ONE_DRAW),
+    Fault("top_p of part of the mass", _DRAW, "top_p * sums[:, -1:]", "top_p", _ONE_DRAW),
+    Fault("a temperature is another's", _DRAW, "self._there[rows]", "self._there[: len(rows)]", _BESIDE),
+    Fault("min_p does nothing", _DRAW, "weights < min_p", "weights < 0", _WRITTEN_OUT),
     Fault(
         "one k for all rows",
         _DRAW,
@@ -41,12 +116,12 @@ FAULTS = (
         "    return min(max(sampling.top_k, 50), V)\n",
         f"{_T}equal_logits_are_cut_off_as_for_a_row_by_itself {_ONE_DRAW}",
     ),
-    Fault("greedy rows draw", _DRAW, "ids[self._greedy] = logits[self._greedy].argmax(dim=-1)", "pass", _BESIDE),
+    Fault("greedy rows draw", _DRAW, "greedy > 0", "greedy < 0", _BESIDE),
     Fault(
         "logits that are no numbers are drawn from",
         _DRAW,
-        "ids.masked_fill_(best.isnan(), -1)",
-        "ids",
+        ".masked_fill_(best.isnan(), -1)",
+        "",
         f"{_T}a_model_whose_weights_are_no_numbers_says_so",
     ),
     # Penalties.
@@ -94,7 +169,7 @@ FAULTS = (
         "if True:",
         f"{_T}a_step_computes_the_smallest_bucket",
     ),
-    Fault("a moved row leaves its keys", _ENGINE, "self._decoder.swap(*move, lengths=read)", "pass", _MIXED),
+    Fault("a moved row leaves its keys", _ENGINE, "self._steps.swap(*move, lengths=read)", "pass", _MIXED),
     Fault("a moved row leaves its penalties", _ENGINE, "self._penalties.swap(*move)", "pass", _MIXED),
     Fault("a swap loses the other's keys", _DECODER, "self._kv[row, :, : lengths[1]] = another", "pass", _MIXED),
     # Reading.
@@ -109,8 +184,8 @@ FAULTS = (
     Fault(
         "rows that wait are written to",
         _DECODER,
-        "T if start is None else start for",
-        "0 if start is None else start for",
+        "[T if start is None else start] for",
+        "[0 if start is None else start] for",
         _MIXED,
     ),
     Fault(
@@ -123,8 +198,8 @@ FAULTS = (
     Fault(
         "neighbours' keys are seen",
         _DECODER,
-        "self._places[:looked_at] <= places[:, None]",
-        "self._places[:looked_at] <= end",
+        "self._places[:looked_at] <= places[:, None, :, None]",
+        "self._places[:looked_at] <= looked_at",
         _BESIDE,
     ),
     Fault(
@@ -137,8 +212,8 @@ FAULTS = (
     Fault(
         "all rows share one noise",
         _ENGINE,
-        "self._row(place).noise for place in places if",
-        "self._row(places[0]).noise for place in places if",
+        "self._row(place).noise for place in self._draw",
+        "self._row(places[0]).noise for place in self._draw",
         _BESIDE,
     ),
     Fault("rows that wait are drawn for", _ENGINE, "if wanted is None or handle in wanted]", "]", _MIXED),

@@ -61,7 +61,9 @@ FAULTS = (
     ),
     Fault("RMSNorm in bf16", _BLOCKS, "super().forward(x.float())", "super().forward(x)", _NORMS),
     Fault("RMSNorm without an epsilon", _BLOCKS, "RMSNorm(cfg.C, eps=_EPS)", "RMSNorm(cfg.C, eps=0.0)", _NORMS),
-    Fault("norms keep their biases", _BLOCKS, "nn.LayerNorm(cfg.C, bias=cfg.bias)", "nn.LayerNorm(cfg.C)", _NORMS),
+    Fault(
+        "norms keep their biases", _BLOCKS, " else LayerNorm(cfg.C, bias=cfg.bias)", " else LayerNorm(cfg.C)", _NORMS
+    ),
     Fault(
         "the MLP keeps a bias",
         _BLOCKS,
@@ -173,12 +175,18 @@ FAULTS = (
         "h, normed = self._block.ln1(h, added)",
         _DECODED,
     ),
-    Fault("a decoder's heads are as projected", _DECODER, "qkv = self._adjusted(", "qkv = (lambda q, _: q)(", _DECODED),
+    Fault(
+        "a decoder's heads are as projected",
+        _DECODER,
+        "self._attended(self._adjusted(qkv.float(), shortcuts)",
+        "self._attended(qkv.float()",
+        _DECODED,
+    ),
     Fault(
         "a decoder's blocks share nothing",
         _DECODER,
-        "h = block(h, rows, new, shortcuts)",
-        "h = block(h, rows, new, Shortcuts(h))",
+        "h, added = block(h, added, rows, new, shortcuts)",
+        "h, added = block(h, added, rows, new, Shortcuts(h))",
         _DECODED,
     ),
     Fault(

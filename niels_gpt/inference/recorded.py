@@ -138,14 +138,13 @@ class _Step:
             self._give(given)
             self._begin()
         result, self.expected = self._results[0], None
-        _, places, keys = given
-        more = [None if place is None else place + 1 for place in places]
-        ahead = ahead and self._T not in more
         if ahead:
-            self._begin()
+            self._begin()  # past the context in vain
         drawn = result.wait()
         if ahead:
+            _, places, keys = given
             ids = [0 if place is None else token for place, token in zip(places, drawn, strict=True)]
+            more = [None if place is None else place + 1 for place in places]
             self.expected = [ids, more, [following(key) if key else 0 for key in keys]]
         return drawn
 
