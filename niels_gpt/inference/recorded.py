@@ -33,10 +33,8 @@ class RecordedSteps(Steps):
         super().__init__(model, rows=rows, precision=precision)
         self._readings: dict[int, _Reading] = {}
         self._recordings: dict[tuple[int, Kind | None], _Step] = {}
-        self._begun: _Step | None = None  # which has gone ahead
 
     def read(self, ids: Sequence[int], *, row: int, start: int) -> None:
-        self._settle(None)
         n = max(_FEWEST, 1 << (len(ids) - 1).bit_length())
         if n not in self._readings:
             with self._computing():
@@ -45,7 +43,6 @@ class RecordedSteps(Steps):
 
     def logits(self, ids: Sequence[int], places: Sequence[int | None]) -> torch.Tensor:
         step = self._step(len(ids), None)
-        self._settle(None)
         step.go([ids, places, [0] * len(ids)], None, ahead=False)
         return step.logits
 
@@ -55,20 +52,7 @@ class RecordedSteps(Steps):
         if draw.kind is None:  # parts that are others whenever a row comes or goes
             return super().drawn(ids, places, keys, draw, ahead=ahead)
         step = self._step(len(ids), draw.kind)
-        self._settle(step)
-        drawn = step.go([ids, places, keys], draw, ahead=ahead)
-        self._begun = step
-        return step.logits, drawn
-
-    def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
-        self._settle(None)
-        super().swap(row, other, lengths=lengths)
-
-    def _settle(self, step: _Step | None) -> None:
-        """What has been begun counts only where the next thing done is to go on with it."""
-        if self._begun is not None and self._begun is not step:
-            self._begun.expected = None
-            self._begun = None
+        return step.logits, step.go([ids, places, keys], draw, ahead=ahead)
 
     def _step(self, b: int, kind: Kind | None) -> _Step:
         if (b, kind) not in self._recordings:
@@ -114,7 +98,7 @@ class _Step:
         self._draw: Draw | None = None
         # Of two steps, in memory that the GPU writes to by itself.
         self._results = [_Result(b, pinned=device.type == "cuda") for _ in range(2)]
-        self.expected: _Given | None = None  # what the step that was begun is for
+        self._expected: _Given | None = None  # what the step that was begun is for
         self.logits = torch.zeros(0)  # (b, V)
         self._drawn = torch.zeros(b, dtype=torch.int64, device=device)
 
@@ -131,13 +115,13 @@ class _Step:
 
     def go(self, given: _Given, draw: Draw | None, *, ahead: bool) -> list[int]:
         """What is drawn; without a draw nothing that means anything."""
-        if draw is not self._draw and draw is not None:
-            self._draw, self.expected = draw, None
+        if draw is not self._draw and draw is not None:  # other rows, or in other places
+            self._draw, self._expected = draw, None
             self._settings.copy_(draw.settings)
-        if given != self.expected:
+        if given != self._expected:
             self._give(given)
             self._begin()
-        result, self.expected = self._results[0], None
+        result, self._expected = self._results[0], None
         if ahead:
             self._begin()  # past the context in vain
         drawn = result.wait()
@@ -145,7 +129,7 @@ class _Step:
             _, places, keys = given
             ids = [0 if place is None else token for place, token in zip(places, drawn, strict=True)]
             more = [None if place is None else place + 1 for place in places]
-            self.expected = [ids, more, [following(key) if key else 0 for key in keys]]
+            self._expected = [ids, more, [following(key) if key else 0 for key in keys]]
         return drawn
 
     def _give(self, given: _Given) -> None:
