@@ -144,6 +144,16 @@ def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
         assert draw.ids(batch, Drawn(80, noise)).tolist() == expected
 
 
+def test_greedy_rows_take_the_likeliest_among_rows_that_draw() -> None:
+    logits, keys = torch.randn(4, 80, generator=torch.Generator().manual_seed(0)), torch.arange(1, 5)
+    draw = Draw([GREEDY, Sampling(50.0), None, GREEDY], V=80, device=CPU)
+    assert draw.sampled == [1]
+    ids = draw.ids(logits, Drawn(80, keys=keys))
+    assert ids[[0, 3]].tolist() == logits[[0, 3]].argmax(dim=-1).tolist()
+    alone = Draw([Sampling(50.0)], V=80, device=CPU).ids(logits[1:2], Drawn(80, keys=keys[1:2]))
+    assert ids[1] == alone != logits[1].argmax()
+
+
 def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
     """In bf16 many are equal, and which of them are among the k likeliest is torch's choice."""
     logits = torch.randint(0, 4, (5, 300), generator=torch.Generator().manual_seed(0)).float()

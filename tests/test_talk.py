@@ -467,6 +467,10 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
     text = "".join(whole.continuation("Once", sampling=settings, max_new_tokens=12, seed=3))
     assert result.output == f"Once{visible(text)}\n"
     assert text
+    half = replace(whole, precision="bf16")
+    text = "".join(half.continuation("Once", sampling=settings, max_new_tokens=12, seed=3))
+    result = CliRunner().invoke(app, ["sample", "Once", *options, "--bf16"])
+    assert result.stdout == f"Once{visible(text)}\n"
     for arguments, words in (
         (["sample", ""], "the prompt is empty"),
         (["sample", "half a \udcff"], "the text to go on from is not UTF-8"),

@@ -116,7 +116,13 @@ FAULTS = (
         "    return min(max(sampling.top_k, 50), V)\n",
         f"{_T}equal_logits_are_cut_off_as_for_a_row_by_itself {_ONE_DRAW}",
     ),
-    Fault("greedy rows draw", _DRAW, "greedy > 0", "greedy < 0", _BESIDE),
+    Fault(
+        "greedy rows draw",
+        _DRAW,
+        "greedy > 0",
+        "greedy < 0",
+        f"{_T}greedy_rows_take_the_likeliest_among_rows_that_draw",
+    ),
     Fault(
         "logits that are no numbers are drawn from",
         _DRAW,

@@ -26,6 +26,7 @@ from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.scores import HEAD, score_rows
 
 if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
+    from niels_gpt.model.precision import Precision
     from niels_gpt.talk.talker import Talker
 
 app = typer.Typer(
@@ -41,14 +42,20 @@ TopP = Annotated[
     float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
 
 
-def _talker(folder: str, device: str = "auto", *, slots: int = 1) -> Talker:
+def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False) -> Talker:
     from niels_gpt.device import prepare_device
+    from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
 
-    return open_talker(folder, device=prepare_device(device, threads=0), tokenizer=layout.TOKENIZER, slots=slots)
+    device = prepare_device(device, threads=0)
+    if bf16:
+        settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
+    precision: Precision = "bf16" if bf16 else "float32"
+    return open_talker(folder, device=device, tokenizer=layout.TOKENIZER, slots=slots, precision=precision)
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -92,13 +99,14 @@ def chat(
     top_p: TopP = 1.0,
     max_tokens: MaxTokens = 200,
     seed: Seed = 0,
+    bf16: Bf16 = False,
 ) -> None:
     """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
     from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse
 
     with one_sentence():
-        talker = _talker(model)
+        talker = _talker(model, bf16=bf16)
         sampling = Sampling(temperature, top_k, top_p)
         conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
         converse(conversation, read=lambda: input("> "), show=lambda text: print(visible(text), end="", flush=True))
@@ -113,6 +121,7 @@ def sample(
     top_p: TopP = 1.0,
     max_tokens: MaxTokens = 200,
     seed: Seed = 0,
+    bf16: Bf16 = False,
 ) -> None:
     """Let the model go on from a text."""
     with one_sentence():
@@ -122,7 +131,7 @@ def sample(
             raise ValueError(
                 "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
             ) from error
-        talker = _talker(model)
+        talker = _talker(model, bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
 
         sampling = Sampling(temperature, top_k, top_p)
@@ -146,6 +155,7 @@ def serve(
         typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
+    bf16: Bf16 = False,
 ) -> None:
     """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
     with one_sentence():
@@ -153,7 +163,7 @@ def serve(
 
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
         access = Access(others=host != "127.0.0.1", key=key)
-        talker = _talker(model, slots=slots)
+        talker = _talker(model, slots=slots, bf16=bf16)
         from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 

@@ -18,6 +18,7 @@ from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.precision import Precision
 from niels_gpt.talk.memory import Remembered, remember
 from niels_gpt.talk.text import StreamedText
 from niels_gpt.tokenizer import load_tokenizer
@@ -36,6 +37,7 @@ class Talker:
     tokenizer: Tokenizer
     renderer: Renderer
     slots: int = 16
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         # Once and for all: answers take turns, and one that put the mode back would bring dropout into the others.
@@ -44,7 +46,7 @@ class Talker:
     @cached_property
     def engine(self) -> Engine:
         """One for all that is ever said: the next turn of a conversation finds the keys of those before it."""
-        return Engine(self.model, slots=self.slots)
+        return Engine(self.model, slots=self.slots, precision=self.precision)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -102,7 +104,14 @@ class Talker:
 _TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where a transcript goes on with the next turn
 
 
-def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = None, slots: int = 16) -> Talker:
+def open_talker(
+    folder: str | Path,
+    *,
+    device: str,
+    tokenizer: Path | None = None,
+    slots: int = 16,
+    precision: Precision = "float32",
+) -> Talker:
     """The model in a folder that training or an export wrote. An export holds its tokenizer; what training wrote needs
     the one it was trained with, in the folder `tokenizer`."""
     folder = Path(folder)
@@ -122,7 +131,7 @@ def open_talker(folder: str | Path, *, device: str, tokenizer: Path | None = Non
         )
     # A name that is not UTF-8 could not be sent to anybody.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
-    return Talker(name=name, model=model, tokenizer=vocabulary, renderer=renderer, slots=slots)
+    return Talker(name, model, vocabulary, renderer, slots, precision)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
