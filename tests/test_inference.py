@@ -146,6 +146,7 @@ def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
 
 def test_greedy_rows_take_the_likeliest_among_rows_that_draw() -> None:
     logits, keys = torch.randn(4, 80, generator=torch.Generator().manual_seed(0)), torch.arange(1, 5)
+    logits[0] = 0.0  # of equal ones the first
     draw = Draw([GREEDY, Sampling(50.0), None, GREEDY], V=80, device=CPU)
     assert draw.sampled == [1]
     ids = draw.ids(logits, Drawn(80, keys=keys))
