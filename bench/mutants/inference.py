@@ -6,7 +6,7 @@ from bench.mutants.fault import Fault
 
 _ENGINE, _SLOTS = "niels_gpt/inference/engine.py", "niels_gpt/inference/slots.py"
 _DRAW, _PENALTIES = "niels_gpt/inference/sampling.py", "niels_gpt/inference/penalties.py"
-_STREAM, _DECODER = "niels_gpt/inference/stream.py", "niels_gpt/model/decoder.py"
+_DECODER = "niels_gpt/model/decoder.py"
 _RECORDED, _NOISE = "niels_gpt/inference/recorded.py", "niels_gpt/inference/noise.py"
 _MEMORY, _TALKER = "niels_gpt/talk/memory.py", "niels_gpt/talk/talker.py"
 _TERMINAL, _APP = "niels_gpt/talk/terminal.py", "niels_gpt/talk/server/app.py"
@@ -24,7 +24,6 @@ _NEW = f"{_T}the_next_turn_reads_only_what_is_new"
 _SLIDING = f"{_T}sliding_keeps_half_and_reads_it_once"
 _MIXED = f"{_T}rows_that_come_and_go_are_never_mixed_up"
 _LOGPROBS = f"{_T}log_probabilities_are_the_models_own"
-_READERS = f"{_T}readers_of_one_engine_take_turns_in_any_way"
 _FORGETS = "tests/test_talk.py::test_a_chat_forgets_its_oldest_turns_whole"
 
 FAULTS = (
