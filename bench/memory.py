@@ -20,9 +20,9 @@ from niels_gpt.train.pretraining import PretrainTask
 STEPS, PAGE = 2000, 4096
 
 
-def resident() -> dict[str, float]:
+def resident(pid: int | str = "self") -> dict[str, float]:
     """Megabytes: what the process allocated, and what it has mapped of files."""
-    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     mib = {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem")}
     return {"allocated": mib["RssAnon"], "mapped": mib["RssFile"] + mib["RssShmem"]}
 

@@ -1,21 +1,23 @@
-"""Tokens a second of eight clients beside one, how soon the first token is there, and whether memory grows.
+"""The server in a process of its own: tokens a second of eight clients beside one, how soon a new client has its first
+token while others are answered, 200 clients at once, and whether memory grows.
 
 Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with a model of its own of that size, or with a trained one
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
+import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 
-import httpx
 import torch
 from starlette.types import ASGIApp
 
@@ -56,57 +58,110 @@ def serving(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> Iterator[str]:
         thread.join(timeout=10)
 
 
-def timed_answer(client: httpx.Client, url: str, *, tokens: int, seed: int) -> tuple[float, float]:
-    """Seconds to the first piece of text, and to the last."""
-    body = {"messages": [{"role": "user", "content": f"tell me about {seed}"}], "max_tokens": tokens, "seed": seed}
-    start, first = time.perf_counter(), 0.0
-    with client.stream("POST", url, json={**body, "stream": True}) as answer:
-        for line in answer.iter_lines():
-            if not first and '"content": "' in line and '"content": ""' not in line:
-                first = time.perf_counter() - start
-    return first, time.perf_counter() - start
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    text: str
+    times: tuple[float, ...]  # since the request, of each piece of text
+    retry_after: bool
+
+
+async def ask(port: int, *, tokens: int, seed: int) -> Answer:
+    """By hand: a client library would want more of the two cores than the server does."""
+    question = {"messages": [{"role": "user", "content": f"tell me about {seed}"}], "max_tokens": tokens, "seed": seed}
+    body = json.dumps({**question, "stream": True}).encode()
+    start = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+    said, times, status = [], [], await reader.readline()
+    headers = (await reader.readuntil(b"\r\n\r\n")).lower()
+    async for line in reader:
+        if b'"content": "' in line and b'"content": ""' not in line:
+            times.append(time.perf_counter() - start)
+            said.append(line[line.index(b'"content": "') :])
+    writer.close()
+    return Answer(int(status.split()[1]), b"".join(said).decode(), tuple(times), b"retry-after" in headers)
+
+
+async def together(port: int, *, clients: int, tokens: int, first_seed: int) -> float:
+    """Tokens a second."""
+    start = time.perf_counter()
+    answers = await asyncio.gather(*(ask(port, tokens=tokens, seed=first_seed + n) for n in range(clients)))
+    assert all(answer.status == 200 for answer in answers)
+    return clients * tokens / (time.perf_counter() - start)
+
+
+async def joining(port: int, *, tokens: int) -> float:
+    """The wait of a new client for its first token, in steps of the seven who are being answered."""
+    others = [asyncio.create_task(ask(port, tokens=tokens, seed=n)) for n in range(CLIENTS - 1)]
+    await asyncio.sleep(0.25)
+    new = await ask(port, tokens=5, seed=99)
+    gaps = [
+        b - a for other in await asyncio.gather(*others) for a, b in zip(other.times, other.times[1:], strict=False)
+    ]
+    return new.times[0] / statistics.median(gaps)
+
+
+async def crowd(port: int) -> Counter[str]:
+    """200 clients with 20 seeds: each answered as the others of its seed, or refused with a time to come again."""
+    answers = await asyncio.gather(*(ask(port, tokens=TOKENS, seed=n % 20) for n in range(200)))
+    texts: dict[int, set[str]] = {n: set() for n in range(20)}
+    for n, answer in enumerate(answers):
+        if answer.status == 200:
+            texts[n % 20].add(answer.text)
+    assert all(len(said) <= 1 for said in texts.values()), "answers are mixed up"
+    assert len({text for said in texts.values() for text in said}) == sum(map(len, texts.values())), "all say the same"
+    return Counter(f"{answer.status}{' with Retry-After' if answer.retry_after else ''}" for answer in answers)
+
+
+async def measure(port: int, pid: int) -> dict[str, object]:
+    for seed in range(5):
+        await ask(port, tokens=20, seed=seed)
+    speeds: dict[int, list[float]] = {1: [], CLIENTS: []}
+    for number in range(ROUNDS):  # in turns, so that what else the machine does meets both
+        for clients, measured in speeds.items():
+            measured.append(await together(port, clients=clients, tokens=TOKENS, first_seed=CLIENTS * number))
+    ratio = statistics.median(b / a for a, b in zip(*speeds.values(), strict=True))
+    one, several = (statistics.median(measured) for measured in speeds.values())
+    print(f"  one client {one:.0f} tokens/s, {CLIENTS} clients {several:.0f}: {ratio:.2f} times one")
+    alone = [await ask(port, tokens=5, seed=n) for n in range(ROUNDS)]
+    first = statistics.median(answer.times[0] for answer in alone)
+    waits = [await joining(port, tokens=4 * TOKENS) for _ in range(ROUNDS)]
+    wait = statistics.median(waits)
+    print(f"  first token {first * 1e3:.1f} ms after the request; beside seven others after {wait:.1f} of their steps")
+    crowded = await crowd(port)
+    print(f"  200 clients on 16 slots: {dict(crowded)}")
+    before = sum(resident(pid).values())
+    for seed in range(1000):
+        await ask(port, tokens=10, seed=seed)
+    after = sum(resident(pid).values())
+    print(f"  resident memory {before:.1f} MiB, after 1,000 more requests {after:.1f} MiB")
+    return {"one": one, "several": several, "ratio": ratio, "first_s": first, "wait_steps": wait, "crowd": crowded,
+            "mib_before": before, "mib_after": after}  # fmt: skip
+
+
+def serve(chosen: str) -> None:
+    talker = untrained(chosen) if chosen in SIZES else open_talker(chosen, device="cpu")
+    listening = listen(0)
+    print(listening.getsockname()[1], flush=True)
+    make_server(build_app(talker, card={})).run(sockets=[listening])
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["server"]:
+        serve(sys.argv[2])
+        return
     chosen = sys.argv[1] if len(sys.argv) > 1 else "sample"
-    talker = untrained(chosen) if chosen in SIZES else open_talker(chosen, device="cpu")
-    # One client for all: a new one a request is what would grow, in this process and not in the server.
-    with serving(build_app(talker, card={})) as address, httpx.Client(timeout=60) as client:
-        ask = partial(timed_answer, client, f"{address}/v1/chat/completions")
-        for seed in range(5):
-            ask(tokens=20, seed=seed)
-        alone: list[tuple[float, float]] = []
-        together: list[tuple[float, float]] = []
-        seconds = {"one": 0.0, "several": 0.0}
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            for number in range(ROUNDS):  # in turns, so that what else the machine does meets both
-                start = time.perf_counter()
-                alone += [ask(tokens=TOKENS, seed=number)]
-                seconds["one"] += time.perf_counter() - start
-                start = time.perf_counter()
-                seeds = range(CLIENTS * number, CLIENTS * (number + 1))
-                together += pool.map(lambda seed: ask(tokens=TOKENS, seed=seed), seeds)
-                seconds["several"] += time.perf_counter() - start
-        before = sum(resident().values())
-        for seed in range(1000):
-            ask(tokens=10, seed=seed)
-        after = sum(resident().values())
-    speed = {
-        "one client": ROUNDS * TOKENS / seconds["one"],
-        f"{CLIENTS} clients": CLIENTS * ROUNDS * TOKENS / seconds["several"],
-    }
-    ratio = speed[f"{CLIENTS} clients"] / speed["one client"]
-    for name, tokens in speed.items():
-        print(f"  {name:<40}{tokens:>8.0f} tokens/s")
-    print(f"  together {ratio:.2f} times one")
-    firsts = {
-        "first token, one client": statistics.median(first for first, _ in alone),
-        f"first token, {CLIENTS} clients, slowest": max(first for first, _ in together),
-    }
-    for name, wait in firsts.items():
-        print(f"  {name:<40}{wait * 1e3:>8.1f} ms")
-    print(f"  resident memory {before:.1f} MiB, after 1,000 more requests {after:.1f} MiB")
-    print(json.dumps({**speed, "ratio": ratio, **firsts, "mib_before": before, "mib_after": after}))
+    command = [sys.executable, "-m", "bench.serve", "server", chosen]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            port = int(server.stdout.readline())
+            print(f"{chosen}, {torch.get_num_threads()} threads")
+            print(json.dumps(asyncio.run(measure(port, server.pid))))
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":
