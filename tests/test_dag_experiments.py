@@ -37,6 +37,11 @@ def test_one_weight_runs_train_and_eval_and_the_metrics_say_what_was_drawn(built
     metrics = built_repo.run("dvc", "metrics", "diff", "--json").stdout
     assert "metrics/eval.json" in json.loads(metrics)
 
+    built_repo.run("git", "checkout", "params.yaml")
+    back = built_repo.run("dvc", "repro").stdout
+    assert stages_run(back) == []
+    assert back.count("is cached - skipping run, checking out outputs") >= 6
+
 
 def test_a_small_number_written_by_dvc_is_read_as_a_number(built_repo: Repo) -> None:
     done = built_repo.run("dvc", "exp", "run", "-S", "train.base_lr=1e-5", "-S", "train.min_lr=1e-6", "train")
