@@ -32,7 +32,7 @@ def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "train")) -> list[st
 
 
 def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> None:
-    """(One weight of the mix, and back, in test_dag_experiments.py: there all that is trained runs.)"""
+    """(One weight of the mix, and back, in test_readme.py: there all that is trained runs.)"""
     assert built_repo.repro() == []
 
     built_repo.set(runtime__log_every=7, runtime__checkpoint_every=13)
