@@ -116,15 +116,16 @@ def test_imports_are_followed_into_packages_and_functions_and_not_beyond_what_is
             "niels_gpt/__init__.py": "",
             "niels_gpt/a.py": "if TYPE_CHECKING:\n    import niels_gpt.typed\nfrom niels_gpt.files import atomic",
             "niels_gpt/typed.py": "x = 1",
-            "niels_gpt/late/__init__.py": "from niels_gpt import c",
+            "niels_gpt/late/__init__.py": "try:\n    1\nexcept E:\n    from niels_gpt import c",
+            "niels_gpt/c.py": "match x:\n    case 1:\n        import niels_gpt.d",
+            "niels_gpt/d.py": "v = 1",
             "niels_gpt/late/b.py": "y = 1",
-            "niels_gpt/c.py": "z = 1",
             "niels_gpt/files/atomic.py": "import niels_gpt.behind",
             "niels_gpt/behind.py": "w = 1",
         },
     )
     found = closure([tmp_path / "stages/s.py"], tmp_path)
-    assert found == {"stages/s.py", *(f"niels_gpt/{name}.py" for name in ("a", "late/__init__", "late/b", "c"))}
+    assert found == {"stages/s.py", *(f"niels_gpt/{name}.py" for name in ("a", "late/__init__", "late/b", "c", "d"))}
     write(tmp_path, {"niels_gpt/a.py": "from . import c"})
     with pytest.raises(ValueError, match=r"^niels_gpt/a.py: write the import of line 1 out"):
         closure([tmp_path / "stages/s.py"], tmp_path)

@@ -9,33 +9,8 @@ import time
 import pytest
 
 from tests.conftest import Repo, stages_run
-from tests.test_dag_invalidation import TRAINED
 
 pytestmark = pytest.mark.dag
-
-
-def train_metrics(repo: Repo) -> dict[str, dict[str, dict[str, float]]]:
-    metrics: dict[str, dict[str, dict[str, float]]] = json.loads((repo.path / "metrics/train.json").read_text())
-    return metrics
-
-
-def test_one_weight_runs_train_and_eval_and_the_metrics_say_what_was_drawn(built_repo: Repo) -> None:
-    done = built_repo.run("dvc", "exp", "run", "-S", "p_train.roam=0.3")
-    assert sorted(stages_run(done.stdout)) == sorted(TRAINED)
-    roam = train_metrics(built_repo)["mix"]["roam"]
-    assert roam["p"] == pytest.approx(0.3 / 1.04)
-    rows = 40 * 8
-    error = (roam["p"] * (1 - roam["p"]) / rows) ** 0.5
-    assert abs(roam["drawn"] - roam["p"]) < 4 * error
-    assert roam["rows"] == round(roam["drawn"] * rows)
-
-    shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
-    assert "p_train.roam" in shown
-    assert "0.3" in shown
-    params = built_repo.run("dvc", "params", "diff").stdout
-    assert "p_train.roam" in params
-    metrics = built_repo.run("dvc", "metrics", "diff", "--json").stdout
-    assert "metrics/eval.json" in json.loads(metrics)
 
 
 def test_a_small_number_written_by_dvc_is_read_as_a_number(built_repo: Repo) -> None:

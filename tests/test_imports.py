@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from niels_gpt.data.documents import write_documents
+from niels_gpt.data.types import Document
 from tests.conftest import ROOT, run_python
 
 LEFT_OUT = ("dvc", "datasets", "sentencepiece", "pyarrow", "tqdm", "typer", "ruamel", "pandas", "fsspec", "ray")
@@ -34,3 +38,15 @@ def test_training_imports_without_what_only_loading_needs() -> None:
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
+
+
+def test_texts_are_read_without_pandas(tmp_path: Path) -> None:
+    """Which pyarrow imports at many a call, where it is installed."""
+    path = tmp_path / "part.parquet"
+    write_documents(path, [Document(id=str(i), text=f"text {i}") for i in range(5)])
+    done = run_python(
+        "import sys; from pathlib import Path; import numpy as np; from niels_gpt.data.documents import read_texts\n"
+        "print(*read_texts(Path(sys.argv[1]), np.array([1, 4]))); sys.exit('pandas' in sys.modules)",
+        str(path),
+    )
+    assert (done.returncode, done.stdout) == (0, "['text 1', 'text 4']\n"), done.stderr

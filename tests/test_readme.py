@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY, Repo
+from tests.conftest import ROOT, TINY, Repo, stages_run
+from tests.test_dag_invalidation import ROAM_CHAIN, TRAINED
 from tests.test_params import RAW, leaves
 
 README = (ROOT / "README.md").read_text()
@@ -30,6 +32,7 @@ IN_THE_TEXT = [
     "niels-gpt inspect sft",
     "niels-gpt mend",
 ]
+NOTES, WEIGHT = "dvc exp run -S sources.roam.input=.roam-data", "dvc exp run -S p_train.roam=0.3"
 UNDO = "git checkout params.yaml && dvc repro"
 # Not run here, and where something of the kind is.
 ELSEWHERE = {
@@ -64,7 +67,9 @@ def test_every_command_in_the_text_is_run_or_is_known_to_be_run_elsewhere() -> N
 @pytest.mark.dag
 def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path) -> None:
     """Every command of the blocks in order, but `make test`, which is this, and then those in the text; at a tiny size,
-    in the environment that is there, and in a clone whose commit names weights that another machine has made."""
+    in the environment that is there, and in a clone whose commit names weights that another machine has made.
+
+    Experiments run what depends on the change and nothing else, and metrics tell what was drawn."""
     repo = Repo(tmp_path / "clone")
     subprocess.run(["git", "clone", "-q", ROOT, repo.path], check=True)
     repo.set_all({**TINY, "model.T": 128, "eval.max_tokens": 2048})  # real chats do not fit less
@@ -73,6 +78,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     write_notes(repo.path / ".roam-data")
     make_run = ("make", "run", "-o", ".venv/.installed")  # as make finds it the second time
     made: dict[str, bytes] = {}
+    said: dict[str, str] = {}
     for command in COMMANDS:
         words = shlex.split(command)
         if command == "make test":
@@ -84,13 +90,23 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
         elif words[1] in ("serve", "watch"):
             serve_and_stop(repo, *words)
         else:
-            repo.run(*words)
+            said[command] = repo.run(*words).stdout
     assert (repo.path / "my-model/model.safetensors").is_file()
+    assert sorted(stages_run(said[NOTES])) == sorted(["load@roam", *ROAM_CHAIN, *TRAINED])
+    assert "sources.roam.input" in said["dvc params diff"]
+    assert sorted(stages_run(said[WEIGHT])) == sorted(TRAINED)
+    assert_drawn_as_asked(repo, p=0.3 / 1.04, rows=40 * 8)
     for command in IN_THE_TEXT:
-        repo.run(*shlex.split(command))
+        said[command] = repo.run(*shlex.split(command)).stdout
+    shown = repo.run("dvc", "exp", "show", "--only-changed", "--csv").stdout  # a table would be cut at the right
+    assert "p_train.roam" in shown
+    assert "0.3" in shown
+    assert "metrics/eval.json" in said["dvc metrics diff"]
     assert models(repo) != made  # after another mix
     for command in UNDO.split(" && "):
-        repo.run(*shlex.split(command))
+        said[command] = repo.run(*shlex.split(command)).stdout
+    assert stages_run(said["dvc repro"]) == []
+    assert said["dvc repro"].count("is cached - skipping run, checking out outputs") >= 6
     assert models(repo) == made
 
     lock = repo.path / "dvc.lock"
@@ -99,6 +115,15 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     assert "dvc.lock was half-written" in repo.run(*make_run).stdout
     assert lock.read_text() == whole
     assert models(repo) == made
+
+
+def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:
+    """The metrics say of how many rows the notes were, which is as many as chance has it."""
+    roam = json.loads((repo.path / "metrics/train.json").read_text())["mix"]["roam"]
+    assert roam["p"] == pytest.approx(p)
+    error = (p * (1 - p) / rows) ** 0.5
+    assert abs(roam["drawn"] - p) < 4 * error
+    assert roam["rows"] == round(roam["drawn"] * rows)
 
 
 def models(repo: Repo) -> dict[str, bytes]:

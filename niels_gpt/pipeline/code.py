@@ -39,6 +39,8 @@ _WRITES_OUT = {"niels_gpt/report/page.py": "niels_gpt/report/web"}
 _NOT_NEUTRAL = ("niels_gpt/pipeline/pretraining.py", "niels_gpt/pipeline/training.py")  # what is trained, and written
 # Of a syntax tree: where a thing is used, and what later versions of Python have added.
 _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 def describe_code(root: Path) -> dict[str, dict[str, str]]:
@@ -133,8 +135,7 @@ def _said(node: Any) -> Any:
     if not isinstance(node, ast.AST):
         return f"{type(node).__name__} {node!r}"
     parts = {name: value for name, value in ast.iter_fields(node) if name not in _NOT_SAID}
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+    if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         parts["body"] = parts["body"][1:]
     if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Annotated":  # a string there is help
         noted = getattr(node.slice, "elts", [])
@@ -158,12 +159,13 @@ def _imported(source: str, name: str) -> tuple[str, ...]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all in it, but for what only a type checker reads."""
+    """A node and all statements in it, but for what only a type checker reads."""
     yield node
     if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
         return
     for part in ast.iter_child_nodes(node):
-        yield from _run(part)
+        if isinstance(part, _HOLDS_STATEMENTS):
+            yield from _run(part)
 
 
 def _files(module: str, root: Path) -> list[Path]:
