@@ -50,7 +50,8 @@ class OurLoop:
         stream = {"text": TokenStream([tokens])}
         task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=execution.device)
         set_seed(0)
-        self._step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
+        self.model = GPT(cfg).to(execution.device)
+        self._step = build_step(self.model, train_cfg, execution, state=None)
         self._feed = batches(task, range(10**9), device=execution.device)
         self._batch = next(self._feed)
         self._n = 0
@@ -126,7 +127,7 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
         with closing(OurLoop(cfg, tokens, precision="bf16", execution=execution)) as ours:
             loops = {"plain": plain.step, "niels_gpt": ours.step, "one batch": ours.step_on_the_same_batch}
             speeds, ratios = tokens_a_second(loops, T=cfg.T, rounds=5, steps=steps)
-        used = speeds["niels_gpt"] * flops_per_token(cfg) / peak
+        used = speeds["niels_gpt"] * flops_per_token(ours.model, T=cfg.T) / peak
         data = 1 - ratios["niels_gpt"] / ratios["one batch"]
         print(
             f"  {size:<5}{speeds['niels_gpt'] / 1e6:.3f} M tokens/s, {used:.0%} of that rate; batches cost {data:.1%}; "

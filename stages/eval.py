@@ -64,7 +64,7 @@ def main(stage: Stage) -> None:
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
     report = render_report(
         trainings=[read_training(name) for name in ("train", "sft")],
-        flops_per_token=flops_per_token(pretrained.cfg),
+        flops_per_token=flops_per_token(pretrained, T=T),
         mix=read_meta(layout.MIX),
         chat_mix=read_meta(layout.CHAT_MIX),
         scores=scores,

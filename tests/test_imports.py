@@ -50,3 +50,20 @@ def test_texts_are_read_without_pandas(tmp_path: Path) -> None:
         str(path),
     )
     assert (done.returncode, done.stdout) == (0, "['text 1', 'text 4']\n"), done.stderr
+
+
+def test_who_trains_does_not_wait_for_the_compiler() -> None:
+    """Which torch imports at the first call of many a thing: making an optimizer, a step, or a meta tensor."""
+    code = """
+import sys
+from dataclasses import replace
+from niels_gpt.model.gpt import GPT
+from niels_gpt.train.loop import train
+from tests.test_train import CONFIG, MODEL, TASK
+cfg = replace(CONFIG, total_steps=4, eval_every=2, optimizer="muon")  # and AdamW for the rest
+state = train(GPT(MODEL), replace(TASK, cfg=cfg), replace(cfg, total_steps=2))
+train(GPT(MODEL), replace(TASK, cfg=cfg), cfg, state=state)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr

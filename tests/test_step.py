@@ -483,9 +483,11 @@ def test_reports_tell_speed_use_and_time_left() -> None:
     reports: list[StepReport] = []
     set_seed(1)
     hooks = Hooks(report=reports.append, matmul_flops=1e12, log_every=15)
-    state = train(GPT(DRY), TASK, CONFIG, hooks=hooks)
+    model = GPT(DRY)
+    flops = flops_per_token(model, T=DRY.T)
+    state = train(model, TASK, CONFIG, hooks=hooks)
     assert all(r.tokens_per_second > 0 for r in reports)
-    assert [r.utilisation for r in reports] == [r.tokens_per_second * flops_per_token(DRY) / 1e12 for r in reports]
+    assert [r.utilisation for r in reports] == [r.tokens_per_second * flops / 1e12 for r in reports]
     assert [r.seconds_left > 0 for r in reports] == [True, True, True, False]
     assert [bool(r.sample) for r in reports] == [True, False, True, True]
     assert [s["step"] for s in state.samples] == [10, 20, 30]
@@ -497,7 +499,7 @@ def test_the_time_of_validations_is_left_but_is_no_training(monkeypatch: pytest.
     """A clock by hand: 10 steps in 5 s, a validation of 3 s, then 10 steps in 2 s."""
     clock = iter((100.0, 105.0, 108.0, 108.0, 110.0))
     monkeypatch.setattr(meter.time, "perf_counter", lambda: next(clock))
-    watch = meter.Meter(replace(CONFIG, total_steps=60), DRY, T=32, first_step=20, matmul_flops=None)
+    watch = meter.Meter(replace(CONFIG, total_steps=60), GPT(DRY), T=32, first_step=20, matmul_flops=None)
     run = RunState(
         step=30,
         model={},

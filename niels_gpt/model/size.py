@@ -1,7 +1,5 @@
-"""The size of a model of a given configuration: its parameters, and the FLOPs (floating-point operations) of a token.
-
-Both are counted on a model without memory for its weights (torch's meta device): what an option adds is counted, too.
-"""
+"""The size of a model: its parameters, and the FLOPs (floating-point operations) of a token. Both are counted, so that
+what an option adds is in them, too."""
 
 from __future__ import annotations
 
@@ -13,16 +11,13 @@ from niels_gpt.model.gpt import GPT
 
 
 def parameter_count(cfg: ModelConfig) -> int:
-    """Trainable numbers, the tied weight counted once."""
-    return _without_weights(cfg).parameter_count()
-
-
-def flops_per_token(cfg: ModelConfig) -> int:
-    """Of training, forward and backward: 6 a weight of a linear layer, and attention over half the context."""
-    weights = sum(layer.weight.numel() for layer in _without_weights(cfg).modules() if isinstance(layer, nn.Linear))
-    return 6 * weights + 6 * cfg.L * cfg.T * cfg.C
-
-
-def _without_weights(cfg: ModelConfig) -> GPT:
+    """Trainable numbers of a model that is not there yet, the tied weight counted once. No memory is taken for them
+    (torch's meta device, with which torch's compiler is imported, 1.6 s of CPU time: whoever has a model asks that)."""
     with torch.device("meta"):
-        return GPT(cfg)
+        return GPT(cfg).parameter_count()
+
+
+def flops_per_token(model: GPT, *, T: int) -> int:
+    """Of training, forward and backward: 6 a weight of a linear layer, and attention over half the context."""
+    weights = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
+    return 6 * weights + 6 * model.cfg.L * T * model.cfg.C

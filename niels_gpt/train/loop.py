@@ -86,7 +86,7 @@ def _run_steps(
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
     steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
     unread: list[torch.Tensor] = []
-    meter = Meter(cfg, model.cfg, T=task.T, first_step=run.step, matmul_flops=hooks.matmul_flops)
+    meter = Meter(cfg, model, T=task.T, first_step=run.step, matmul_flops=hooks.matmul_flops)
 
     def read_losses() -> None:
         if unread:

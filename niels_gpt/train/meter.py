@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.config import TrainConfig
+from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.train.state import RunState
 
@@ -35,11 +36,9 @@ class StepReport:
 class Meter:
     """Tokens a second since the last report, and the time left at the pace since the start."""
 
-    def __init__(
-        self, cfg: TrainConfig, model_cfg: ModelConfig, *, T: int, first_step: int, matmul_flops: float | None
-    ) -> None:
+    def __init__(self, cfg: TrainConfig, model: GPT, *, T: int, first_step: int, matmul_flops: float | None) -> None:
         self._cfg, self._tokens = cfg, cfg.B * T
-        self._flops, self._matmul_flops = flops_per_token(replace(model_cfg, T=T)), matmul_flops
+        self._flops, self._matmul_flops = flops_per_token(model, T=T), matmul_flops
         self._first_step, self._step = first_step, first_step
         self._start = self._last = time.perf_counter()
         self._pause = 0.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.lr_schedule import scheduled_momentum
@@ -20,7 +21,23 @@ _NEWTON_SCHULZ_STEPS = 5
 _GROUPS = ("embedding", "matrices", "head", "vectors")
 
 
-class Muon(Optimizer):
+class _Uncompiled(Optimizer):
+    """torch marks these methods as not to be compiled, and imports all of its compiler to say so: 1.6 s of CPU time in
+    every process that trains. Here nobody compiles an optimizer, and they go without the mark."""
+
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
+    state_dict = inspect.unwrap(Optimizer.state_dict)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
+
+
+class AdamW(_Uncompiled, torch.optim.AdamW):
+    """torch's, whose steps have such a mark, too."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class Muon(_Uncompiled):
     """Momentum (Nesterov's) whose matrices are made orthogonal before they are a step. torch has one that computes in
     bf16 everywhere; where a CPU cannot, torch gives up a library for good at the first product that fails, and the
     float32 products before and after it round differently: two equal runs in one process were not equal.
