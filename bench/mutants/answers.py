@@ -161,7 +161,7 @@ FAULTS = (
     Fault(
         "an error of one ends the thread",
         _SCHEDULER,
-        "                    writing.answer.send(error)\n                    writing.answer.leave()\n",
+        "                    self._post.add(writing.answer, error)\n                    writing.answer.leave()\n",
         "                    raise\n",
         f"{_S}an_error_belongs_to_who_asked_and_the_next_is_answered",
     ),

@@ -46,12 +46,12 @@ Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half th
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
 
 
-def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False) -> Talker:
+def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
     from niels_gpt.device import prepare_device
     from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
 
-    device = prepare_device(device, threads=0)
+    device = prepare_device(device, threads=threads)
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
     precision: Precision = "bf16" if bf16 else "float32"
@@ -163,7 +163,8 @@ def serve(
 
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
         access = Access(others=host != "127.0.0.1", key=key)
-        talker = _talker(model, slots=slots, bf16=bf16)
+        # One core is for the clients: a model that spins on all of them lets eight wait for longer than one.
+        talker = _talker(model, slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
         from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 

@@ -25,6 +25,8 @@ class Reply:
     def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
         self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
         self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
+        # The same in every part, and made once: there is a part for every token.
+        self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
         self.prompt_tokens, self.written = prompt_tokens, 0
 
     @property
@@ -36,7 +38,8 @@ class Reply:
         return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
 
     def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
-        return f"data: {json.dumps({**self._head, 'object': self.form.part, 'choices': choices, **usage})}\n\n"
+        rest = json.dumps({"choices": choices, **usage})[1:]
+        return f"data: {self._part_head}, {rest}\n\n"
 
 
 class Stream(StreamingResponse):

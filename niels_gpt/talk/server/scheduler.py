@@ -54,12 +54,6 @@ class Answer:
     queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     wanted: bool = True
 
-    def send(self, item: Event | Exception) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            self.leave()
-
     async def __aiter__(self) -> AsyncIterator[Event]:
         ended = 0
         while ended < self.choices:
@@ -74,17 +68,42 @@ class Answer:
         self.wanted = False
 
 
+class _Post:
+    """Events on their way to event loops: those of a step together, since each time a loop is woken costs as much as
+    some operations of the model."""
+
+    def __init__(self) -> None:
+        self._items: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Event | Exception]]] = {}
+
+    def add(self, answer: Answer, item: Event | Exception) -> None:
+        self._items.setdefault(answer.loop, []).append((answer, item))
+
+    def send(self) -> None:
+        posted, self._items = self._items, {}
+        for loop, items in posted.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, items)
+            except RuntimeError:  # the loop is closed: nobody listens any more
+                for answer, _ in items:
+                    answer.leave()
+
+
+def _deliver(items: Sequence[tuple[Answer, Event | Exception]]) -> None:
+    for answer, item in items:
+        answer.queue.put_nowait(item)
+
+
 class _Writing:
     """A choice under way: its order, its text so far."""
 
-    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer) -> None:
-        self.answer, self.order, self._choice = answer, order, choice
+    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer, post: _Post) -> None:
+        self.answer, self.order, self._choice, self._post = answer, order, choice, post
         self._text = StreamedText(tokenizer, order.stops)
         self._ends = frozenset(tokenizer.special_token_ids().values())
         self._written = 0
 
     def take(self, token: Token) -> bool:
-        """Send what a token makes certain; True where it is the last."""
+        """Post what a token makes certain; True where it is the last."""
         if token.id in self._ends:
             return self._end("stop", self._text.rest())
         self._written += 1
@@ -96,11 +115,11 @@ class _Writing:
             reason: Finish = "stop" if self._text.stopped else "length"
             return self._end(reason, Piece(piece.text + rest.text, piece.tokens + rest.tokens))
         if piece.text or piece.tokens:
-            self.answer.send(Event(self._choice, piece))
+            self._post.add(self.answer, Event(self._choice, piece))
         return False
 
     def _end(self, reason: Finish, piece: Piece) -> bool:
-        self.answer.send(Event(self._choice, piece, reason, self._written))
+        self._post.add(self.answer, Event(self._choice, piece, reason, self._written))
         return True
 
 
@@ -111,6 +130,7 @@ class Scheduler:
         self._engine, self._tokenizer, self._slots, self._most = engine, tokenizer, slots, queue
         self._waiting: deque[_Writing] = deque()
         self._rows: dict[int, _Writing] = {}
+        self._post = _Post()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -122,7 +142,7 @@ class Scheduler:
         with self._changed:
             if self._waiting and len(self._waiting) + len(orders) > self._most:
                 raise Busy(f"{len(self._waiting)} answers are waiting already; ask again in a moment")
-            self._waiting += (_Writing(answer, n, order, self._tokenizer) for n, order in enumerate(orders))
+            self._waiting += (_Writing(answer, n, order, self._tokenizer, self._post) for n, order in enumerate(orders))
             self._changed.notify()
         return answer
 
@@ -151,10 +171,11 @@ class Scheduler:
                 self._step()
             except (
                 Exception
-            ) as error:  # of the model: it belongs to all that were being written, and the thread goes on
+            ) as error:  # of the model: it is that of all who were being answered, and the thread goes on
                 for row, writing in list(self._rows.items()):
-                    writing.answer.send(error)
+                    self._post.add(writing.answer, error)
                     self._drop(row)
+            self._post.send()
 
     def _admit(self) -> None:
         for row, writing in list(self._rows.items()):
@@ -170,7 +191,7 @@ class Scheduler:
                     )
                     self._rows[row] = writing
                 except Exception as error:  # whatever it is, it belongs to whoever asked
-                    writing.answer.send(error)
+                    self._post.add(writing.answer, error)
                     writing.answer.leave()
             with self._changed:
                 self._waiting.popleft()
