@@ -37,8 +37,7 @@ CLIENTS, TOKENS, ROUNDS = 8, 60, 5
 
 
 def untrained(size: str) -> Talker:
-    """It never ends a turn by itself, and says a character with every token: the logits of chat tokens and of bytes that
-    are none are lower than others."""
+    """It never ends a turn by itself, and says a character with every token: the logits of all others are lower."""
     torch.manual_seed(0)
     model = GPT(SIZES[size])
     model.tok_emb.weight.data[128:] = 0

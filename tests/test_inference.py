@@ -545,6 +545,18 @@ def test_a_step_begun_for_one_row_is_not_taken_for_anothers(model: GPT, recorded
     assert write(engine, engine.add(prompt, GREEDY), 5) == alone(model, prompt, GREEDY, seed=0, n=5)
 
 
+def test_few_recordings_are_kept_whatever_is_asked_for(
+    model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("niels_gpt.inference.recorded._KEPT", 2)
+    engine = recorded_engine(model, slots=1)
+    for k in (1, 2, 1, 3, 1, 2):
+        row = engine.add(b"x", Sampling(5.0, k), noise=SeededNoise(k))
+        assert write(engine, row, 2) == alone(model, b"x", Sampling(5.0, k), seed=k, n=2)
+        engine.drop(row)
+    assert len(graphs) == 4, "of 1, 2 and 3, and of 2 again: 1 was asked for since"
+
+
 @pytest.mark.parametrize(("V", "k"), [(5000, 50), (4096, 1), (4097, 512)])
 def test_the_likeliest_of_parts_are_those_of_the_whole(V: int, k: int) -> None:
     logits = torch.randn(3, V, generator=torch.Generator().manual_seed(V))

@@ -22,6 +22,7 @@ from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
 
+_KEPT = 32  # recordings of steps: each holds memory, and clients may ask for any k
 _FEWEST = 16  # ids that are read together; then twice as many, and so on, the last ones without effect
 
 
@@ -55,10 +56,14 @@ class RecordedSteps(Steps):
         return step.logits, step.go([ids, places, keys], draw, ahead=ahead)
 
     def _step(self, b: int, kind: Kind | None) -> _Step:
-        if (b, kind) not in self._recordings:
+        step = self._recordings.pop((b, kind), None)
+        if step is None:
+            if len(self._recordings) == _KEPT:
+                del self._recordings[next(iter(self._recordings))]  # that nobody has asked for for longest
             with self._computing():
-                self._recordings[b, kind] = _Step(self._model, self._decoder, b, kind)
-        return self._recordings[b, kind]
+                step = _Step(self._model, self._decoder, b, kind)
+        self._recordings[b, kind] = step
+        return step
 
 
 class _Reading:
