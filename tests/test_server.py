@@ -7,6 +7,7 @@ import gc
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp
 
 from bench.serve import serving
 from niels_gpt.config import ModelConfig
+from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server.app import build_app
@@ -437,6 +439,29 @@ def test_answers_are_written_together_so_that_short_ones_overtake_long_ones() ->
 
     scheduled(work)
     assert ended == [5, 40, 300]
+
+
+def test_a_new_answer_begins_in_the_step_after_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, asked, step, rows = threading.Event(), threading.Event(), Engine.step, []
+
+    def slow(self: Engine) -> list[Token]:
+        under_way.set()
+        assert asked.wait(60)
+        tokens = step(self)
+        rows.append([token.row for token in tokens])
+        return tokens
+
+    monkeypatch.setattr(Engine, "step", slow)
+
+    async def work(scheduler: Scheduler) -> None:
+        first = scheduler.answer([order(4)])
+        await asyncio.to_thread(under_way.wait, 60)
+        second = scheduler.answer([order(2)])
+        asked.set()
+        await asyncio.gather(events_of(first), events_of(second))
+
+    scheduled(work)
+    assert rows == [[0], [0, 1], [0, 1], [0]]
 
 
 def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> None:
