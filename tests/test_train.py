@@ -181,12 +181,20 @@ def test_a_loss_that_is_no_number_stops_with_step_and_lr_and_saves_nothing_bad()
 
 def test_decay_is_on_matrices_only() -> None:
     model = GPT(MODEL)
-    embedding, matrices, vectors = build_optimizers(model, CONFIG)[0].param_groups
-    assert embedding["weight_decay"] == matrices["weight_decay"] == CONFIG.weight_decay
-    assert vectors["weight_decay"] == 0
-    assert all(p.dim() >= 2 for group in (embedding, matrices) for p in group["params"])
-    sizes = [len(group["params"]) for group in (embedding, matrices, vectors)]
-    assert sizes == [1, 4 * MODEL.L, len(list(model.parameters())) - 1 - 4 * MODEL.L]
+    matrices, vectors = build_optimizers(model, CONFIG)[0].param_groups
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (CONFIG.weight_decay, 0)
+    assert all(p.dim() >= 2 for p in matrices["params"])
+    assert len(matrices["params"]) == 1 + 4 * MODEL.L, "the embedding and those of the blocks"
+    assert len(matrices["params"]) + len(vectors["params"]) == len(list(model.parameters()))
+
+
+def test_groups_are_apart_where_rates_or_decays_are() -> None:
+    faster = replace(CONFIG, lr_scale=replace(CONFIG.lr_scale, embedding=2.0))
+    lighter = replace(CONFIG, decay_scale=replace(CONFIG.decay_scale, embedding=0.5))
+    for apart in (faster, lighter):
+        embedding, matrices, vectors = build_optimizers(GPT(MODEL), apart)[0].param_groups
+        assert [len(group["params"]) for group in (embedding, matrices)] == [1, 4 * MODEL.L]
+        assert len({(group["lr_scale"], group["weight_decay"]) for group in (embedding, matrices, vectors)}) == 3
 
 
 def with_own_head() -> GPT:
