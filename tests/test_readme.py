@@ -96,6 +96,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     assert "sources.roam.input" in said["dvc params diff"]
     assert sorted(stages_run(said[WEIGHT])) == sorted(TRAINED)
     assert_drawn_as_asked(repo, p=0.3 / 1.04, rows=40 * 8)
+    assert "p_train.roam" in repo.run("dvc", "params", "diff").stdout
     for command in IN_THE_TEXT:
         said[command] = repo.run(*shlex.split(command)).stdout
     shown = repo.run("dvc", "exp", "show", "--only-changed", "--csv").stdout  # a table would be cut at the right

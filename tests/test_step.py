@@ -304,7 +304,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         steps[-1]._loss_value = steps[-1]._update(steps[-1]._batch)
 
     @contextmanager
-    def record(graph: object) -> Iterator[None]:
+    def record(graph: object, pool: object = None) -> Iterator[None]:
         states = steps[-1].optimizer_state().values()
         moments = [value for state in states for values in state.values() for value in values.values()]
         tensors = [*steps[-1].weights().values(), *moments]

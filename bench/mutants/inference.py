@@ -189,7 +189,7 @@ FAULTS = (
     Fault(
         "rows that wait are written to",
         _DECODER,
-        "[T if start is None else start] for",
+        "[self.T if start is None else start] for",
         "[0 if start is None else start] for",
         _MIXED,
     ),

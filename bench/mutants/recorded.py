@@ -26,7 +26,7 @@ FAULTS = (
     ),
     Fault("losses of the recording for ever", _MODEL, "        self._graph.replay()\n", "", _TESTS),
     Fault("the next replay overwrites losses", _MODEL, "return self._losses.clone()", "return self._losses", _TESTS),
-    Fault("a recording takes memory of its own", _MODEL, "graph(self._graph, pool=pool)", "graph(self._graph)", _TESTS),
+    Fault("a recording takes memory of its own", _MODEL, "record(losses, pool=pool)", "record(losses)", _TESTS),
     Fault(
         "ids do not reach the model",
         _MODEL,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 
@@ -142,7 +142,8 @@ class Engine:
         if rows != self._drawn_for:
             samplings = [None if row is None else row.sampling for row in rows]
             self._drawn_for, self._draw = rows, Draw(samplings, V=self._model.cfg.V, device=self._device)
-        ids, starts = [0] * len(slots), cast(list[int | None], [None] * len(slots))
+        ids = [0] * len(slots)
+        starts: list[int | None] = [None] * len(slots)
         for place in places:
             ids[place], starts[place] = slots[place].ids[-1], slots[place].read
             slots[place].read += 1

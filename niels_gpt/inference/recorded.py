@@ -18,6 +18,7 @@ import torch
 from niels_gpt.inference.noise import FAR, Drawn, following
 from niels_gpt.inference.sampling import Draw, Kind
 from niels_gpt.inference.steps import Steps
+from niels_gpt.model.cuda_graph import record, warm_up
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
@@ -170,15 +171,8 @@ class _Result:
 @torch.inference_mode()
 def _recorded(compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
     # Weights that autocast has cast would be kept for whoever comes next, and freed before a replay.
-    autocast = torch.autocast(
+    with torch.autocast(
         "cuda", torch.get_autocast_dtype("cuda"), enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False
-    )
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), autocast:
-        compute()  # compiles kernels, and lets libraries take their memory
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), autocast:
-        compute()
-    return graph
+    ):
+        warm_up(compute)
+        return record(compute)[0]

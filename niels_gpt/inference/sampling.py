@@ -148,7 +148,7 @@ class Draw:
         parts = [(k, list(rows)) for k, rows in groupby(by_k, key=lambda row: _likeliest(samplings[row], V))]
         if len(parts) <= 1:  # then all together, and what is drawn for nobody is thrown away
             parts = [(parts[0][0] if parts else None, list(range(len(samplings))))]
-        else:
+        elif len(drawn) < sum(s is not None for s in samplings):
             parts += [(None, [row for row, s in enumerate(samplings) if s is not None and s.temperature == 0])]
         self.settings = torch.tensor([_settings(s or (drawn or [GREEDY])[0]) for s in samplings])
         self._parts = [

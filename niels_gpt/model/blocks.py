@@ -43,7 +43,7 @@ class LayerNorm(nn.LayerNorm):
         kernel = choice.add_and_norm(x)
         if kernel is not None:
             return kernel(x, added, self.weight, self.bias, eps=self.eps, centred=True)
-        x = x if added is None else x + added
+        x = _plus(x, added)
         return x, super().forward(x)
 
 
@@ -54,8 +54,12 @@ class RMSNorm(nn.RMSNorm):
         kernel = choice.add_and_norm(x)
         if kernel is not None:
             return kernel(x, added, self.weight, None, eps=_EPS, centred=False)
-        x = x if added is None else x + added
+        x = _plus(x, added)
         return x, super().forward(x.float())
+
+
+def _plus(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+    return x if added is None else x + added
 
 
 def build_norm(cfg: ModelConfig) -> LayerNorm | RMSNorm:
@@ -196,7 +200,7 @@ class Block(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The residual stream as the block takes it, with what the block before still adds to it; and its norm."""
         if self.x0_skip:
-            x = x if added is None else x + added
+            x = _plus(x, added)
             stream, embedding = self.stream_shares.to(x.dtype)
             x, added = stream * x + embedding * shortcuts.embedding, None
         normed: tuple[torch.Tensor, torch.Tensor] = self.ln1(x, added)

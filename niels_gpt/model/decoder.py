@@ -40,7 +40,7 @@ class Decoder:
         blocks = [cast(Block, block) for block in model.blocks]
         sin, cos = blocks[0].attn.rope_sin[0, 0], blocks[0].attn.rope_cos[0, 0]
         self._rotations = torch.complex(cos, sin)  # (T, D/2)
-        places = _whole(model.cfg.T + 1, _PART)
+        places = _whole(self.T + 1, _PART)
         self._blocks = [_CachedBlock(block, B=B, places=places) for block in blocks]
         self._ln_f = _direct(model.ln_f)
         self._end, self._places = places, torch.arange(places, device=sin.device)
@@ -52,10 +52,10 @@ class Decoder:
         """Ids (b, n) for the rows from `first` on, the n of row i at the places from starts[i] on -> their hidden
         states (b, n, C), which `GPT.logits` takes. Rows that begin at different places go on token by token; of one
         that begins nowhere nothing is changed."""
-        T, (b, n) = self._model.cfg.T, x.shape
+        b, n = x.shape
         end = max([start for start in starts if start is not None]) + n
-        if end > T:
-            raise ValueError(f"{end} tokens do not fit the context of T={T}")
+        if end > self.T:
+            raise ValueError(f"{end} tokens do not fit the context of T={self.T}")
         return self._hidden(x.to(self._places.device), slice(first, first + b), self._new_tokens(starts, n, end))
 
     @torch.inference_mode()
@@ -86,8 +86,9 @@ class Decoder:
         if start is None or starts.count(start) != len(starts):
             if n > 1:
                 raise ValueError("rows that begin at different places can only go on token by token")
-            T = self._model.cfg.T
-            places = torch.tensor([[T if start is None else start] for start in starts], device=self._places.device)
+            places = torch.tensor(
+                [[self.T if start is None else start] for start in starts], device=self._places.device
+            )
             return self._new_tokens_anywhere(places, looked_at=looked_at)
         rotations = self._rotations[start:end, None]
         if n == 1 and len(starts) == 1:

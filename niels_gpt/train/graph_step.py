@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from niels_gpt.config import TrainConfig
+from niels_gpt.model.cuda_graph import record, warm_up
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.optimizer import forget_optimizer_state, load_optimizer_state
@@ -17,7 +18,7 @@ from niels_gpt.train.plain_step import PlainStep, SummedLoss
 from niels_gpt.train.recorded_model import RecordedModel
 from niels_gpt.train.task import Batch
 
-_WARM_UP_STEPS = 3  # before a graph is recorded: kernels compile, libraries take their workspace
+_WARM_UP_STEPS = 3
 
 
 class GraphStep(PlainStep):
@@ -52,12 +53,7 @@ class GraphStep(PlainStep):
         """Recording needs steps to have run, and those must leave no trace: weights and moments are put back."""
         weights = copy.deepcopy(self._model.state_dict())
         self._model.train()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_STEPS):
-                self._update(self._batch)
-        torch.cuda.current_stream().wait_stream(side)
+        warm_up(lambda: self._update(self._batch), times=_WARM_UP_STEPS)
         self._model.load_state_dict(weights)
         if self._state is not None:
             load_optimizer_state(self._optimizers, self._state)
@@ -65,6 +61,4 @@ class GraphStep(PlainStep):
             forget_optimizer_state(self._optimizers)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._loss_value = self._update(self._batch)
+        self._graph, self._loss_value = record(lambda: self._update(self._batch))

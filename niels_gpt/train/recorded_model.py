@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.eval.held_out import token_losses
+from niels_gpt.model.cuda_graph import record, warm_up
 from niels_gpt.train.plain_step import SummedLoss
 
 
@@ -40,14 +42,9 @@ class RecordedModel(nn.Module):
 class _Recording:
     def __init__(self, loss: SummedLoss, inputs: dict[str, torch.Tensor], *, pool: Any) -> None:
         self._inputs = {name: value.clone() for name, value in inputs.items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            loss.of_tokens(**self._inputs)  # compiles
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._losses = loss.of_tokens(**self._inputs)
+        losses = partial(loss.of_tokens, **self._inputs)
+        warm_up(losses)
+        self._graph, self._losses = record(losses, pool=pool)
 
     def __call__(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         for name, value in inputs.items():
