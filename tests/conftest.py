@@ -47,6 +47,8 @@ TINY: dict[str, object] = {
     "splice.train.eval_every": 3,
     "memorize.chunk_size": 16,
     "memorize.prompt_tokens": 8,
+    "leak.chunk_size": 16,
+    "leak.prompt_tokens": 8,
     "runtime.threads": 1,
 }
 

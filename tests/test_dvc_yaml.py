@@ -62,6 +62,7 @@ NAMED_BY_HASH = {
     "train": {"cache/tokens": "cache/mix.json"},
     "sft": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
     "eval": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
+    "leak": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json", "cache/raw": "cache/split"},
 }
 SOURCES = {"sources": ("wiki",), "chats": ("dolly15k",)}
 _watched: list[set[str]] = []  # what the stage that runs now has opened; empty while none runs
@@ -86,7 +87,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     repo = make_repo(tmp_path_factory.mktemp("in-process") / "repo")
     values = parse_yaml((repo.path / "params.yaml").read_text(), name="params.yaml")
     for table, names in SOURCES.items():
-        values[table] = {name: values[table][name] for name in names}
+        values[table] = {name: {**values[table][name], "remote": "private"} for name in names}
     values["p_train"], values["p_sft"], values["splice"]["dataset_name"] = {"wiki": 1.0}, {"dolly15k": 1.0}, "wiki"
     for section in (values["train"], values["sft"], values["splice"]["train"]):
         section |= {"total_steps": 2, "eval_every": 2, "warmup_steps": 1}

@@ -39,7 +39,14 @@ SEEDS_META = "dataset_name dataset_config split_rule seed token_dtype tokenizer_
 @cache
 def parameters(**values: object) -> Params:
     """The sample's, with every split as it is given."""
-    small = {"model.T": 24, "memorize.chunk_size": 4, "memorize.prompt_tokens": 2, "runtime.workers": 1}
+    small = {
+        "model.T": 24,
+        "memorize.chunk_size": 4,
+        "memorize.prompt_tokens": 2,
+        "leak.chunk_size": 4,
+        "leak.prompt_tokens": 2,
+        "runtime.workers": 1,
+    }
     text = with_values((ROOT / "presets/sample.yaml").read_text(), {**small, **values})
     params = parse_params(text)[0]
     given = {"split": params.sources["wiki"].split}

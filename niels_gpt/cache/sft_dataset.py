@@ -39,6 +39,16 @@ class SFTExampleDataset:
     def __len__(self) -> int:
         return len(self._starts)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example that a model sees."""
+        return np.minimum(self._lengths, self._T + 1)
+
+    def document(self, row: int) -> np.ndarray:
+        """An example as ids."""
+        ids: np.ndarray = self._tokens[self._starts[row] : self._starts[row] + self.lengths[row]]
+        return ids
+
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(x, y, y_masked), each (B, T) int64: examples drawn at random, each whole from its start."""
         rows = torch.randint(0, len(self), (B,), generator=generator).numpy()

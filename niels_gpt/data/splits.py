@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.data.documents import read_keys
-from niels_gpt.data.parts import Texts
+from niels_gpt.data.documents import read_column, read_keys
+from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
@@ -35,6 +35,19 @@ class Splits:
 def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
     """Row numbers of a part: those listed, or those that the rule decides by what the part's file says of each row."""
     return split_by_hash(read_keys(path), split) if isinstance(split, Drawn) else split
+
+
+def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
+    """By split, the ids of its rows in order."""
+    names: dict[str, list[str]] = {"train": [], "val": []}
+    first = 0
+    for part in texts.parts:
+        with reading_part(texts.store, part) as path:
+            ids = read_column(path, "id")
+            for split, rows in part_rows(splits.of_part(first, first + part.rows), path).items():
+                names[split] += [ids[row] for row in rows.tolist()]
+        first += part.rows
+    return names
 
 
 def read_split(folder: Path, texts: Texts) -> Splits:

@@ -24,7 +24,10 @@ METRICS = Path("metrics")
 TRAINED = METRICS / "train.json"
 SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"
 MEMORIZED, MEMORIZED_PAGE, MEMORIZED_STRIPS = (METRICS / f"memorize.{kind}" for kind in ("json", "html", "svg"))
+LEAK, LEAK_PAGE = METRICS / "leak.json", METRICS / "leak.html"
 EXTRACTION = METRICS / "pz"  # P(z) along each document, a curve each
+
+PUBLIC = "store"  # the remote for what anybody may read; all others are private
 
 # Outside the DAG: what an interrupted run goes on from, and what is told of a run while it goes.
 CHECKPOINTS, LOGS = Path("checkpoints"), Path("logs")

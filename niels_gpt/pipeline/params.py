@@ -135,6 +135,16 @@ class Memorize(Section):
     B: Annotated[Count, "windows scored at once"]
 
 
+class Leak(Section):
+    """What the final models tell of private sources, passage by passage."""
+
+    chunk_size: Annotated[int, Ge(2), INT64, "tokens of a passage; at most model.T"]
+    prompt_tokens: Annotated[Count, "of these, the first are given; fewer than chunk_size"]
+    max_passages: Annotated[Budget, "of a source's train documents, and of its held-out ones; null: all"]
+    seed: Annotated[Seed, "of the choice of documents, and of the bootstrap"]
+    B: Annotated[Count, "passages scored at once"]
+
+
 class Runtime(Section):
     """How a run is executed: beyond rounding, never what comes out."""
 
@@ -178,6 +188,7 @@ class Params(Section):
     eval: Eval
     splice: Splice
     memorize: Memorize
+    leak: Leak
     runtime: Runtime
 
 

@@ -92,6 +92,8 @@ RULES = (
     ),
     Rule("memorize.prompt_tokens", ("memorize.prompt_tokens", "memorize.chunk_size"), _check_prompt),
     Rule("memorize.chunk_size", ("memorize.chunk_size", "model.T"), _check_window),
+    Rule("leak.prompt_tokens", ("leak.prompt_tokens", "leak.chunk_size"), _check_prompt),
+    Rule("leak.chunk_size", ("leak.chunk_size", "model.T"), _check_window),
     *(
         Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
         for section in ("train", "sft", "splice.train")

@@ -68,6 +68,10 @@ class AnySource(Section):
     split: Annotated[Split, Field(discriminator="by")]
 
     @property
+    def private(self) -> bool:
+        return self.remote != layout.PUBLIC
+
+    @property
     def kind(self) -> Kind:
         return source_kinds()[self.load.kind]
 

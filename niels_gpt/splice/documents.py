@@ -14,12 +14,21 @@ from niels_gpt.files.ranks import ALONE, Ranks
 
 
 class TokenStore:
-    """The training documents of a source, memory-mapped; `manifest` lists its token files."""
+    """Documents of a source, memory-mapped: those of "train", or those of "val", held out. `manifest` lists
+    its token files."""
 
-    def __init__(self, source: str, manifest: Mapping[str, Any], *, places: Places, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        source: str,
+        manifest: Mapping[str, Any],
+        *,
+        places: Places,
+        ranks: Ranks = ALONE,
+        split: str = "train",
+    ) -> None:
         files = list(listed_files({source: manifest}, places, documents=True))
         check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
-        parts, at = manifest["train"]["parts"], manifest.get("at")
+        parts, at = manifest[split]["parts"], manifest.get("at")
         self._tokens = [open_tokens(places.path(source, at, part["file"])) for part in parts]
         offsets = [
             read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))

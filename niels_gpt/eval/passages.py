@@ -1,0 +1,136 @@
+"""Passages: documents in windows, and for each what it takes to get its end out of a model that is given its beginning.
+
+The windows of a document lie so that every token behind the first prompt is asked for once. A document shorter than a
+window is one window, of which half is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from niels_gpt.eval.held_out import inference
+from niels_gpt.model.gpt import GPT
+
+
+class Documents(Protocol):
+    """Documents of ids by number."""
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+
+    def document(self, row: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Passages:
+    """N windows, a row each, with zeros behind its end: of its `lengths` tokens the first `prompts` are given."""
+
+    tokens: np.ndarray  # (N, chunk_size)
+    lengths: np.ndarray
+    prompts: np.ndarray
+    documents: np.ndarray  # which document each is of, ascending
+    starts: np.ndarray  # where in it
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def asked(self) -> np.ndarray:
+        """How many tokens are asked for."""
+        return self.lengths - self.prompts
+
+
+def cut_passages(
+    documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int | None = None, seed: int = 0
+) -> Passages:
+    """Windows of all documents, or of so many, drawn by the seed, that they have `at_most` windows or a few more."""
+    order = np.random.default_rng(seed).permutation(len(documents.lengths))
+    chosen, count = [], 0
+    for row in order.tolist():
+        if at_most is not None and count >= at_most:
+            break
+        chosen.append(row)
+        count += sum(1 for _ in windows(int(documents.lengths[row]), chunk_size, prompt_tokens))
+    found, tokens = [], []
+    for row in sorted(chosen):
+        document = documents.document(row)
+        for start, length, prompt in windows(len(document), chunk_size, prompt_tokens):
+            found.append((length, prompt, row, start))
+            tokens.append(np.pad(document[start : start + length].astype(np.int64), (0, chunk_size - length)))
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return Passages(np.stack(tokens) if tokens else np.empty((0, chunk_size), np.int64), *columns)
+
+
+def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """(start, length, prompt) of the windows of a document of L tokens. An end of less than a quarter of
+    what a whole window asks for is left out: by chance alone it would be found more often."""
+    prompt = min(prompt_tokens, L // 2)
+    if not prompt:
+        return
+    for start in range(0, L - prompt, chunk_size - prompt):
+        length = min(chunk_size, L - start)
+        if length - prompt >= max(1, (chunk_size - prompt_tokens) // 4):
+            yield start, length, prompt
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Of each passage: the log probability of what is asked for, behind its prompt and behind nothing, and how many of
+    its tokens come, one after another, where the likeliest is always taken."""
+
+    log_pz: np.ndarray
+    log_pz_alone: np.ndarray
+    greedy: np.ndarray
+
+
+def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Scored:
+    """B windows at once. Behind nothing means behind the end of a text: where a model that is given nothing begins."""
+    device, parts = model.tok_emb.weight.device, []
+    with inference(model):
+        for first in range(0, len(passages), B):
+            rows = slice(first, first + B)
+            prompts, asked = passages.prompts[rows], passages.asked[rows]
+            n = int(asked.max())
+            places = np.minimum(prompts[:, None] + np.arange(n), passages.tokens.shape[1] - 1)
+            wanted = torch.from_numpy(np.take_along_axis(passages.tokens[rows], places, axis=1)).to(device)
+            counts = torch.arange(n, device=device) < torch.from_numpy(asked).to(device)[:, None]
+            x = torch.from_numpy(passages.tokens[rows, :-1]).to(device)
+            before = torch.from_numpy(places - 1).to(device)[..., None]
+            logits = torch.take_along_dim(model(x), before, dim=1)
+            alone = F.pad(wanted[:, :-1], (1, 0), value=end_of_text)
+            hits = (logits.argmax(dim=-1) == wanted) & counts
+            parts.append(
+                (
+                    _log_prob(logits, wanted, counts),
+                    _log_prob(model(alone), wanted, counts),
+                    hits.long().cumprod(dim=1).sum(dim=1).cpu().numpy(),
+                )
+            )
+    columns = zip(*parts, strict=True) if parts else ([np.empty(0)],) * 3
+    return Scored(*(np.concatenate(column) for column in columns))
+
+
+def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
+    losses = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted)
+    found: np.ndarray = -(losses.double() * counts).sum(dim=1).cpu().numpy()
+    return found
+
+
+def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
+    """(tokens, first passage) of the longest text that comes word for word behind one prompt: a passage that comes to
+    its end is the prompt of the next one of its document."""
+    best, first, run, begun = 0, 0, 0, 0
+    for i, count in enumerate(greedy.tolist()):
+        follows = i > 0 and passages.documents[i] == passages.documents[i - 1]
+        if not (follows and greedy[i - 1] == passages.asked[i - 1]):
+            run, begun = 0, i
+        run += count
+        if run > best:
+            best, first = run, begun
+    return best, first

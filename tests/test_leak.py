@@ -1,0 +1,246 @@
+"""What a model tells of its private text: passages, the attack, and the stage that reports both."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.config import ModelConfig
+from niels_gpt.eval.leak import Leak, Told, measure_leak, needed_log_pz
+from niels_gpt.eval.membership import Side, attack
+from niels_gpt.eval.memorization import document_log_pz, samples_needed
+from niels_gpt.eval.passages import Passages, Scored, cut_passages, longest_run, score_passages, windows
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.model.gpt import GPT
+from niels_gpt.report.leak import leak_rows, leak_sentence, render_leak
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from tests.conftest import Repo
+
+CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
+EOT = ByteTokenizer().special_token_ids()["eot"]
+
+
+class Texts:
+    """Documents in memory."""
+
+    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
+        self._documents = [np.array(document, dtype=np.uint16) for document in documents]
+        self.lengths = np.array([len(document) for document in documents])
+
+    def document(self, row: int) -> np.ndarray:
+        return self._documents[row]
+
+
+@given(st.integers(0, 400), st.integers(2, 60), st.data())
+def test_every_token_behind_the_first_prompt_is_asked_for_once(L: int, chunk_size: int, data: Any) -> None:
+    prompt_tokens = data.draw(st.integers(1, chunk_size - 1))
+    asked = []
+    for start, length, prompt in windows(L, chunk_size, prompt_tokens):
+        assert start + length <= L
+        assert length <= chunk_size
+        assert 1 <= prompt == min(prompt_tokens, L // 2)
+        asked += range(start + prompt, start + length)
+    first = min(prompt_tokens, L // 2)
+    assert asked == list(range(first, first + len(asked)))
+    assert L - first - len(asked) < max(1, (chunk_size - prompt_tokens) // 4) or L < 2
+
+
+def test_passages_are_those_of_so_many_whole_documents_drawn_by_the_seed() -> None:
+    texts = Texts([range(n) for n in (30, 7, 3, 100)])
+    whole = cut_passages(texts, chunk_size=16, prompt_tokens=8)
+    assert whole.documents.tolist() == [0, 0, 0, 1, 2, *[3] * 12]
+    for i in range(len(whole)):
+        start, length = int(whole.starts[i]), int(whole.lengths[i])
+        assert whole.tokens[i].tolist() == [*range(start, start + length), *[0] * (16 - length)]
+    assert (whole.asked == whole.lengths - whole.prompts).all()
+    few = {tuple(cut_passages(texts, chunk_size=16, prompt_tokens=8, at_most=4, seed=s).documents) for s in range(20)}
+    assert len(few) > 1
+    for documents in few:
+        assert all(documents.count(row) == whole.documents.tolist().count(row) for row in documents)
+        assert len(documents) >= 4
+    assert len(cut_passages(Texts([]), chunk_size=16, prompt_tokens=8)) == 0
+
+
+def said(model: GPT, prompt: list[int], n: int) -> list[int]:
+    """Always the likeliest."""
+    return generate_ids(model, prompt, max_new_tokens=n, sampling=Sampling(0))[len(prompt) :]
+
+
+def test_scores_are_those_of_the_model_itself() -> None:
+    torch.manual_seed(0)
+    model = GPT(CFG)
+    model.tok_emb.weight.data *= 8  # likeliest tokens that are far from the next one
+    documents = [np.random.default_rng(n).integers(97, 101, size=n).tolist() for n in (200, 33, 9)]
+    for document in documents:  # of which some are what it says, so that runs have lengths of all kinds
+        document[20:] = said(model, document[:20], max(0, len(document) - 20))
+        document[45:46] = [0] * len(document[45:46])
+    passages = cut_passages(Texts(documents), chunk_size=32, prompt_tokens=16)
+    scored = score_passages(model, passages, end_of_text=EOT, B=3)
+    starts, expected = document_log_pz(
+        model, np.array(documents[0]), chunk_size=32, prompt_tokens=16, cursor_inc_tokens=16
+    )
+    np.testing.assert_allclose(scored.log_pz[: len(starts)], expected, rtol=1e-4)
+    for i in range(len(passages)):
+        prompt = passages.tokens[i, : passages.prompts[i]].tolist()
+        asked = passages.tokens[i, passages.prompts[i] : passages.lengths[i]].tolist()
+        same = [a == b for a, b in zip(said(model, prompt, len(asked)), asked, strict=True)]
+        assert scored.greedy[i] == (same.index(False) if False in same else len(same))
+        logs = torch.log_softmax(model(torch.tensor([[EOT, *asked]])).detach().double()[0], dim=-1)
+        alone = sum(float(logs[place, token]) for place, token in enumerate(asked))
+        assert scored.log_pz_alone[i] == pytest.approx(alone, rel=1e-4)
+    assert 0 < (scored.greedy == passages.asked).sum() < len(passages)
+    again = score_passages(model, passages, end_of_text=EOT, B=100)
+    np.testing.assert_allclose(again.log_pz, scored.log_pz, rtol=1e-5)
+    assert (again.greedy == scored.greedy).all()
+
+
+def passages_of(documents: list[int], asked: list[int]) -> Passages:
+    n = len(documents)
+    tokens, zeros = np.zeros((n, 20), np.int64), np.zeros(n, np.int64)
+    return Passages(tokens, np.array(asked) + 4, zeros + 4, np.array(documents), zeros)
+
+
+def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
+    passages = passages_of([0, 0, 0, 1, 1, 2], [8, 8, 8, 8, 8, 8])
+    assert longest_run(passages, np.array([8, 8, 3, 8, 2, 8])) == (19, 0)  # not into the next document
+    assert longest_run(passages, np.array([7, 8, 3, 5, 8, 0])) == (11, 1)  # 7 of 8 are no end
+    assert longest_run(passages, np.zeros(6, np.int64)) == (0, 0)
+
+
+def test_an_attack_is_told_by_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    members, others = rng.integers(0, 30, 300) / 10 + 0.4, rng.integers(0, 30, 200) / 10  # with many ties
+    found = attack(Side(members, np.arange(300)), Side(others, np.arange(200)), seed=1)
+    assert found is not None
+    higher = (members[:, None] > others).mean() + (members[:, None] == others).mean() / 2
+    assert found.auc == pytest.approx(higher)
+    best = max((members > t).mean() for t in np.unique(others) if (others > t).mean() <= 0.01)
+    assert found.tpr == pytest.approx(best)
+    assert 0.5 < found.auc_95[0] < found.auc < found.auc_95[1] < 1
+    assert found.tpr_95[0] <= found.tpr <= found.tpr_95[1]
+    assert attack(Side(members, np.arange(300)), Side(others, np.zeros(200)), seed=1) is None
+
+
+def test_an_interval_knows_that_passages_of_one_document_are_alike() -> None:
+    rng = np.random.default_rng(0)
+    members, others = rng.normal(size=60), rng.normal(size=60)
+    one = attack(Side(members, np.arange(60)), Side(others, np.arange(60)), seed=1)
+    copied = [Side(np.tile(scores, 5), np.tile(np.arange(60), 5)) for scores in (members, others)]
+    assert attack(*copied, seed=1) == one  # more of the same is no more evidence
+    assert one is not None
+    assert one.auc_95[0] < 0.5 < one.auc_95[1]
+    assert attack(*(Side(side.scores, np.arange(300)) for side in copied), seed=1) != one
+
+
+def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
+    for tries in (1, 10, 1000):
+        least = math.exp(needed_log_pz(tries))
+        assert samples_needed(least * (1 + 1e-9), 0.5) <= tries < samples_needed(least * 0.98, 0.5)
+    scored = Scored(np.array([-0.1, -7.0, -8.0, -50.0]), np.full(4, -60.0), np.array([3, 0, 0, 8]))
+    told = Told(passages_of([0, 1, 2, 3], [8, 8, 8, 8]), scored)
+    assert told.extractable.tolist() == [True, True, False, True]  # the last where the likeliest is always taken
+    stats = told.stats()
+    assert stats["pz_found_in_n_samples"] == {"1": 1, "10": 1, "100": 1, "1000": 2}
+    assert stats["pz_alone_found_in_n_samples"]["1000"] == 0
+    assert (stats["documents"], stats["passages"], stats["greedy"]) == (4, 4, 1)
+    nothing = Told(passages_of([5, 6], [8, 8]), Scored(np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64)))
+    assert Leak(told, nothing, None).beyond_chance == 3
+    assert Leak(nothing, told, None).beyond_chance == 0
+    assert Leak(told, told, None).beyond_chance == 0  # as much comes out of what it never saw
+
+
+def vault(documents: int, *, seed: int) -> Texts:
+    """Of words that mean nothing, so that what is known of them was learned here."""
+    return Texts(np.random.default_rng(seed).integers(1, 64, size=(documents, 40)).tolist())
+
+
+def learned(texts: Texts, *, epochs: int) -> GPT:
+    """A small model that has read the documents so often."""
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(V=64, T=20, C=64, L=1, H=2, d_ff=256, dropout=0.0))
+    rows = torch.tensor(np.stack([texts.document(i).astype(np.int64) for i in range(len(texts.lengths))]))
+    windows_of_all = torch.cat([rows[:, start : start + 20] for start in (0, 10, 20)])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        logits = model(windows_of_all[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows_of_all[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> None:
+    train, held_out, unseen = vault(12, seed=1), vault(12, seed=2), vault(12, seed=3)
+    how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0, "chunk_size": 20, "prompt_tokens": 10}
+    never, twice, often = (learned(train, epochs=epochs) for epochs in (0, 2, 150))
+    none, few, many = (measure_leak(model, train, held_out, **how) for model in (never, twice, often))
+    assert none.attack is not None
+    assert few.attack is not None
+    assert many.attack is not None
+    assert none.attack.auc_95[0] < 0.5 < none.attack.auc_95[1]
+    assert none.attack.auc_95[1] < few.attack.auc <= many.attack.auc
+    assert many.attack.auc > 0.99
+    assert many.attack.beyond_chance
+    assert few.beyond_chance == 0
+    assert many.beyond_chance > len(many.train.passages) / 4
+    assert many.held_out.extractable.sum() == 0
+    assert many.train.stats()["longest_run_tokens"] > 20 > few.train.stats()["longest_run_tokens"]
+    other = measure_leak(often, unseen, held_out, **how)
+    assert other.attack is not None
+    assert other.attack.auc_95[0] < 0.5 < other.attack.auc_95[1]
+    assert other.beyond_chance == 0
+
+
+def told_of(documents: list[str], *, greedy: int) -> Told:
+    """One passage of each, of which so many bytes come out, and every second one with few samples."""
+    passages = cut_passages(Texts([list(text.encode()) for text in documents]), chunk_size=40, prompt_tokens=10)
+    log_pz = np.where(np.arange(len(passages)) % 2, -1.0, -90.0)
+    return Told(passages, Scored(log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy)))
+
+
+def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
+    train = told_of(["a quiet note about the tide & <b>", "a loud note, about <script>alert(1)</script>"], greedy=3)
+    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), None)
+    names = ["tide.md", "<script>.md"]
+    page = render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer())
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;.md, token 0: 2 samples needed, inf samples without the beginning" in page
+    assert page.index("a loud no") < page.index("a quiet n")
+    assert "<i>a loud not</i><b>e, </b>about &lt;script&gt;" in page
+    assert "Longest run word for word, 3 tokens of tide.md" in page
+    assert "nothing of this" not in page
+    (line,) = leak_rows({"vault": {"sft": leak.stats()}})
+    assert (line.train, line.held_out, line.auc) == ("1 of 2", "0 of 1", "too few documents")
+    assert leak_sentence(leak.stats()) == (
+        "1 of 2 passages can be extracted, 0 of 1 held-out ones; too few documents for an attack"
+    )
+    assert "No passage" in render_leak(
+        {"vault": {"sft": Leak(leak.held_out, train, None)}}, {"vault": names}, ByteTokenizer()
+    )
+
+
+@pytest.mark.dag
+def test_the_stage_writes_numbers_for_all_and_passages_for_the_owner(built_repo: Repo) -> None:
+    text = (built_repo.path / "metrics/leak.json").read_text()
+    metrics = json.loads(text)
+    assert list(metrics["sources"]) == ["roam"]  # the others are public
+    assert list(metrics["sources"]["roam"]) == ["pretrain", "sft"]
+
+    def leaves(tree: Any) -> list[Any]:
+        inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else None
+        return [tree] if inner is None else [leaf for branch in inner for leaf in leaves(branch)]
+
+    assert all(leaf is None or isinstance(leaf, int | float) for leaf in leaves(metrics))
+    page = (built_repo.path / "metrics/leak.html").read_text()
+    assert "Do not share" in page
+    assert ".md, token" in page
