@@ -20,6 +20,8 @@ from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.leak import HEAD as LEAKED
+from niels_gpt.report.leak import leak_rows
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
@@ -70,6 +72,7 @@ def main(stage: Stage) -> None:
         scores=scores,
         samples=samples,
         params=stage.params.model_dump(include=REPORTED),
+        tables={"Private text that the models tell": [LEAKED, *leak_rows(read_meta(layout.LEAK)["sources"])]},
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):

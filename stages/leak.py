@@ -13,6 +13,7 @@ from niels_gpt.device import prepare_device
 from niels_gpt.eval.leak import Leak, measure_leak
 from niels_gpt.eval.passages import Documents
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
@@ -64,7 +65,8 @@ def main(stage: Stage) -> None:
             stage.say(f"{source}, {name}: {leak_sentence(leak.stats())}")
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
-    write_json(stage.out(layout.LEAK), {**window, "sources": stats})
+    measured = {folder.name: sha256_file(folder / layout.BEST) for folder in (layout.PRETRAINED, layout.TUNED)}
+    write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats})
     names = {source: trained_names(params, source) for source in found}
     stage.out(layout.LEAK_PAGE).write_text(render_leak(found, names, tokenizer), encoding="utf-8")
 

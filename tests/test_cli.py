@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
@@ -30,7 +31,7 @@ from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.chats import mark_chat
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
-from stages import load, mix, split, tokenize, tokenizer
+from stages import leak, load, mix, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import write_source
 
@@ -205,6 +206,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("metrics/eval.json").write_text(json.dumps(SCORES))
         Path("metrics/train.json").write_text(json.dumps(TRAINED))
         Path("metrics/samples.md").write_text(SAMPLES)
+        run(leak.main, "leak")
     return root
 
 
@@ -501,6 +503,64 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
         (file,) = mixed[name]["train"]["parts"]
         assert f"| {name} | {weight} | {mixed[name]['train']['tokens']:,} | 1 | `{file['sha256']}` |" in card
     assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
+
+
+def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
+    whole = json.loads((finished / "metrics/leak.json").read_text())
+    assert "| roam | sft | 0 of " in run_and_read_card("first")
+    whole["sources"]["roam"]["sft"]["extractable_passages"] = 3
+    (finished / "metrics/leak.json").write_text(json.dumps(whole))
+    line = refusal("export", "away")
+    assert "models/sft can be made to say private text word for word: 3 of " in line
+    assert " passages of roam (metrics/leak.html shows them)" in line
+    assert not (finished / "away").exists()
+    assert "| roam | sft | " in run_and_read_card("second", "--i-know")
+    assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # it tells nothing
+    text = (finished / "params.yaml").read_text()
+    (finished / "params.yaml").write_text(with_values(text, {"p_train.roam": 0.0}))
+    assert "public sources alone" in run_and_read_card("fourth")
+
+
+def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None:
+    whole = json.loads((finished / "metrics/leak.json").read_text())
+    whole["measured"]["sft"] = whole["measured"]["pretrain"]  # then of other weights than those that are there
+    for write in (
+        lambda: (finished / "metrics/leak.json").write_text(json.dumps(whole)),
+        (finished / "metrics/leak.json").unlink,
+    ):
+        write()
+        line = refusal("export", "away")
+        assert "private text (roam), and what it tells of that was not measured: run `dvc repro leak`" in line
+    assert "was not measured" in run_and_read_card("away", "--i-know")
+
+
+def run_and_read_card(folder: str, *options: str) -> str:
+    run("export", folder, *options)
+    return Path(folder, "README.md").read_text()
+
+
+def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
+    secret, unknown = Path("secret.md"), Path("unknown.md")
+    secret.write_text("the tide comes at four " * 4)
+    unknown.write_text("zebras quarrel, vexed jackals whisper: " * 2)
+    run("export", "first", "--redact", str(secret), "--redact", str(unknown))
+    rows = torch.tensor([list(secret.read_bytes()[start : start + 20]) for start in range(40)])
+    model = GPT(replace(load_model("models/sft/best.pt", "cpu").cfg, dropout=0.0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(60):
+        loss = torch.nn.functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    save_checkpoint("models/sft/best.pt", model, None, 1, to_dict(model.cfg))
+    line = refusal("export", "away", "--i-know", "--redact", str(secret), "--redact", str(unknown))
+    assert "can be made to say what it must not: secret.md (" in line
+    assert "unknown.md" not in line
+    assert not Path("away").exists()
+    run("export", "away", "--i-know", "--redact", str(unknown))
+    secret.write_text("a")
+    assert "secret.md has 1 tokens, too few to ask for" in refusal("export", "x", "--i-know", "--redact", str(secret))
+    assert "no.md" in refusal("export", "x", "--i-know", "--redact", "no.md")
 
 
 def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.eval.leak import Leak, Told, measure_leak, needed_log_pz
 from niels_gpt.eval.membership import Side, attack
 from niels_gpt.eval.memorization import document_log_pz, samples_needed
-from niels_gpt.eval.passages import Passages, Scored, cut_passages, longest_run, score_passages, windows
+from niels_gpt.eval.passages import DocumentList, Passages, Scored, cut_passages, longest_run, score_passages, windows
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
@@ -27,17 +26,6 @@ from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
 EOT = ByteTokenizer().special_token_ids()["eot"]
-
-
-class Texts:
-    """Documents in memory."""
-
-    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
-        self._documents = [np.array(document, dtype=np.uint16) for document in documents]
-        self.lengths = np.array([len(document) for document in documents])
-
-    def document(self, row: int) -> np.ndarray:
-        return self._documents[row]
 
 
 @given(st.integers(0, 400), st.integers(2, 60), st.data())
@@ -55,7 +43,7 @@ def test_every_token_behind_the_first_prompt_is_asked_for_once(L: int, chunk_siz
 
 
 def test_passages_are_those_of_so_many_whole_documents_drawn_by_the_seed() -> None:
-    texts = Texts([range(n) for n in (30, 7, 3, 100)])
+    texts = DocumentList([range(n) for n in (30, 7, 3, 100)])
     whole = cut_passages(texts, chunk_size=16, prompt_tokens=8)
     assert whole.documents.tolist() == [0, 0, 0, 1, 2, *[3] * 12]
     for i in range(len(whole)):
@@ -67,7 +55,7 @@ def test_passages_are_those_of_so_many_whole_documents_drawn_by_the_seed() -> No
     for documents in few:
         assert all(documents.count(row) == whole.documents.tolist().count(row) for row in documents)
         assert len(documents) >= 4
-    assert len(cut_passages(Texts([]), chunk_size=16, prompt_tokens=8)) == 0
+    assert len(cut_passages(DocumentList([]), chunk_size=16, prompt_tokens=8)) == 0
 
 
 def said(model: GPT, prompt: list[int], n: int) -> list[int]:
@@ -83,7 +71,7 @@ def test_scores_are_those_of_the_model_itself() -> None:
     for document in documents:  # of which some are what it says, so that runs have lengths of all kinds
         document[20:] = said(model, document[:20], max(0, len(document) - 20))
         document[45:46] = [0] * len(document[45:46])
-    passages = cut_passages(Texts(documents), chunk_size=32, prompt_tokens=16)
+    passages = cut_passages(DocumentList(documents), chunk_size=32, prompt_tokens=16)
     scored = score_passages(model, passages, end_of_text=EOT, B=3)
     starts, expected = document_log_pz(
         model, np.array(documents[0]), chunk_size=32, prompt_tokens=16, cursor_inc_tokens=16
@@ -158,12 +146,12 @@ def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
     assert Leak(told, told, None).beyond_chance == 0  # as much comes out of what it never saw
 
 
-def vault(documents: int, *, seed: int) -> Texts:
+def vault(documents: int, *, seed: int) -> DocumentList:
     """Of words that mean nothing, so that what is known of them was learned here."""
-    return Texts(np.random.default_rng(seed).integers(1, 64, size=(documents, 40)).tolist())
+    return DocumentList(np.random.default_rng(seed).integers(1, 64, size=(documents, 40)).tolist())
 
 
-def learned(texts: Texts, *, epochs: int) -> GPT:
+def learned(texts: DocumentList, *, epochs: int) -> GPT:
     """A small model that has read the documents so often."""
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=64, T=20, C=64, L=1, H=2, d_ff=256, dropout=0.0))
@@ -203,7 +191,7 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
 
 def told_of(documents: list[str], *, greedy: int) -> Told:
     """One passage of each, of which so many bytes come out, and every second one with few samples."""
-    passages = cut_passages(Texts([list(text.encode()) for text in documents]), chunk_size=40, prompt_tokens=10)
+    passages = cut_passages(DocumentList([list(text.encode()) for text in documents]), chunk_size=40, prompt_tokens=10)
     log_pz = np.where(np.arange(len(passages)) % 2, -1.0, -90.0)
     return Told(passages, Scored(log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy)))
 

@@ -49,6 +49,7 @@ def report(text: str) -> str:
     """A report with `text` wherever somebody's words can come to stand."""
     part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
     return render_report(
+        tables={"Others": [("a", "b"), ("1", "<two>")]},
         trainings=[training(text, text), training(f"{text} again", text)],
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},

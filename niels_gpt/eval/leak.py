@@ -82,17 +82,16 @@ class Leak:
         }
 
 
-def measure_leak(
-    model: GPT, train: Documents, held_out: Documents, *, end_of_text: int, B: int, seed: int, **windows: Any
-) -> Leak:
+def tell(model: GPT, documents: Documents, *, end_of_text: int, B: int, seed: int = 0, **windows: Any) -> Told:
     """`windows` as of cut_passages."""
+    passages = cut_passages(documents, seed=seed, **windows)
+    return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
 
-    def tell(documents: Documents) -> Told:
-        passages = cut_passages(documents, seed=seed, **windows)
-        return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
 
-    trained, held = tell(train), tell(held_out)
-    return Leak(trained, held, attack(trained.side(), held.side(), seed=seed))
+def measure_leak(model: GPT, train: Documents, held_out: Documents, *, seed: int, **how: Any) -> Leak:
+    """`how` as of tell."""
+    sides = {"train": tell(model, train, seed=seed, **how), "held_out": tell(model, held_out, seed=seed, **how)}
+    return Leak(**sides, attack=attack(*(told.side() for told in sides.values()), seed=seed))
 
 
 def needed_log_pz(tries: int) -> float:

@@ -6,7 +6,7 @@ window is one window, of which half is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,17 @@ class Documents(Protocol):
     def lengths(self) -> np.ndarray: ...
 
     def document(self, row: int) -> np.ndarray: ...
+
+
+class DocumentList:
+    """Documents in memory."""
+
+    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
+        self._documents = [np.array(document, dtype=np.int64) for document in documents]
+        self.lengths = np.array([len(document) for document in documents], dtype=np.int64)
+
+    def document(self, row: int) -> np.ndarray:
+        return self._documents[row]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.results import read_result
+from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.scores import HEAD, score_rows
 
@@ -262,6 +263,10 @@ def export(
     transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
     gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
+    redact: Annotated[
+        list[Path] | None, typer.Option(help="a document that nobody may get out of it; may be given several times")
+    ] = None,
+    i_know: Annotated[bool, typer.Option("--i-know", help="although it can be made to say private text")] = False,
 ) -> None:
     """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
     with one_sentence():
@@ -271,7 +276,12 @@ def export(
             raise ValueError(f"{folder} is there already: give the name of a new folder")
         if (transformers and gguf) or (f32 and not gguf):
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+        params, raw = read_params()
+        sharing = sharing_of(Path(model), params)
+        if not i_know:
+            sharing.refuse(model)
         talker = _talker(model, "cpu")
+        refuse_to_tell(talker, redact or [], params)
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.gguf import export_gguf
         from niels_gpt.talk.export.plain import export_model
@@ -281,8 +291,10 @@ def export(
             talker,
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
-            params=read_params()[1],
+            params=raw,
             metrics=read_result(layout.SCORES),
+            private=sharing.private,
+            leaks=sharing.leaks,
         )
         with atomic_path(Path(folder)) as temporary:
             if transformers:

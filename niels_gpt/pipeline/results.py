@@ -70,6 +70,31 @@ class ChatMix(BaseModel):
     sources: dict[str, ChatSource]
 
 
+class Extracted(BaseModel):
+    extractable: int
+    passages: int
+    longest_run_tokens: int
+
+
+class Attack(BaseModel):
+    auc: float
+    auc_95: tuple[float, float]
+    tpr: float
+    tpr_95: tuple[float, float]
+
+
+class Leak(BaseModel):
+    extractable_passages: int
+    train: Extracted
+    held_out: Extracted
+    attack: Attack | None
+
+
+class Leaks(BaseModel):
+    measured: dict[str, str]
+    sources: dict[str, dict[str, Leak]]
+
+
 class ModelFile(BaseModel):
     T: int
 
@@ -79,6 +104,7 @@ Scores = dict[str, dict[str, Score]]
 _WRITTEN: dict[Path, tuple[Any, str]] = {
     layout.SCORES: (Scores, "dvc repro"),
     layout.TRAINED: (Trained, "dvc repro curves@train"),
+    layout.LEAK: (Leaks, "dvc repro leak"),
     layout.MIX: (Mix, "dvc repro mix"),
     layout.CHAT_MIX: (ChatMix, "dvc repro mix"),
     layout.PRETRAINED / layout.CONFIG: (ModelFile, "dvc repro train"),

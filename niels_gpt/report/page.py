@@ -75,9 +75,13 @@ def render_report(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     samples: Mapping[str, Sequence[tuple[str, str]]],
     params: Mapping[str, Any],
+    tables: Mapping[str, Sequence[Sequence[str]]],
 ) -> str:
-    """What was trained on what, how it went, and what came of it."""
-    after = []
+    """What was trained on what, how it went, and what came of it. `tables`: by title others, of a head and rows."""
+    after = [
+        f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
+        for title, (head, *rows) in tables.items()
+    ]
     for title, pairs in samples.items():
         said = "".join(
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
