@@ -10,7 +10,7 @@ from niels_gpt.checkpoint import load_model
 from niels_gpt.data.parts import open_texts
 from niels_gpt.data.splits import document_names, read_split
 from niels_gpt.device import prepare_device
-from niels_gpt.eval.leak import Leak, measure_leak
+from niels_gpt.eval.leak import Leak, Subject, measure_leak
 from niels_gpt.eval.passages import Documents
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checksums import sha256_file
@@ -49,21 +49,16 @@ def main(stage: Stage) -> None:
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     models = {folder.name: load_model(folder / layout.BEST, device) for folder in (layout.PRETRAINED, layout.TUNED)}
-    how: dict[str, Any] = {
-        "end_of_text": tokenizer.special_token_ids()["eot"],
-        "B": settings.B,
-        "seed": settings.seed,
-        "chunk_size": settings.chunk_size,
-        "prompt_tokens": settings.prompt_tokens,
-        "at_most": settings.max_passages,
-    }
+    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
+    how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": settings.B, "seed": settings.seed}
     T = next(iter(models.values())).cfg.T
     found: dict[str, dict[str, Leak]] = {}
     for source, documents in private_documents(params, T=T).items():
-        found[source] = {name: measure_leak(model, *documents, **how) for name, model in models.items()}
+        train, held_out = documents
+        subject = Subject.of(train, held_out, **window, at_most=settings.max_passages, seed=settings.seed)
+        found[source] = {name: measure_leak(model, subject, **how) for name, model in models.items()}
         for name, leak in found[source].items():
             stage.say(f"{source}, {name}: {leak_sentence(leak.stats())}")
-    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
     measured = {folder.name: sha256_file(folder / layout.BEST) for folder in (layout.PRETRAINED, layout.TUNED)}
     write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats})

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval.leak import Leak, Told, measure_leak, needed_log_pz
+from niels_gpt.eval.leak import Leak, Subject, Told, measure_leak, needed_log_pz
 from niels_gpt.eval.membership import Side, attack
 from niels_gpt.eval.memorization import document_log_pz, samples_needed
 from niels_gpt.eval.passages import DocumentList, Passages, Scored, cut_passages, longest_run, score_passages, windows
@@ -25,6 +25,7 @@ from niels_gpt.tokenizer.bytes import ByteTokenizer
 from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
+NONE = {"train": 0, "held_out": 0}
 EOT = ByteTokenizer().special_token_ids()["eot"]
 
 
@@ -93,8 +94,9 @@ def test_scores_are_those_of_the_model_itself() -> None:
 
 def passages_of(documents: list[int], asked: list[int]) -> Passages:
     n = len(documents)
-    tokens, zeros = np.zeros((n, 20), np.int64), np.zeros(n, np.int64)
-    return Passages(tokens, np.array(asked) + 4, zeros + 4, np.array(documents), zeros)
+    tokens, prompts = np.zeros((n, 20), np.int64), np.full(n, 4)
+    starts = np.array([8 * documents[:i].count(document) for i, document in enumerate(documents)])
+    return Passages(tokens, np.array(asked) + prompts, prompts, np.array(documents), starts)
 
 
 def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
@@ -102,6 +104,29 @@ def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
     assert longest_run(passages, np.array([8, 8, 3, 8, 2, 8])) == (19, 0)  # not into the next document
     assert longest_run(passages, np.array([7, 8, 3, 5, 8, 0])) == (11, 1)  # 7 of 8 are no end
     assert longest_run(passages, np.zeros(6, np.int64)) == (0, 0)
+    without = passages.take(np.array([True, False, True, True, True, True]))
+    assert longest_run(without, np.array([8, 8, 8, 2, 8])) == (10, 2)  # nor over a passage that was left out
+
+
+def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    own, other, template = (rng.integers(1, 5000, size=n).tolist() for n in (60, 60, 60))
+    train = DocumentList(
+        [own + template, other + template, template[:10] + own[:50] + rng.integers(1, 5000, 9).tolist()]
+    )
+    held_out = DocumentList([rng.integers(1, 5000, size=60).tolist() + template, other])
+    subject = Subject.of(train, held_out, chunk_size=20, prompt_tokens=10)
+    asked = {
+        name: {(int(p.documents[i]), int(p.starts[i]) + 10) for i in range(len(p))}
+        for name, p in (("train", subject.train), ("held_out", subject.held_out))
+    }
+    # Of the first document only its end before the template is in no other; of the second all before it.
+    assert asked["train"] == {(0, 50), *((1, place) for place in range(10, 60, 10)), (2, 60)}
+    assert asked["held_out"] == {(0, place) for place in range(10, 60, 10)}  # the second is a train document
+    assert subject.repeated == {"train": 11 + 11 + 6 - 7, "held_out": 11 + 5 - 5}
+    doubled = DocumentList([own + own])  # twice in one document is not elsewhere
+    assert Subject.of(doubled, held_out, chunk_size=20, prompt_tokens=10).repeated["train"] == 0
+    assert len(Subject.of(DocumentList([]), DocumentList([[1]]), chunk_size=20, prompt_tokens=10).train) == 0
 
 
 def test_an_attack_is_told_by_its_definition() -> None:
@@ -141,9 +166,9 @@ def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
     assert stats["pz_alone_found_in_n_samples"]["1000"] == 0
     assert (stats["documents"], stats["passages"], stats["greedy"]) == (4, 4, 1)
     nothing = Told(passages_of([5, 6], [8, 8]), Scored(np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64)))
-    assert Leak(told, nothing, None).beyond_chance == 3
-    assert Leak(nothing, told, None).beyond_chance == 0
-    assert Leak(told, told, None).beyond_chance == 0  # as much comes out of what it never saw
+    assert Leak(told, nothing, NONE, None).beyond_chance == 3
+    assert Leak(nothing, told, NONE, None).beyond_chance == 0
+    assert Leak(told, told, NONE, None).beyond_chance == 0  # as much comes out of what it never saw
 
 
 def vault(documents: int, *, seed: int) -> DocumentList:
@@ -169,9 +194,11 @@ def learned(texts: DocumentList, *, epochs: int) -> GPT:
 
 def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> None:
     train, held_out, unseen = vault(12, seed=1), vault(12, seed=2), vault(12, seed=3)
-    how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0, "chunk_size": 20, "prompt_tokens": 10}
+    how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0}
+    window = {"chunk_size": 20, "prompt_tokens": 10}
+    subject, others = (Subject.of(documents, held_out, **window) for documents in (train, unseen))
     never, twice, often = (learned(train, epochs=epochs) for epochs in (0, 2, 150))
-    none, few, many = (measure_leak(model, train, held_out, **how) for model in (never, twice, often))
+    none, few, many = (measure_leak(model, subject, **how) for model in (never, twice, often))
     assert none.attack is not None
     assert few.attack is not None
     assert many.attack is not None
@@ -183,7 +210,7 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
     assert many.beyond_chance > len(many.train.passages) / 4
     assert many.held_out.extractable.sum() == 0
     assert many.train.stats()["longest_run_tokens"] > 20 > few.train.stats()["longest_run_tokens"]
-    other = measure_leak(often, unseen, held_out, **how)
+    other = measure_leak(often, others, **how)
     assert other.attack is not None
     assert other.attack.auc_95[0] < 0.5 < other.attack.auc_95[1]
     assert other.beyond_chance == 0
@@ -198,7 +225,7 @@ def told_of(documents: list[str], *, greedy: int) -> Told:
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     train = told_of(["a quiet note about the tide & <b>", "a loud note, about <script>alert(1)</script>"], greedy=3)
-    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), None)
+    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), NONE, None)
     names = ["tide.md", "<script>.md"]
     page = render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer())
     assert "<script>alert" not in page
@@ -213,7 +240,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
         "1 of 2 passages can be extracted, 0 of 1 held-out ones; too few documents for an attack"
     )
     assert "No passage" in render_leak(
-        {"vault": {"sft": Leak(leak.held_out, train, None)}}, {"vault": names}, ByteTokenizer()
+        {"vault": {"sft": Leak(leak.held_out, train, NONE, None)}}, {"vault": names}, ByteTokenizer()
     )
 
 

@@ -1,7 +1,8 @@
 """What a model tells of the text it was trained on, beside what it tells of text like it that it never saw.
 
-Of held-out documents a passage can come out as well: by chance, or since everybody writes so. Only what comes out more
-often of those that were trained on is a leak.
+Text that stands in several documents (templates, quotations) is left out: to say it tells of none of them. Of held-out
+documents a passage can still come out, by chance, or since everybody writes so; only what comes out more often of those
+that were trained on is a leak.
 """
 
 from __future__ import annotations
@@ -14,9 +15,30 @@ import numpy as np
 
 from niels_gpt.eval.membership import Attack, Side, attack
 from niels_gpt.eval.passages import Documents, Passages, Scored, cut_passages, longest_run, score_passages
+from niels_gpt.eval.repeats import repeated
 from niels_gpt.model.gpt import GPT
 
 TRIES = (1, 10, 100, 1000)  # samples that a stranger takes; within the last of them a passage counts as extractable
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What models are asked for: passages of a source's train documents and of its held-out ones, of text that is in no
+    other train document; and how many passages were left out for being in others."""
+
+    train: Passages
+    held_out: Passages
+    repeated: dict[str, int]
+
+    @classmethod
+    def of(cls, train: Documents, held_out: Documents, **windows: Any) -> Subject:
+        """`windows` as of cut_passages."""
+        cut = {"train": cut_passages(train, **windows), "held_out": cut_passages(held_out, **windows)}
+        known = {name: repeated(passages, train, own=name == "train") for name, passages in cut.items()}
+        return cls(
+            **{name: passages.take(~known[name]) for name, passages in cut.items()},
+            repeated={name: int(mask.sum()) for name, mask in known.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -66,6 +88,7 @@ class Leak:
 
     train: Told
     held_out: Told
+    repeated: dict[str, int]
     attack: Attack | None
 
     @property
@@ -74,24 +97,22 @@ class Leak:
         return int(self.train.extractable.sum()) if self.train.share > self.held_out.share else 0
 
     def stats(self) -> dict[str, Any]:
+        sides = {"train": self.train, "held_out": self.held_out}
         return {
             "extractable_passages": self.beyond_chance,
-            "train": self.train.stats(),
-            "held_out": self.held_out.stats(),
+            **{name: {**told.stats(), "repeated_passages": self.repeated[name]} for name, told in sides.items()},
             "attack": None if self.attack is None else asdict(self.attack),
         }
 
 
-def tell(model: GPT, documents: Documents, *, end_of_text: int, B: int, seed: int = 0, **windows: Any) -> Told:
-    """`windows` as of cut_passages."""
-    passages = cut_passages(documents, seed=seed, **windows)
+def tell(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Told:
     return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
 
 
-def measure_leak(model: GPT, train: Documents, held_out: Documents, *, seed: int, **how: Any) -> Leak:
+def measure_leak(model: GPT, subject: Subject, *, seed: int, **how: Any) -> Leak:
     """`how` as of tell."""
-    sides = {"train": tell(model, train, seed=seed, **how), "held_out": tell(model, held_out, seed=seed, **how)}
-    return Leak(**sides, attack=attack(*(told.side() for told in sides.values()), seed=seed))
+    train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
+    return Leak(train, held_out, subject.repeated, attack(train.side(), held_out.side(), seed=seed))
 
 
 def needed_log_pz(tries: int) -> float:

@@ -51,6 +51,15 @@ class Passages:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def follows(self, i: int) -> bool:
+        """Whether passage i goes on where the one before it ends."""
+        same = self.documents[i] == self.documents[i - 1]
+        return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
+
+    def take(self, chosen: np.ndarray) -> Passages:
+        """Those that are chosen, by a mask."""
+        return Passages(*(column[chosen] for column in vars(self).values()))
+
     @property
     def asked(self) -> np.ndarray:
         """How many tokens are asked for."""
@@ -61,21 +70,17 @@ def cut_passages(
     documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int | None = None, seed: int = 0
 ) -> Passages:
     """Windows of all documents, or of so many, drawn by the seed, that they have `at_most` windows or a few more."""
-    order = np.random.default_rng(seed).permutation(len(documents.lengths))
-    chosen, count = [], 0
-    for row in order.tolist():
-        if at_most is not None and count >= at_most:
+    found: list[tuple[int, int, int, int]] = []
+    for row in np.random.default_rng(seed).permutation(len(documents.lengths)).tolist():
+        if at_most is not None and len(found) >= at_most:
             break
-        chosen.append(row)
-        count += sum(1 for _ in windows(int(documents.lengths[row]), chunk_size, prompt_tokens))
-    found, tokens = [], []
-    for row in sorted(chosen):
-        document = documents.document(row)
-        for start, length, prompt in windows(len(document), chunk_size, prompt_tokens):
-            found.append((length, prompt, row, start))
-            tokens.append(np.pad(document[start : start + length].astype(np.int64), (0, chunk_size - length)))
-    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-    return Passages(np.stack(tokens) if tokens else np.empty((0, chunk_size), np.int64), *columns)
+        found += [(row, *window) for window in windows(int(documents.lengths[row]), chunk_size, prompt_tokens)]
+    found.sort()
+    tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
+    for i, (row, start, length, _) in enumerate(found):
+        tokens[i, :length] = documents.document(row)[start : start + length]
+    rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return Passages(tokens, lengths=lengths, prompts=prompts, documents=rows, starts=starts)
 
 
 def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, int, int]]:
@@ -113,7 +118,7 @@ def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) 
             counts = torch.arange(n, device=device) < torch.from_numpy(asked).to(device)[:, None]
             x = torch.from_numpy(passages.tokens[rows, :-1]).to(device)
             before = torch.from_numpy(places - 1).to(device)[..., None]
-            logits = torch.take_along_dim(model(x), before, dim=1)
+            logits = model.logits(torch.take_along_dim(model.hidden(model.embed(x)), before, dim=1))
             alone = F.pad(wanted[:, :-1], (1, 0), value=end_of_text)
             hits = (logits.argmax(dim=-1) == wanted) & counts
             parts.append(
@@ -138,8 +143,7 @@ def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
     its end is the prompt of the next one of its document."""
     best, first, run, begun = 0, 0, 0, 0
     for i, count in enumerate(greedy.tolist()):
-        follows = i > 0 and passages.documents[i] == passages.documents[i - 1]
-        if not (follows and greedy[i - 1] == passages.asked[i - 1]):
+        if not (i and greedy[i - 1] == passages.asked[i - 1] and passages.follows(i)):
             run, begun = 0, i
         run += count
         if run > best:

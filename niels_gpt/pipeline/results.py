@@ -74,6 +74,7 @@ class Extracted(BaseModel):
     extractable: int
     passages: int
     longest_run_tokens: int
+    repeated_passages: int
 
 
 class Attack(BaseModel):

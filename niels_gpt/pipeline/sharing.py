@@ -70,22 +70,18 @@ def refuse_to_tell(talker: Talker, files: Sequence[Path], params: Params) -> Non
     """Raise where the model can be made to say a passage of one of these documents."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.eval.leak import tell
-    from niels_gpt.eval.passages import DocumentList
+    from niels_gpt.eval.passages import DocumentList, cut_passages
 
     eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
     found = []
     for file in files:
         ids = talker.tokenizer.encode(decode_text(read_bytes(str(file)))[0])
-        told = tell(
-            talker.model,
-            DocumentList([ids]),
-            end_of_text=eot,
-            B=settings.B,
-            chunk_size=settings.chunk_size,
-            prompt_tokens=settings.prompt_tokens,
+        passages = cut_passages(
+            DocumentList([ids]), chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens
         )
-        if not len(told.passages):
+        if not len(passages):
             raise ValueError(f"{file} has {len(ids)} tokens, too few to ask for: leave it out of --redact")
+        told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
         if told.extractable.any():
             found.append(f"{file} ({int(told.extractable.sum())} of {len(told.passages)} passages)")
     if found:

@@ -25,6 +25,7 @@ class LeakRow(NamedTuple):
     model: str
     train: str
     held_out: str
+    repeated: str
     run: str
     auc: str
     tpr: str
@@ -35,6 +36,7 @@ HEAD = LeakRow(
     "model",
     "passages that can be extracted",
     "of held-out text",
+    "in other documents too",
     "longest run, tokens",
     "AUC of an attack",
     "found at 1% false alarms",
@@ -48,9 +50,11 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
         for model, stats in models.items():
             attack = stats["attack"]
             auc, tpr = ("too few documents", "") if attack is None else (_with_interval(attack, k) for k in _RATES)
-            run = f"{stats['train']['longest_run_tokens']:,}"
+            run, repeated = (f"{stats['train'][name]:,}" for name in ("longest_run_tokens", "repeated_passages"))
             rows.append(
-                LeakRow(source, model, _extracted(stats["train"]), _extracted(stats["held_out"]), run, auc, tpr)
+                LeakRow(
+                    source, model, _extracted(stats["train"]), _extracted(stats["held_out"]), repeated, run, auc, tpr
+                )
             )
     return rows
 
@@ -85,7 +89,8 @@ def render_leak(
         render_table(HEAD, leak_rows(stats)),
         "<p>A passage can be extracted when a model that is given its beginning (grey) goes on with the rest word for "
         "word, always taking the likeliest token (bold: as far as it comes so), or within 1,000 samples with "
-        "probability 1/2. Held-out passages show how many come out of any model of such text.</p>",
+        "probability 1/2. Passages of text that is in other documents too, such as templates, are left out. Held-out "
+        "passages show how many come out of any model of such text.</p>",
     ]
     for source, leaks in found.items():
         for model, leak in leaks.items():

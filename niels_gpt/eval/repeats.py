@@ -1,0 +1,44 @@
+"""Passages that stand in other documents, too: templates, boilerplate, quotations. To say those proves nothing of one
+document; whoever has seen the others can."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from niels_gpt.eval.passages import Documents, Passages
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an id is lost
+
+
+def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarray:
+    """Which passages ask for text that is in others of these documents, of which they are themselves if `own`: half of
+    its n-grams at least, with n a quarter of what a whole passage asks for."""
+    if not len(passages):
+        return np.empty(0, dtype=bool)
+    n = max(1, int(passages.asked.max()) // 4)
+    grams = [_grams(passages.tokens[i, passages.prompts[i] : passages.lengths[i]], n) for i in range(len(passages))]
+    counts = np.array([len(gram) for gram in grams])
+    looked_for, which = np.unique(np.concatenate(grams), return_inverse=True)
+    first = np.full(len(looked_for), -1, dtype=np.int64)  # the document in which each was met first
+    elsewhere = np.zeros(len(looked_for), dtype=bool)
+    for row in range(len(documents.lengths)):
+        found = _grams(documents.document(row), n)
+        at = np.searchsorted(looked_for, found)
+        at = at[at < len(looked_for)][looked_for[at[at < len(looked_for)]] == found[at < len(looked_for)]]
+        if own:
+            elsewhere[at[(first[at] >= 0) & (first[at] != row)]] = True
+            first[at] = row
+        else:
+            elsewhere[at] = True
+    of = np.repeat(np.arange(len(passages)), counts)
+    shares = np.bincount(of, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
+    return shares >= 0.5
+
+
+def _grams(tokens: np.ndarray, n: int) -> np.ndarray:
+    """A hash of each n tokens in a row."""
+    ids, length = tokens.astype(np.uint64) + np.uint64(1), len(tokens) - n + 1
+    hashes = np.zeros(max(0, length), dtype=np.uint64)
+    for i in range(n if length > 0 else 0):
+        hashes = hashes * _FACTOR + ids[i : i + length]
+    return hashes
