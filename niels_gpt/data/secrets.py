@@ -51,6 +51,11 @@ def mask(text: str, secrets: Sequence[Secret]) -> str:
     return "".join([*parts, text[end:]])
 
 
+def outside_secrets(text: str, place: int) -> int:
+    """Where a text may be cut, at this place or before it: half a secret would be found by no rule."""
+    return next((secret.start for secret in find_secrets(text) if secret.start < place < secret.end), place)
+
+
 _Found = Iterator[tuple[int, int, str]]  # start, end, kind
 
 
