@@ -41,6 +41,10 @@ def main(stage: Stage) -> None:
     for line in secrets.told(source.on_secret):
         stage.say(line)
     if not any(part.rows for part in parts):
+        if secrets.documents:
+            raise ValueError(
+                f"every document in {path} has a secret, and on_secret is drop: mask replaces them instead"
+            )
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
     place.finish({part.file for part in parts})
     facts = {"name": stage.key, **asked, "streaming": getattr(settings, "streamed", False), "revision": revision}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from niels_gpt.data.check_digits import card_spans, iban_length
 
@@ -31,14 +31,14 @@ def find_secrets(text: str) -> list[Secret]:
     """In order, none within another."""
     found = sorted({*_blocks(text), *_keys(text), *_numbers(text), *_passwords(text)}, key=lambda s: (s[0], -s[1]))
     secrets: list[Secret] = []
-    end, line, counted = 0, 1, 0
-    for first, stop, kind in found:
-        if stop <= end:
+    line = counted = 0
+    for start, end, kind in found:
+        if secrets and start < secrets[-1].end:  # what overlaps is one
+            secrets[-1] = replace(secrets[-1], end=max(end, secrets[-1].end))
             continue
-        start = max(first, end)  # of two that overlap the second is what is left of it
         line += text.count("\n", counted, start)
-        counted, end = start, stop
-        secrets.append(Secret(kind, start, stop, line))
+        counted = start
+        secrets.append(Secret(kind, start, end, line + 1))
     return secrets
 
 
@@ -52,10 +52,14 @@ def mask(text: str, secrets: Sequence[Secret]) -> str:
 
 
 def outside_secrets(text: str, place: int) -> int:
-    """Where a text may be cut, at this place or before it: half a secret would be found by no rule."""
-    return next((secret.start for secret in find_secrets(text) if secret.start < place < secret.end), place)
+    """Where a text may be cut, at this place or behind it: half a secret, or one without its name, has no form."""
+    for secret in find_secrets(text):
+        if secret.start - _NAME_BEFORE < place < secret.end:
+            place = secret.end
+    return place
 
 
+_NAME_BEFORE = 100  # characters in which `password for the router:` stands
 _Found = Iterator[tuple[int, int, str]]  # start, end, kind
 
 
@@ -63,15 +67,17 @@ _Found = Iterator[tuple[int, int, str]]  # start, end, kind
 
 _HEAD = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 _FOOT = re.compile(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-_GAP = r"(?:\\[nrt]|[\s>|\"',#*\\])*+"
-_FIELD = r"(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{0,200}+"
-_BODY = re.compile(
-    rf"(?:{_GAP}(?:{_FIELD}|[A-Za-z0-9+/=]{{16,}}+))*+(?:{_GAP}=?[A-Za-z0-9+/]{{1,15}}+={{0,2}}(?![\w ]))?"
+_SOFT = r"(?:\\[nrt]|[^\S\r\n]|[>|\"',#*\\])*+"
+_GAP, _LINE_END = rf"(?:{_SOFT}[\r\n]++)*+{_SOFT}", rf"{_SOFT}(?:\r?\n)?+{_SOFT}"
+_FIELDS = rf"(?:{_GAP}(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{{0,200}}+)*+{_GAP}"
+_LAST_LINE = r"=?[A-Za-z0-9+/]{1,15}+={0,2}"
+# With its foot, whatever its lines; without one, as far as the lines are long and follow one another.
+_WHOLE = re.compile(rf"{_FIELDS}(?:[A-Za-z0-9+/=]{{16,}}+{_GAP})*+(?:{_LAST_LINE}{_GAP})?+{_FOOT.pattern}")
+_NARROW = re.compile(rf"(?:{_GAP}[A-Za-z0-9+/=]++(?=[^\S\r\n]*+[\r\n]))*+{_GAP}{_FOOT.pattern}")
+_CUT_OFF = re.compile(
+    rf"{_FIELDS}[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*+(?:{_LINE_END}{_LAST_LINE}(?![\w ]))?"
 )
-_NARROW = re.compile(r"(?:[\r\n>\t]*+ *+[A-Za-z0-9+/=]++ *+(?=[\r\n]|-----))*+[\s>]*+")
-_TO_FOOT = re.compile(rf"{_GAP}{_FOOT.pattern}")
 _LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
-_KEY_CHARACTERS = 32  # in fewer there is no key: somebody wrote about one
 
 
 def _blocks(text: str) -> _Found:
@@ -79,11 +85,9 @@ def _blocks(text: str) -> _Found:
         return
     end = 0
     for head in _HEAD.finditer(text):
-        bodies = [body for form in (_BODY, _NARROW) if (body := form.match(text, head.end()))]
-        body = max(bodies, key=lambda match: (bool(_TO_FOOT.match(text, match.end())), match.end()))
-        if len(re.sub(r"[^A-Za-z0-9+/]", "", body[0])) >= _KEY_CHARACTERS:
-            foot = _TO_FOOT.match(text, body.end())
-            end = foot.end() if foot else head.end() + len(body[0].rstrip())
+        body = next((body for form in (_WHOLE, _NARROW, _CUT_OFF) if (body := form.match(text, head.end()))), None)
+        if body and _holds_key(body[0].partition("-----")[0]):
+            end = body.end()
             yield head.start(), end, PRIVATE_KEY
     for foot in _FOOT.finditer(text):  # whose head stood in another document
         start = foot.start()
@@ -92,8 +96,13 @@ def _blocks(text: str) -> _Found:
             if not _LINE_BEFORE.fullmatch(text, before, start):
                 break
             start = before
-        if foot.end() > end and len(re.sub(r"[^A-Za-z0-9+/]", "", text[start : foot.start()])) >= _KEY_CHARACTERS:
+        if foot.end() > end and _holds_key(text[start : foot.start()]):
             yield start, foot.end(), PRIVATE_KEY
+
+
+def _holds_key(body: str) -> bool:
+    """In fewer characters there is no key: somebody wrote about one."""
+    return len(re.sub(r"[^A-Za-z0-9+/]", "", body)) >= 32
 
 
 # Keys that services give out: a prefix, and so many characters. Of words long enough, each looked at once.
@@ -225,13 +234,14 @@ def _said_at(text: str, place: int) -> _Found:
     else:
         good = len(value) >= _SHORTEST_VALUE[is_password] and _is_mixed(value)
     bare = value.strip(".,;:!?()*_\"'`|")
-    if not good or _is_placeholder(bare) or _PROSE.fullmatch(bare):
+    if not good or _is_placeholder(value) or _is_placeholder(bare) or _PROSE.fullmatch(bare):
         return
     end = start + len(value)
     if not quoted:  # it may be longer than what was looked at; what closes a line of code, or a link, is kept
         in_query = said["sign"] == "=" and "://" in text[max(0, place - 500) : place].rpartition(" ")[2]
         whole = (_IN_QUERY if in_query else _WORD).match(text, start)
-        end = start + len(whole[0].rstrip("\"'`,;|")) if whole else end
+        closing = "\"'`,;|" if alone or "(" in value else "\"'`,;|)"
+        end = start + len(whole[0].rstrip(closing)) if whole else end
     yield start, end, PASSWORD if is_password else KEY
 
 
