@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.data.epochs import Exposure
 from niels_gpt.report.cards import Card
 from niels_gpt.report.runs import Drawn, Point
 from niels_gpt.report.scores import HEAD, score_rows
@@ -72,11 +73,13 @@ def render_report(
     flops_per_token: int,
     mix: Mapping[str, Any],
     chat_mix: Mapping[str, Any],
+    seen: Mapping[str, Exposure],
+    notes: Sequence[str],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     samples: Mapping[str, Sequence[tuple[str, str]]],
     params: Mapping[str, Any],
 ) -> str:
-    """What was trained on what, how it went, and what came of it."""
+    """What was trained on what, how it went, and what came of it. `seen`: what training read; `notes`: about that."""
     after = []
     for title, pairs in samples.items():
         said = "".join(
@@ -91,7 +94,7 @@ def render_report(
         "What was trained, and what came of it",
         cards=[_card(training, flops_per_token) for training in trainings],
         live=False,
-        before=f"<section><h2>Held-out text</h2>{_table(HEAD, score_rows(scores))}</section>",
+        before=f"<section><h2>Held-out text</h2>{_table(HEAD, score_rows(scores))}</section>\n{_seen(seen, notes)}",
         after="\n".join(after),
     )
 
@@ -120,6 +123,12 @@ def _card(training: Training, flops_per_token: int) -> Card:
     ]
     drawn = [Drawn(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
     return Card(training.name, training.name, facts, points, drawn)
+
+
+def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
+    rows = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
+    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    return f"<section><h2>Text read</h2>{_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
