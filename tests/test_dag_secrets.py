@@ -95,7 +95,12 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
     )
     run = fresh_repo.run("dvc", "repro")
     said = run.stdout + run.stderr
-    for name, place in (("notes", "0.md"), ("tables", "a.csv:2"), ("tables", "c.parquet:1"), ("own", "1, message 2")):
+    for name, place in (
+        ("notes", "0.md"),
+        ("tables", "a.csv:2"),
+        ("tables", "c.parquet:0"),
+        ("own", "chats.jsonl:1, message 2"),
+    ):
         assert re.search(rf"load\w*@{name}:   {re.escape(place)}, line \d+: api key\n", said), place
     for kind in KINDS:
         assert re.search(rf"load@notes: 24 secrets in 6 documents are replaced \(.*{kind}: 6", said)
