@@ -48,9 +48,10 @@ def test_a_web_token_is_found() -> None:
 
 
 def test_a_part_of_a_key_is_none_and_a_longer_word_is_none() -> None:
-    for name in ("AWS", "GitHub", "Google", "npm"):
+    for name in ("AWS", "Google", "npm"):  # of one length
         assert kinds(KEYS[name][:-2]) == [], name
         assert kinds(f"x{KEYS[name]}") == [], name
+        assert kinds(f"{KEYS[name]}x") == [], name
     assert kinds(f"x{JWT}") == []
 
 
@@ -103,7 +104,8 @@ LINES = (
         "PASSWORD:\u00a0{}",
         "password\t=\t{}",
     ),
-    *("пароль: {}", "passphrase: {}", "password | {} |"),
+    *("пароль: {}", "passphrase: {}", "password | {} |", "pw: {}", "user: me pass: {}", "Password - {}"),
+    *("password on paper: {}", "password => {}", "Password:\n{}", "**password**:\r\n  {}"),
 )
 KEY_LINES = ("secret: {}", "client_secret={}", "api_key = '{}'", "apiKey: {}", "access_token={}", "API-Key: {}")
 
@@ -114,14 +116,14 @@ def test_the_value_of_a_line_that_names_a_password_is_found(line: str) -> None:
     for line_end in ("\n", "\r\n"):
         text = f"one{line_end}{line.format(PASSWORD)}{line_end}three 3"
         assert masked(text) == f"one{line_end}{line.format(put)}{line_end}three 3"
-        assert [secret.line for secret in find_secrets(text)] == [2]
+        assert [secret.line for secret in find_secrets(text)] == [2 + line.count("\n")]
 
 
 def test_a_password_is_masked_to_its_end_however_long_it_is() -> None:
     assert masked(f"password={'a1' * 5000} b") == "password=[password] b"
     assert masked(f"token: secret: password: {PASSWORD}") == "token: secret: password: [password]"
     assert masked(f"İ İ İ password: {PASSWORD}") == "İ İ İ password: [password]"  # small, it is two letters
-    for word in ("swordfish", "correct-horse-battery", "13371337"):
+    for word in ("swordfish", "correct-horse-battery", "13371337", "$ecretly", "<3hunter", "hunter2(x", "a1.b2"):
         assert masked(f"Password: {word}\nx") == "Password: [password]\nx"
 
 
@@ -136,6 +138,13 @@ def test_a_token_in_a_link_is_masked_and_the_link_stays() -> None:
         "Password: required",
         "password: <your password>",
         "password: ${DB_PASSWORD}",
+        "password: $password1",
+        "First pass: skim",
+        "the second pass: 2nd",
+        'a password on a lookalike address.", "role": "assistant1"',
+        "Password:\n\nuse2of4 words",
+        "## Token:\nThe 2nd part",
+        "password - the 2 rules",
         "PASSWORD=$PASSWORD1",
         "password: ********",
         "password = getpass()",
@@ -205,30 +214,17 @@ def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() ->
 
 
 HOSTILE = (
-    "password=",
-    "password=a1",
-    "token: ",
-    "sk-",
-    "eyJ",
-    "eyJ.",
-    "a1:",
-    "1 ",
-    "4111",
-    "DE89",
-    "://a:",
-    "key_",
-    "\\n",
+    *("password=", "password=a1", "token: ", "sk-", "eyJ", "eyJ.", "a1:", "1 ", "4111", "DE89", "://a:", "key_", "\\n"),
+    *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----\n", "A\n", " "),
 )
 
 
-@pytest.mark.parametrize("piece", [*HOSTILE, "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----\n", "A\n", " "])
+@pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """A few hundredths of the watchdog's patience are enough, unless time grows with the square."""
     with watchdog(120):
-        for text in (
-            piece * (400_000 // len(piece)),
-            f"-----BEGIN PRIVATE KEY-----\n{piece * (200_000 // len(piece))}",
-        ):
-            find_secrets(text)
+        find_secrets(piece * (2_000_000 // len(piece)))
+        find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (400_000 // len(piece)))
 
 
 def test_no_cut_goes_through_a_secret() -> None:

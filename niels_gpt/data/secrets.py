@@ -175,27 +175,30 @@ def _numbers(text: str) -> _Found:
 # value must look like one: letters and digits. Behind `password:` a word that is all the line has is one, too.
 
 _ANCHORS = (
-    *("pass", "pwd", "kennwort", "wachtwoord", "contraseña", "kode", "lösenord", "senha", "пароль"),
+    *("pass", "pw", "kennwort", "wachtwoord", "contraseña", "kode", "lösenord", "senha", "пароль"),
     *("secret", "token", "key"),
 )
 _PASSWORDS = (
     "passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|pwd|kennwort|wachtwoord|contraseña"
     "|(?<=adgangs)kode|kodeord|lösenord|senha|пароль"
 )
+_SHORT_NAMES = r"(?<![^\W_])(?:pass|pw)"  # words of other uses, too
 _KEY_NAMES = "secret(?:[ _-]?(?:access)?[ _-]?key)?|token|key"
 _SAID = re.compile(
-    rf"(?i)(?:(?P<password>{_PASSWORDS})|{_KEY_NAMES})(?![^\W_])"
-    r"(?:[ \t]*\([^()\r\n]{0,40}\)|[ \t]+(?:for|of|to|on|für|til)\b[^][()\r\n:=|]{0,40})?"
-    r"[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|[:=|\uff1a]|is\b)[\"'`*_\\]{0,3}[^\S\r\n]{0,8}"
+    rf"(?i)(?:(?P<password>{_PASSWORDS})|(?P<short>{_SHORT_NAMES})|{_KEY_NAMES})(?![^\W_])"
+    r"(?:[ \t]*\([^()\r\n]{0,40}\)|[ \t]+(?:for|of|to|on|für|til)\b[^][()\r\n:=|\".,;!?]{0,40})?"
+    r"[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|[:=|\uff1a]|is\b|[-\u2013\u2014](?=\s))[\"'`*_\\]{0,3}"
+    r"[^\S\r\n]{0,8}(?P<below>\r?\n[^\S\r\n]{0,8})?"
     r"(?P<value>\"[^\"\r\n]{1,200}\"|'[^'\r\n]{1,200}'|`[^`\r\n]{1,200}`|\S{1,200})(?P<rest>[^\r\n]{0,8})"
 )
 _SHORTEST_PASSWORD, _SHORTEST_VALUE = 4, {True: 6, False: 8}  # a word alone; letters and digits: a password, a key
 _WHICH_KEY = re.compile(r"(?i)(?:api|access|auth|account|encryption|signing|master|private|secret|licen[cs]e)[ _-]?\Z")
 _WORD, _IN_QUERY = re.compile(r"\S*"), re.compile(r"[^\s&)\]#]*")
 _PLACEHOLDER = re.compile(
-    r"(?i)[<\[…]|\$?\{|\$\(|\$[A-Z_][A-Z0-9_]*$|%\w+%|(?:https?:)?//|www\.|!\[|\(\w|[*_x.•●·-]+$"
+    r"(?i)[\[…]|<[^<>]*>|\$?\{|\$\(|(?-i:\$[A-Z_][A-Z0-9_]*$)|\$\w*(?:pass|pw|token|secret|key)\w*$|%\w+%"
+    r"|(?:https?:)?//|www\.|!\[|\(\w|[*_x.•●·-]+$"
     r"|(?:your|enter|insert|some)[ _-]"
-    r"|[a-z_]\w*(?:\.[a-z_]\w*)*[(\[]|[a-z_]\w*(?:\.[a-z_]\w*)+$"  # code that asks for it
+    r"|[a-z_]+(?:\.[a-z_]+)*[(\[]|[a-z_]+(?:\.[a-z_]\w*)+$"  # code that asks for it
 )
 _PROSE = re.compile(
     "(?i)(?:passwords?|passwd|pass|pwd|passphrase|secret|token|string|text|value|here|none|null|nil|true|false|yes|required"
@@ -225,14 +228,15 @@ def _said_at(text: str, place: int) -> _Found:
     said = _SAID.match(text, place)
     if said is None:
         return
-    value, start, is_password = said["value"], said.start("value"), bool(said["password"])
+    value, start, is_password = said["value"], said.start("value"), bool(said["password"] or said["short"])
     if quoted := len(value) > 2 and value[0] in "\"'`" and value[-1] == value[0]:
         value, start = value[1:-1], start + 1
-    alone = said["sign"] not in ("is", "|") and not said["rest"].strip(" \t\u00a0\"'`*_|,;)}]\\")
-    if is_password and (quoted or alone) and not re.search(r"\s", value):
+    alone = not said["rest"].strip(" \t\u00a0\"'`*_|,;)}]\\")
+    named = said["password"] and not said["below"] and (quoted or (alone and said["sign"][0] in ":=\uff1a"))
+    if named and not re.search(r"\s", value):
         good = len(value) >= _SHORTEST_PASSWORD
     else:
-        good = len(value) >= _SHORTEST_VALUE[is_password] and _is_mixed(value)
+        good = len(value) >= _SHORTEST_VALUE[is_password] and _is_mixed(value) and (alone or not said["below"])
     bare = value.strip(".,;:!?()*_\"'`|")
     if not good or _is_placeholder(value) or _is_placeholder(bare) or _PROSE.fullmatch(bare):
         return
