@@ -9,6 +9,7 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
+from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.held_out import Score, score_stream
@@ -27,6 +28,7 @@ from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.scaling_law import most_epochs
 
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
 
@@ -64,11 +66,16 @@ def main(stage: Stage) -> None:
         "The fine-tuned model answers": sampler.replies(tuned, settings.questions),
     }
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
+    whole_mix, training = read_meta(layout.MIX), stage.params.train
+    tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
+    seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
     report = render_report(
         trainings=[read_training(name) for name in ("train", "sft")],
         flops_per_token=flops_per_token(pretrained, T=T),
-        mix=read_meta(layout.MIX),
+        mix=whole_mix,
         chat_mix=read_meta(layout.CHAT_MIX),
+        seen=seen,
+        notes=read_too_often(seen, most=most_epochs(pretrained.parameter_count())),
         scores=scores,
         samples=samples,
         params=stage.params.model_dump(include=REPORTED),

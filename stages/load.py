@@ -22,10 +22,13 @@ def main(stage: Stage) -> None:
     max_tokens = None if stage.chat_source else stage.source.budget.tokens()
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
+    asked = source.load.model_dump(exclude={"on_secret"})
     stage.out(out).mkdir()
 
     def slices(store: Store) -> list[Slice]:
-        return cut_source(source.kind.name, settings, request, store=store, text_bytes=text_bytes)
+        return cut_source(
+            source.kind.name, settings, request, store=store, text_bytes=text_bytes, on_secret=source.on_secret
+        )
 
     with progress(total=None, unit="B", title=stage.title) as bar:
         tally = Tally(bar, stage.title)
@@ -33,13 +36,19 @@ def main(stage: Stage) -> None:
         if not stage.chat_source and stage.source.stored:
             found = engine.map(digest_inputs, slices(Store("")), tick=bool)
             made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
-        place = place_of(stage, out, "texts", source.load.model_dump(), max_tokens, text_bytes, made_of)
-        parts = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
+        place = place_of(stage, out, "texts", asked, max_tokens, text_bytes, source.on_secret, made_of)
+        parts, secrets = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
+    for line in secrets.told(source.on_secret):
+        stage.say(line)
     if not any(part.rows for part in parts):
+        if secrets.documents:
+            raise ValueError(
+                f"every document in {path} has a secret, and on_secret is drop: mask replaces them instead"
+            )
         raise ValueError(f"{path} holds no text: put some there, or take the source out of params.yaml")
     place.finish({part.file for part in parts})
-    facts = {"name": stage.key, **source.load.model_dump(), "streaming": getattr(settings, "streamed", False)}
-    manifest = manifest_of(parts, {**facts, "revision": revision}, at=place.at)
+    facts = {"name": stage.key, **asked, "streaming": getattr(settings, "streamed", False), "revision": revision}
+    manifest = manifest_of(parts, {**facts, **secrets.facts(source.on_secret)}, at=place.at)
     write_json(stage.out(out) / MANIFEST, manifest)
     stage.say(f"{manifest['rows']:,} documents in {len(parts):,} parts, {tally} -> {place}")
 

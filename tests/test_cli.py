@@ -253,13 +253,19 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     weights = {"wiki": 3.0, "roam": 1.0, "primer": 0.0}
     text = (finished / "params.yaml").read_text()
     (finished / "params.yaml").write_text(with_values(text, {"p_train": weights}))
-    rows = {line.split()[0]: line.split()[1:] for line in run("inspect", "mix").splitlines()[1:]}
+    shown = run("inspect", "mix").splitlines()[1:]
+    rows = {line.split()[0]: line.split()[1:] for line in shown[:3]}
     assert set(rows) == set(weights)
     tokens = {name: len(b"text 0 of \n" + name.encode()) * lines * 3 + 3 for name, lines in TEXTS.items()}
     drawn = 40 * 8 * 32  # steps, rows, T: of TINY
     for name, share in {"wiki": 0.75, "roam": 0.25, "primer": 0.0}.items():
         times = f"{drawn * share / tokens[name]:.2f}"
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
+    often = [name for name in rows if float(rows[name][-1]) > 16]
+    assert 0 < len(often) < 3
+    assert [line.split(" times over")[0] for line in shown[3:]] == [
+        f"note: {name} is read {float(rows[name][-1]):.1f}" for name in often
+    ]
 
 
 def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:

@@ -179,22 +179,23 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(params: dict[s
         "dialogues:",
         "models/",
         "models/",
+        "epochs:",
         "train:",
     )
     assert [what.startswith(start) for what, start in zip(whats, starts, strict=True)] == [True] * len(starts)
     for wrong, left_out in (
-        ([()], [*starts[1:9], "train:"]),
+        ([()], [*starts[1:9], "epochs:", "train:"]),
         ([("runtime", "device")], ["computing on"]),
-        ([("model", "C")], ["disk", "train:"]),
-        ([("tokenizer",)], ["disk", "train:"]),
-        ([("sources", "roam", "load", "kind")], ["disk", "roam:", "train:"]),
+        ([("model", "C")], ["disk", "epochs:", "train:"]),
+        ([("tokenizer",)], ["disk", "epochs:", "train:"]),
+        ([("sources", "roam", "load", "kind")], ["disk", "roam:", "epochs:", "train:"]),
         ([("chats", "oasst1")], ["oasst1:"]),
-        ([("p_train",), ("",)], ["train:"]),
+        ([("p_train",), ("",)], ["epochs:", "train:"]),
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
         assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
     assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("chats",), ("runtime",), ("model",)])]
-    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-3:-1]]
+    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-4:-2]]
 
 
 def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path
     (tmp_path / "models/sft").mkdir(parents=True)
     (tmp_path / "models/sft/best.pt").touch()
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
-    assert whats[-3:-1] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
+    assert whats[-4:-2] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
 
 
 def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_the_key_set_is_frozen() -> None:
     schedule += ["grad_clip", "eval_every", "precision", "optimizer"]
     expected = {
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
-        *(f"sources.roam.{key}" for key in [*source, *by_document]),
+        *(f"sources.roam.{key}" for key in [*source, *by_document, "load.on_secret"]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
         *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
@@ -106,7 +106,8 @@ def test_the_key_set_is_frozen() -> None:
     optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written
-    assert leaves(params.model_dump()) == expected | optional
+    on_secret = {f"{table}.{name}.load.on_secret" for table in ("sources", "chats") for name in raw[table]}
+    assert leaves(params.model_dump()) == expected | optional | on_secret
 
 
 PAGE = (ROOT / "docs/parameters.md").read_text()
@@ -143,7 +144,8 @@ def test_the_list_says_what_is_allowed() -> None:
         '| `runtime.compile` | one of auto, true, false | `"auto"` |',
         "| `parts.text_bytes` | at least 1 and a whole number |",
         "| `eval.questions` | a list and not shorter than 1 |",
-        "### sources.NAME.load of kind roam\n\nNothing else.\n",
+        "### sources.NAME.split of by given\n\nNothing else.\n",
+        "| `sources.NAME.load.on_secret` | one of keep, mask, drop, fail or null |  | what becomes of keys",
         "| `splice.train.flat` | a number, at least 0 and below 1 | `0.0` | share of",
         "that stay at base_lr, before it falls (flat may be left out) |",
         "| `train.decay_scale.vectors` | a number and at least 0 | `0.0` "
@@ -396,7 +398,9 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
     found = problems(json.dumps(emptied(raw)))
     for leaf in leaves(raw):
         # H may be missing where there is a head_dim, which a rule says.
-        may_be = leaf in OPTIONAL | {"model.H"} or leaf.startswith(("p_", "runtime.stores.", *RECIPE))
+        may_be = leaf in OPTIONAL | {"model.H", "sources.roam.load.on_secret"} or leaf.startswith(
+            ("p_", "runtime.stores.", *RECIPE)
+        )
         if not may_be and leaf.split(".")[-1] not in ("kind", "by"):
             assert any(f": {leaf} is missing: every key is required" in sentence for sentence in found), leaf
 

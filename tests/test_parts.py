@@ -123,7 +123,7 @@ def loaded(folder: Path, store: Path, text_bytes: int, workers: int = 1) -> tupl
     """The parts of a folder of text, and all documents in their order."""
     request = Request(str(folder), None, max_tokens=None, patience_s=1)
     slices = cut_source("text", Settings(), request, store=Store(str(store)), text_bytes=text_bytes)
-    parts = load_parts(LocalEngine(workers), slices, say=bool, tick=bool)
+    parts, _ = load_parts(LocalEngine(workers), slices, say=bool, tick=bool)
     (store / MANIFEST).write_text(json.dumps(manifest_of(parts, {"name": "x"}, at=None)))
     texts = open_texts(store)
     assert sum(part.rows for part in parts) == texts.rows

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.data.epochs import Exposure
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.tsv import read_tsv, write_tsv
@@ -54,6 +55,8 @@ def report(text: str) -> str:
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
         chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
+        seen={text: Exposure(7654321, 0.25, 7654321 * 17.5)},
+        notes=[text],
         scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
         samples={text: [(text, text)]},
         params={text: {text: text}, "list": [text]},

@@ -12,22 +12,22 @@ FAULTS = (
     Fault(
         "inspect mix: wrong share",
         "niels_gpt/pipeline/inspection.py",
-        "{weight / total:>8.3f}",
+        "{source.share:>8.3f}",
         "{weight:>8.3f}",
         _CLI + "test_inspect_mix_says_what_is_drawn_how_often",
     ),
     Fault(
-        "inspect mix: times over without the weight",
+        "inspect mix: no word of what is read too often",
         "niels_gpt/pipeline/inspection.py",
-        "times = seen * weight / total / tokens",
-        "times = seen / tokens",
+        "for sentence in read_too_often(seen, most=most):",
+        "for sentence in ():",
         _CLI + "test_inspect_mix_says_what_is_drawn_how_often",
     ),
     Fault(
         "inspect mix: tokens seen without B",
         "niels_gpt/pipeline/inspection.py",
-        'params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]',
-        'params["train"]["total_steps"] * params["model"]["T"]',
+        "params.train.total_steps * params.train.B * params.model.T",
+        "params.train.total_steps * params.model.T",
         _CLI + "test_inspect_mix_says_what_is_drawn_how_often",
     ),
     Fault(

@@ -62,7 +62,13 @@ FAULTS = (
         'f"part-{self.number + piece:05d}"',
         _CUT,
     ),
-    Fault("what was read is read again", _LOADING, "sum(part.rows for part in parts), None)", "0, None)", _GOES_ON),
+    Fault(
+        "what was read is read again",
+        _LOADING,
+        "in islice(rows, sum(part.rows for part in parts)):",
+        "in ():",
+        _GOES_ON,
+    ),
     Fault(
         "a part that is done is not known",
         _LOADING,

@@ -13,6 +13,7 @@ from niels_gpt.data.documents import write_chats, write_documents
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.parts import Part
 from niels_gpt.data.readers.files import list_files
+from niels_gpt.data.screening import Findings, OnSecret, Screen
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.engine import Engine, Worker
 from niels_gpt.engine.records import Record, make_parts, read_record, write_record
@@ -32,6 +33,7 @@ class Slice:
     request: Request
     store: Store
     text_bytes: int
+    on_secret: OnSecret
 
     @property
     def name(self) -> str:
@@ -50,41 +52,52 @@ class Slice:
         return rows if kind.holds_chats else (row for row in rows if row.text.strip())
 
 
-def cut_source(kind: str, settings: Any, request: Request, *, store: Store, text_bytes: int) -> list[Slice]:
+def cut_source(
+    kind: str, settings: Any, request: Request, *, store: Store, text_bytes: int, on_secret: OnSecret = "keep"
+) -> list[Slice]:
     """The slices of a source, by what its kind knows of it."""
     slices = source_kinds()[kind].slices
     requests = slices(settings, request, text_bytes) if slices else []
     requests = requests or [request]
     return [
-        Slice(number, len(requests), kind, settings, part, store, text_bytes) for number, part in enumerate(requests)
+        Slice(number, len(requests), kind, settings, part, store, text_bytes, on_secret)
+        for number, part in enumerate(requests)
     ]
 
 
 def load_parts(
     engine: Engine, slices: list[Slice], *, say: Callable[[str], object], tick: Callable[[int], object]
-) -> list[Part]:
-    """Read every slice that is not read yet; the parts of all."""
+) -> tuple[list[Part], Findings]:
+    """Read every slice that is not read yet; the parts of all, and the secrets that were found."""
     records = make_parts(engine, load_slice, slices, store=slices[0].store, say=say, tick=tick)
-    return [Part(**part) for record in records for part in record["files"]]
+    parts = [Part(**part) for record in records for part in record["files"]]
+    return parts, sum(map(Findings.of_record, records), Findings())
 
 
 def load_slice(item: Slice, worker: Worker) -> Record:
     """Parts of about `text_bytes` each. One that was interrupted goes on behind the last part that is done: rows come
-    in the same order every time, so those already written are passed over."""
+    in the same order every time, so those already written are passed over. A part's record has the secrets of its rows,
+    and of those dropped before each."""
     write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
+    screen, found = Screen(item.on_secret), Findings()
     parts: list[Part] = []
     while (record := read_record(item.store, item.part(len(parts)))) is not None:
         parts += [Part(**part) for part in record["files"]]
-    rows: Iterator[Any] = islice(item.rows(), sum(part.rows for part in parts), None)
+        found += Findings.of_record(record)
+    rows: Iterator[Any] = screen.rows(item.rows())
+    for _ in islice(rows, sum(part.rows for part in parts)):
+        screen.take()  # told by the records
     for first in rows:
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:
             count = write(path, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
             part = Part(file, count.rows, count.bytes, path.stat().st_size, sha256_file(path))
-        write_record(item.store, name, {"files": [asdict(part)]})
+        here = screen.take()
+        write_record(item.store, name, {"files": [asdict(part)], **here.record()})
         parts.append(part)
-    return {"files": [asdict(part) for part in parts]}
+        found += here
+    return {"files": [asdict(part) for part in parts], **(found + screen.rest()).record()}
 
 
 def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:

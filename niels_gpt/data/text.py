@@ -24,6 +24,7 @@ from niels_gpt.data.readers.files import (
 )
 from niels_gpt.data.readers.json_lines import iter_json_lines
 from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
+from niels_gpt.data.secrets import outside_secrets
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "text"
@@ -49,7 +50,7 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
         if not settings.held_out_tail:
             yield document
             continue
-        cut = round(len(document.text) * (1 - settings.held_out_tail))
+        cut = outside_secrets(document.text, round(len(document.text) * (1 - settings.held_out_tail)))
         yield Document(id=document.id, text=document.text[:cut], split="train")
         yield Document(id=f"{document.id}, end", text=document.text[cut:], split="val")
 

@@ -220,9 +220,9 @@ def doctor(
         bad = len(problems)
         for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
             bad += finding.fix is not None
-            typer.echo(f"{'ok  ' if finding.fix is None else 'BAD '} {finding.what}")
-            if finding.fix:
-                typer.echo(f"     -> {finding.fix}")
+            typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
+            if to_do := finding.fix or finding.advice:
+                typer.echo(f"     -> {to_do}")
         if speed and not bad:
             for stage, seconds in seconds_to_train(params).items():
                 typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")

@@ -16,8 +16,11 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
+from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.data.mix import mix_probabilities
+from niels_gpt.data.parts import MANIFEST
 from niels_gpt.device import prepare_device
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline import layout
@@ -33,6 +36,7 @@ from niels_gpt.train.scaling_law import (
     Reading,
     bytes_per_token,
     expected_bits_per_byte,
+    most_epochs,
 )
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch
@@ -42,10 +46,11 @@ _MEASURED_S = 8.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; `fix` says what to do where it is not well."""
+    """One thing looked at; `fix` says what to do where it is not well, `advice` where one may as well leave it."""
 
     what: str
     fix: str | None = None
+    advice: str | None = None
 
 
 def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
@@ -77,11 +82,24 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         else:
             fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
             yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
+    yield from _kept_secrets(folder)
     for model in (layout.PRETRAINED, layout.TUNED):
         there = (folder / model / layout.BEST).is_file()
         yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
     if all(map(sound, ("sources", "p_train", "model", "tokenizer", "train"))):
+        yield from _epochs(params, folder)
         yield _loss(params, folder)
+
+
+def _kept_secrets(folder: Path) -> Iterator[Finding]:
+    """Of text that has been loaded."""
+    for path in sorted((folder / layout.RAW).glob(f"*/{MANIFEST}")):
+        secrets = read_meta(path).get("secrets", {})
+        if secrets.get("done") == "keep":
+            kinds = {kind: count for kind, count in secrets.items() if kind not in ("done", "documents")}
+            counts = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
+            what = f"{path.parent.name}: secrets in {secrets['documents']:,} documents are kept ({counts})"
+            yield Finding(what, advice=f"take them out, or set on_secret to mask in the `load` of {path.parent.name}")
 
 
 def _device(name: str) -> Finding:
@@ -104,10 +122,30 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     )
 
 
+def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    """By the tokens that were last counted; before that by the size of the text, where it is known."""
+    file, sizes = folder / layout.MIX, dict.fromkeys(params["sources"], 0.0)
+    counted = read_meta(file)["sources"] if file.is_file() else {}
+    for name, source in params["sources"].items():
+        size = _text_size(source, folder, _bytes_per_token(params)) or 0.0
+        sizes[name] = counted[name]["train"]["tokens"] if name in counted else size / _bytes_per_token(params)
+    drawn = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
+    seen = {name: source for name, source in exposures(params["p_train"], sizes, drawn=drawn).items() if source.epochs}
+    shown = ", ".join(f"{name} {source.epochs:,.1f} of {source.tokens:,.0f} tokens" for name, source in seen.items())
+    yield Finding(f"epochs: {shown or 'not known before the text is fetched'}")
+    for sentence in read_too_often(seen, most=most_epochs(parameter_count(_model_config(params)))):
+        what, _, advice = sentence.partition("; ")
+        yield Finding(what, advice=advice)
+
+
+def _bytes_per_token(params: Mapping[str, Any]) -> float:
+    return bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
+
+
 def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
     """By the scaling law; a figure only where runs like this one have been made, or larger ones."""
     parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
-    a_token = bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
+    a_token = _bytes_per_token(params)
     in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
     for name, share in mix_probabilities(params["p_train"], params["sources"], name="p_train").items():
         size = _text_size(params["sources"][name], folder, a_token)

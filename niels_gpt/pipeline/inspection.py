@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.files.sentences import visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.console import one_sentence
@@ -69,15 +70,20 @@ def inspect_documents(
 def inspect_mix() -> None:
     """The weights of the mix, the tokens there are, and how often a run goes over each source."""
     with one_sentence():
-        params, mix = read_params()[1], read_result(layout.MIX)
-        total = sum(params["p_train"].values())
-        seen = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
-        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'times over':>12}")
-        for name, source in mix["sources"].items():
-            tokens = source["train"]["tokens"]
-            weight = params["p_train"].get(name, 0.0)
-            times = seen * weight / total / tokens if tokens else 0.0
-            typer.echo(f"{name:<12}{weight:>8g}{weight / total:>8.3f}{tokens:>14,}{times:>12.2f}")
+        params, mix = read_params()[0], read_result(layout.MIX)
+        tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
+        seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'epochs':>12}")
+        for name, source in seen.items():
+            weight = params.p_train.get(name, 0.0)
+            typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
+
+        from niels_gpt.model.size import parameter_count
+        from niels_gpt.train.scaling_law import most_epochs
+
+        most = most_epochs(parameter_count(params.model.config(V=mix["vocab_size"])))
+        for sentence in read_too_often(seen, most=most):
+            typer.echo(f"note: {sentence}")
 
 
 @app.command("batch")

@@ -14,16 +14,19 @@ from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from niels_gpt.config import Count
 from niels_gpt.data.kinds import Kind, source_kinds
+from niels_gpt.data.screening import OnSecret
 from niels_gpt.data.split import Drawn
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.sections import Section, section
 
+_ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"
 _KERNELS = ("/dev", "/proc", "/sys")  # no text: what the kernel makes up
 
 
 def _load_section(kind: Kind) -> Any:
     tag: Any = (Literal[kind.name], ...)
-    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag)
+    shared: Any = (Annotated[OnSecret | None, _ON_SECRET], None)
+    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag, on_secret=shared)
 
 
 def _load_sections(*, chats: bool) -> Any:
@@ -75,6 +78,11 @@ class AnySource(Section):
     def kind(self) -> Kind:
         return source_kinds()[self.load.kind]
 
+    @property
+    def on_secret(self) -> OnSecret:
+        written: OnSecret | None = self.load.on_secret
+        return written or ("mask" if self.private else "keep")
+
     def settings(self) -> Any:
         """What stands under `load`, as the kind's own dataclass."""
         return _settings(self.load)
@@ -123,4 +131,4 @@ class ChatSource(AnySource):
 
 
 def _settings(load: Any) -> Any:
-    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind"}))
+    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", "on_secret"}))

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.data.epochs import Exposure
 from niels_gpt.report.cards import Card
 from niels_gpt.report.runs import Drawn, Point
 from niels_gpt.report.scores import HEAD, score_rows
@@ -72,14 +73,17 @@ def render_report(
     flops_per_token: int,
     mix: Mapping[str, Any],
     chat_mix: Mapping[str, Any],
+    seen: Mapping[str, Exposure],
+    notes: Sequence[str],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     samples: Mapping[str, Sequence[tuple[str, str]]],
     params: Mapping[str, Any],
     tables: Mapping[str, Sequence[Sequence[str]]],
 ) -> str:
-    """What was trained on what, how it went, and what came of it. `tables`: by title others, of a head and rows."""
+    """What was trained on what, how it went, and what came of it. `seen`: what training read; `notes`: about that;
+    `tables`: by title others, of a head and rows."""
     after = [
-        f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
+        f"<section><h2>{escape(title)}</h2>{renderrender_table(head, rows)}</section>"
         for title, (head, *rows) in tables.items()
     ]
     for title, pairs in samples.items():
@@ -90,12 +94,12 @@ def render_report(
         after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
     leaves = [(key, str(value)) for key, value in _leaves(params)]
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
-    after.append(_folded("Parameters", render_table(("key", "value"), leaves)))
+    after.append(_folded("Parameters", renderrender_table(("key", "value"), leaves)))
     return render_page(
         "What was trained, and what came of it",
         cards=[_card(training, flops_per_token) for training in trainings],
         live=False,
-        before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>",
+        before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>\n{_seen(seen, notes)}",
         after="\n".join(after),
     )
 
@@ -126,6 +130,12 @@ def _card(training: Training, flops_per_token: int) -> Card:
     return Card(training.name, training.name, facts, points, drawn)
 
 
+def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
+    rows = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
+    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    return f"<section><h2>Text read</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
+
+
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
     rows = [
         (name, split, f"{source[split]['tokens']:,}", f"{source.get('at') or name}/{part['file']}", part["sha256"])
@@ -138,14 +148,14 @@ def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
         for name, source in chat_mix["sources"].items()
         for file in source["files"]
     ]
-    return render_table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
+    return renderrender_table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
 
 
 def _folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
+def renderrender_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
     def cell(text: str, column: int) -> str:
         shown = f"<code>{escape(text)}</code>" if column >= code_from else escape(text)
         return f'<td class="n">{shown}</td>' if _is_number(text) else f"<td>{shown}</td>"

@@ -1,0 +1,72 @@
+"""What a run will see of each source: the same figure wherever it is told, and a word where it is too much."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from niels_gpt.data.epochs import Exposure, exposures, read_too_often
+from niels_gpt.pipeline.doctor import examine
+from niels_gpt.train.scaling_law import Reading, most_epochs
+from tests.conftest import ROOT
+
+
+def test_epochs_are_what_is_drawn_by_what_there_is() -> None:
+    seen = exposures({"a": 3.0, "b": 1.0, "c": 0.0}, {"a": 500, "b": 1000, "c": 7}, drawn=8000)
+    assert seen == {"a": Exposure(500, 0.75, 6000), "b": Exposure(1000, 0.25, 2000), "c": Exposure(7, 0.0, 0.0)}
+    assert [source.epochs for source in seen.values()] == [12.0, 2.0, 0.0]
+    assert Exposure(0, 0.5, 100).epochs == 0.0
+    with pytest.raises(ValueError, match="p_train has weights for"):
+        exposures({"x": 1.0}, {"a": 5}, drawn=1)
+
+
+def test_only_a_source_that_is_read_more_often_than_the_bound_is_named() -> None:
+    seen = {"a": Exposure(10, 0.5, 81), "b": Exposure(10, 0.5, 80)}
+    (sentence,) = read_too_often(seen, most=8)
+    assert sentence.startswith("a is read 8.1 times over: in runs of this size more than 8 bought nothing")
+    assert sentence.endswith("take fewer steps, a smaller p_train.a, or more text")
+
+
+def test_the_bound_is_that_of_the_runs() -> None:
+    """Those of 0.9 M and of 4 M parameters; there the rule says that nearly all of a text's worth has been read."""
+    assert [most_epochs(parameters) for parameters in (1000, 900_000, 1_999_999, 2_000_000, 4_000_000, 10**9)] == [
+        *(16, 16, 16),
+        *(8, 8, 8),
+    ]
+    for most in (8, 16):
+        assert Reading(1.0, most).as_new > 0.98 * Reading(1.0, 1000.0).as_new
+
+
+def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:
+    found = [(finding.what, finding.advice) for finding in examine(params, folder=folder)]
+    first = next(i for i, (what, _) in enumerate(found) if what.startswith("epochs: "))
+    return found[first:-1]
+
+
+def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_counted(tmp_path: Path) -> None:
+    params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
+    params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
+    params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
+    drawn = 1200 * 8 * 128
+    assert told(params, tmp_path) == [("epochs: not known before the text is fetched", None)]
+    (tmp_path / "data/roam").mkdir(parents=True)
+    (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is held out
+    assert told(params, tmp_path) == [(f"epochs: roam {0.75 * drawn / 90_000:,.1f} of 90,000 tokens", None)]
+    pieces = copy.deepcopy(params) | {"tokenizer": {"kind": "sentencepiece", "vocab_size": 1024}}
+    assert told(pieces, tmp_path)[0][0] == f"epochs: roam {0.75 * drawn / 90_000 * 2.24:,.1f} of 40,179 tokens"
+    (tmp_path / "cache").mkdir()
+    counts = {"wiki": 400_000, "roam": 20_000, "primer": 5}
+    mix = {"sources": {name: {"train": {"tokens": n}} for name, n in counts.items()}}
+    (tmp_path / "cache/mix.json").write_text(json.dumps(mix))
+    often = 0.75 * drawn / 20_000
+    assert often > 16
+    (first, no_advice), (second, advice) = told(params, tmp_path)
+    assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.1f} of 400,000 tokens, roam {often:,.1f} of 20,000 tokens"
+    assert no_advice is None
+    assert second.startswith(f"roam is read {often:,.1f} times over")
+    assert advice == "take fewer steps, a smaller p_train.roam, or more text"

@@ -1,0 +1,397 @@
+"""Secrets: what is found by its form, what is left alone, and that nothing of it reaches a file."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from niels_gpt.data.check_digits import is_card
+from niels_gpt.data.loading import cut_source, load_parts
+from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
+from niels_gpt.data.secrets import find_secrets, mask, outside_secrets
+from niels_gpt.data.text import Settings
+from niels_gpt.data.types import Chat, Document, Request
+from niels_gpt.engine.local import LocalEngine
+from niels_gpt.files.store import Store
+from stages import load
+from tests.in_process import run_in_process, tiny_params
+from tests.planted_secrets import CARDS, IBANS, JWT, KEYS, PASSWORD, pem
+from tests.watchdog import watchdog
+
+AROUND = ("the shop has {} since May", "{}", "KEY='{}'\r\n", '{{"a": "{}", "b": 1}}', "- `{}`\n", "see ({}), or not")
+
+
+def masked(text: str) -> str:
+    clean = mask(text, find_secrets(text))
+    assert find_secrets(clean) == [], "what has been masked has none"
+    return clean
+
+
+def kinds(text: str) -> list[str]:
+    return [secret.kind for secret in find_secrets(text)]
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_services_are_found_by_their_form(name: str, around: str) -> None:
+    assert masked(around.format(KEYS[name])) == around.format("[api key]")
+
+
+def test_a_web_token_is_found() -> None:
+    assert masked(f"curl -H 'Authorization: Bearer {JWT}' x") == "curl -H 'Authorization: Bearer [token]' x"
+
+
+def test_a_part_of_a_key_is_none_and_a_longer_word_is_none() -> None:
+    for name in ("AWS", "Google", "npm"):  # of one length
+        assert kinds(KEYS[name][:-2]) == [], name
+        assert kinds(f"x{KEYS[name]}") == [], name
+        assert kinds(f"{KEYS[name]}x") == [], name
+    assert kinds(f"x{JWT}") == []
+
+
+@pytest.mark.parametrize("kind", ["RSA ", "", "EC ", "OPENSSH ", "ENCRYPTED "])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n> ", "\n    ", " "])
+@pytest.mark.parametrize("end", [True, False])
+def test_a_private_key_is_found_to_its_end(kind: str, line_end: str, end: bool) -> None:
+    block = pem(kind, line_end=line_end, end=end)
+    text = f'before\n"{block}"\nNow the notes go on, with words.\n'
+    assert masked(text) == 'before\n"[private key]"\nNow the notes go on, with words.\n'
+    assert [secret.line for secret in find_secrets(text)] == [2]
+
+
+def test_private_keys_that_are_cut_have_headers_or_short_lines_are_found() -> None:
+    block = pem()
+    lines = block.split("\n")
+    assert masked("\n".join([*lines[:1], "Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-128-CBC,00FF", "", *lines[1:]])) == (
+        "[private key]"
+    )
+    assert masked(f"a\n{pem(width=10)}\nb") == "a\n[private key]\nb"
+    assert masked("\n".join(lines[6:]) + "\nb") == "[private key]\nb"  # its head stood in another document
+    assert masked(f"{block}\n{block}\nend of note") == "[private key]\n[private key]\nend of note"
+    pgp = pem("PGP ").replace("KEY-----", "KEY BLOCK-----")
+    assert masked(f"a\n{pgp}\nb") == "a\n[private key]\nb"
+
+
+def test_who_only_writes_about_private_keys_has_none() -> None:
+    for text in (
+        "Look for -----BEGIN RSA PRIVATE KEY----- at the head of a file and -----END RSA PRIVATE KEY----- at its end.",
+        "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+        pem().replace("PRIVATE", "PUBLIC"),
+    ):
+        assert kinds(text) == []
+
+
+def test_a_password_in_a_url_is_found_and_the_rest_of_the_url_stays() -> None:
+    for url in ("postgres://admin:{}@db.example.org/x", "https://me:{}@[::1]:80/r.git", "redis://:{}@cache:6379"):
+        assert masked(f"use {url.format(PASSWORD)}.") == f"use {url.format('[password]')}."
+    for url in ("https://medium.com/@niels/a-b", "https://h:8080/@x", "ftp://u:${PASS}@h", "https://u:<password>@h"):
+        assert kinds(url) == [], url
+
+
+LINES = (
+    *("password: {}", "- **Password:** {}", "pwd={}", "DB_PASSWORD={}", "dbPassword = '{}'", "password:: {}"),
+    *('"password": "{}",', "Wi-Fi password: `{}`", "my password is {}", "Passwort: {}", "adgangskode = {}"),
+    *(
+        "mot de passe : {}",
+        "password (router): {}",
+        "password for the router: {}",
+        "PASSWORD:\u00a0{}",
+        "password\t=\t{}",
+    ),
+    *("пароль: {}", "passphrase: {}", "password | {} |", "pw: {}", "user: me pass: {}", "Password - {}"),
+    *("password on paper: {}", "password => {}", "Password:\n{}", "**password**:\r\n  {}"),
+)
+KEY_LINES = ("secret: {}", "client_secret={}", "api_key = '{}'", "apiKey: {}", "access_token={}", "API-Key: {}")
+
+
+@pytest.mark.parametrize("line", [*LINES, *KEY_LINES])
+def test_the_value_of_a_line_that_names_a_password_is_found(line: str) -> None:
+    put = "[password]" if line in LINES else "[api key]"
+    for line_end in ("\n", "\r\n"):
+        text = f"one{line_end}{line.format(PASSWORD)}{line_end}three 3"
+        assert masked(text) == f"one{line_end}{line.format(put)}{line_end}three 3"
+        assert [secret.line for secret in find_secrets(text)] == [2 + line.count("\n")]
+
+
+def test_a_password_is_masked_to_its_end_however_long_it_is() -> None:
+    assert masked(f"password={'a1' * 5000} b") == "password=[password] b"
+    assert masked(f"token: secret: password: {PASSWORD}") == "token: secret: password: [password]"
+    assert masked(f"İ İ İ password: {PASSWORD}") == "İ İ İ password: [password]"  # small, it is two letters
+    for word in ("swordfish", "correct-horse-battery", "13371337", "$ecretly", "<3hunter", "hunter2(x", "a1.b2"):
+        assert masked(f"Password: {word}\nx") == "Password: [password]\nx"
+
+
+def test_a_token_in_a_link_is_masked_and_the_link_stays() -> None:
+    assert masked("[a](https://x.org/?token=a1b2c3d4e5&b=1) c") == "[a](https://x.org/?token=[api key]&b=1) c"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The password: required, at least 8 characters.",
+        "Password: required",
+        "password: <your password>",
+        "password: ${DB_PASSWORD}",
+        "password: $password1",
+        "First pass: skim",
+        "the second pass: 2nd",
+        'a password on a lookalike address.", "role": "assistant1"',
+        "Password:\n\nuse2of4 words",
+        "## Token:\nThe 2nd part",
+        "password - the 2 rules",
+        "PASSWORD=$PASSWORD1",
+        "password: ********",
+        "password = getpass()",
+        "api_key = os.environ['KEY_1']",
+        "token = settings.token2",
+        "the password is wrong again",
+        "a token: a piece of a word",
+        "The secret: work every day",
+        "the key: C major, 120 bpm, bars1to8",
+        "Password reset: https://example.org/reset1",
+        "## Passwords\n1Password is a manager2",
+        "monkey: banana99",
+        "key: a1b2c3d4e5",
+        "password: [[Where passwords are 2]]",
+        "sk-learn and risk-adjusted-returns-of-the-year",
+        "[autonomy: the secret of joy?](https://www.example.org/us/blog/202201/x)",
+    ],
+)
+def test_prose_and_placeholders_are_left_alone(text: str) -> None:
+    assert kinds(text) == []
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_card_numbers_are_found_by_prefix_length_and_check_digit(card: str) -> None:
+    for around in ("card {}, valid to 12/27", "{}", "{} 12/27", "pay: {}\n", "12 {} 123"):
+        assert masked(around.format(card)) == around.format("[card number]")
+    last = str((int(card[-1]) + 1) % 10)
+    assert kinds(card[:-1] + last) == []
+    assert kinds(f"id{card}") == kinds(f"/{card}") == kinds(f"{card}x") == []
+
+
+def test_other_long_numbers_are_no_cards() -> None:
+    digits = random.Random(3)
+    taken = sum(is_card(str(digits.randrange(10**15, 10**16))) for _ in range(4000))
+    assert 0 < taken < 0.05 * 4000  # a check digit lets a tenth of a few prefixes through
+    assert kinds("years 2010 2011 2012 2013, and 0000 0000 0000 0000; 1 2 3 4 5 6 7 8 9 10 11 12 13") == []
+    assert kinds("4111 1111 1111 1111".replace(" ", "  ")) == []
+
+
+@pytest.mark.parametrize("iban", IBANS)
+def test_ibans_are_found_by_country_length_and_check_digits(iban: str) -> None:
+    for around in ("IBAN: {}.", "{}", "send it to {} today", "({})"):
+        assert masked(around.format(iban)) == around.format("[iban]")
+    place = len(iban) - 1
+    other = "7" if iban[place] != "7" else "6"
+    assert kinds(iban[:place] + other) == []
+    assert kinds(f"{iban}9") == kinds(f"A{iban}") == []
+
+
+def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() -> None:
+    rng = random.Random(5)
+    secrets = {
+        **dict.fromkeys(KEYS.values(), "[api key]"),
+        **dict.fromkeys(CARDS, "[card number]"),
+        **dict.fromkeys(IBANS, "[iban]"),
+        **{pem(end=False): "[private key]", pem(): "[private key]", JWT: "[token]"},
+    }
+    for _ in range(200):
+        pieces = [rng.choice([*secrets, "Words, 12 of them.", "ünï = 3", "a: b"]) for _ in range(8)]
+        joined = "\n\n".join(pieces)
+        assert masked(joined) == "\n\n".join(secrets.get(piece, piece) for piece in pieces)
+    for _ in range(300):  # whatever is cut out of them and put together
+        mixed = "".join(
+            piece[rng.randrange(9) :][: rng.randrange(60)] for piece in rng.choices([*secrets, *LINES], k=9)
+        )
+        masked(mixed)
+
+
+HOSTILE = (
+    *("password=", "password=a1", "token: ", "sk-", "eyJ", "eyJ.", "a1:", "1 ", "4111", "DE89", "://a:", "key_", "\\n"),
+    *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----\n", "A\n", " "),
+)
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """A few hundredths of the watchdog's patience are enough, unless time grows with the square."""
+    with watchdog(120):
+        find_secrets(piece * (2_000_000 // len(piece)))
+        find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (400_000 // len(piece)))
+
+
+def test_no_cut_goes_through_a_secret() -> None:
+    text = f"a note\npassword: {PASSWORD}\nmore"
+    text, end = "x" * 200 + text, 200 + text.index(PASSWORD) + len(PASSWORD)
+    named = text.index("password")
+    assert {outside_secrets(text, place) for place in range(named, end)} == {end}
+    assert [outside_secrets(text, place) for place in (0, 5, end, end + 1)] == [0, 5, end, end + 1]
+
+
+# What load does about them
+
+
+def rows(n: int = 12) -> list[Document]:
+    """Every third has a secret, in its second line."""
+    return [
+        Document(id=f"n{i}", text=f"note {i}\n" + (f"password: {PASSWORD}" if i % 3 == 1 else "x")) for i in range(n)
+    ]
+
+
+def screened(on_secret: OnSecret) -> tuple[list[Any], Findings]:
+    screen = Screen(on_secret)
+    passed = list(screen.rows(rows()))
+    return passed, screen.take() + screen.rest()
+
+
+def test_rows_are_kept_masked_or_dropped() -> None:
+    kept, found = screened("keep")
+    assert kept == rows()
+    assert found.kinds == {"password": 4}
+    assert found.documents == 4
+    assert found.first == tuple(f"n{i}, line 2: password" for i in (1, 4, 7, 10))
+    replaced, same = screened("mask")
+    assert same == found
+    assert [row.text for row in replaced] == [row.text.replace(PASSWORD, "[password]") for row in rows()]
+    dropped, same = screened("drop")
+    assert same == found
+    assert dropped == [row for row in rows() if PASSWORD not in row.text]
+    with pytest.raises(ValueError, match=r"^n1, line 2: password: take it out, or .*; nothing was written$"):
+        screened("fail")
+
+
+def test_every_message_of_a_chat_is_looked_at() -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"so:\npwd={PASSWORD}"}]
+    screen = Screen("mask")
+    (chat,) = screen.rows([Chat(id="c", messages=messages, group="g")])
+    assert chat == Chat(id="c", messages=[messages[0], {**messages[1], "content": "so:\npwd=[password]"}], group="g")
+    assert screen.take().first == ("c, message 2, line 2: password",)
+
+
+def test_the_first_are_named_and_all_are_counted_and_no_secret_is_told() -> None:
+    found = sum((Findings({"password": 2}, 1, (f"{i}", f"{i}")) for i in range(30)), Findings())
+    assert len(found.first) == NAMED == 20
+    said = list(found.told("keep"))
+    assert said[0] == "60 secrets in 30 documents are kept (password: 60)"
+    assert said[21] == "  and 40 more"
+    assert "on_secret: mask" in said[22]
+    assert list(Findings().told("keep")) == []
+    assert (Findings().facts("mask"), Findings().record()) == ({}, {})
+    assert Findings.of_record(json.loads(json.dumps(found.record()))) == found
+    assert found.facts("mask") == {"secrets": {"done": "mask", "documents": 30, "password": 60}}
+
+
+def loaded(file: Path, store: Path, on_secret: OnSecret, *, workers: int = 1, text_bytes: int = 20) -> Findings:
+    request = Request(str(file), None, max_tokens=None, patience_s=1)
+    slices = cut_source(
+        "text", Settings(), request, store=Store(str(store)), text_bytes=text_bytes, on_secret=on_secret
+    )
+    return load_parts(LocalEngine(workers), slices, say=bool, tick=bool)[1]
+
+
+def parts_of(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in store.glob("*.parquet")}
+
+
+@pytest.mark.parametrize("on_secret", ["keep", "mask", "drop"])
+def test_a_load_that_was_interrupted_counts_every_secret_once(on_secret: OnSecret, tmp_path: Path) -> None:
+    lines = [json.dumps({"text": row.text}) + "\n" for row in rows(14)]
+    file = tmp_path / "rows.jsonl"
+    for cut in range(3, len(lines) + 1):
+        store = tmp_path / f"{cut}"
+        file.write_text("".join(lines[:cut]) + "{broken\n")
+        with pytest.raises(ValueError, match="is not JSON"):
+            loaded(file, store, on_secret)
+        file.write_text("".join(lines))
+        found = loaded(file, store, on_secret)
+        for record in (store / "done").glob("slice*"):
+            record.unlink()  # all parts are done, and nobody wrote it down
+        assert loaded(file, store, on_secret) == found
+        assert found == loaded(file, tmp_path / "fresh", on_secret)
+        assert sum(found.kinds.values()) == len([line for line in lines if PASSWORD in line])
+        assert parts_of(store) == parts_of(tmp_path / "fresh")
+    assert len(parts_of(tmp_path / "fresh")) > 2
+
+
+@pytest.mark.parametrize("on_secret", ["mask", "drop"])
+def test_findings_do_not_show_how_many_worked(on_secret: OnSecret, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for row in rows(12):
+        (tmp_path / f"notes/{row.id}.md").write_text(row.text)
+    found = [loaded(tmp_path / "notes", tmp_path / f"{n}", on_secret, workers=n) for n in (1, 3)]
+    assert found[0] == found[1]
+    assert found[0].documents == 4
+    assert parts_of(tmp_path / "1") == parts_of(tmp_path / "3")
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/roam").mkdir(parents=True)
+    return tmp_path / "data/roam"
+
+
+def load_roam(**changes: object) -> dict[str, Any]:
+    """What the manifest says."""
+    params = tiny_params({f"sources.roam.{key}": value for key, value in changes.items()})
+    run_in_process("load", load.main, params, "roam")
+    manifest: dict[str, Any] = json.loads(Path("cache/raw/roam/manifest.json").read_text())
+    return manifest
+
+
+def test_private_text_is_masked_unless_it_is_said_and_public_text_is_not(
+    notes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (notes / "a.md").write_text("plain")
+    (notes / "b.md").write_text(f"see\n\nAPI_KEY={KEYS['GitHub']} x\nIBAN {IBANS[0]}")
+    manifest = load_roam(load={"kind": "roam"})
+    assert manifest["secrets"] == {"done": "mask", "documents": 1, "api key": 1, "iban": 1}
+    said = capsys.readouterr().out
+    for line in (
+        "load@roam: 2 secrets in 1 documents are replaced (api key: 1, iban: 1)",
+        "load@roam:   b.md, line 3: api key",
+        "load@roam:   b.md, line 4: iban",
+    ):
+        assert f"{line}\n" in said
+    assert load_roam(load={"kind": "roam"}, remote="store")["secrets"]["done"] == "keep"
+    kept = capsys.readouterr().out
+    assert "2 secrets in 1 documents are kept" in kept
+    assert "b.md, line 4: iban\n" in kept
+    assert load_roam(load={"kind": "roam", "on_secret": "drop"}, remote="store")["rows"] == 1
+    with pytest.raises(ValueError, match=r"^b\.md, line 3: api key: take it out"):
+        load_roam(load={"kind": "roam", "on_secret": "fail"})
+    assert json.loads(Path("cache/raw/roam/manifest.json").read_text())["rows"] == 1, "as the run before left it"
+    everything = said + kept + capsys.readouterr().out
+    assert not [
+        part for secret in (KEYS["GitHub"], IBANS[0]) for part in re.findall("....", secret) if part in everything
+    ]
+
+
+def test_where_all_is_dropped_it_is_said(notes: Path) -> None:
+    (notes / "a.md").write_text(f"password: {PASSWORD}")
+    with pytest.raises(ValueError, match=r"^every document in data/roam has a secret, and on_secret is drop"):
+        load_roam(load={"kind": "roam", "on_secret": "drop"})
+
+
+@pytest.mark.parametrize("on_secret", ["keep", "mask", "drop", "fail"])
+def test_text_without_secrets_is_the_same_whatever_is_done_about_them(on_secret: OnSecret, notes: Path) -> None:
+    (notes / "a.md").write_text("plain")
+    before = load_roam(load={"kind": "roam"}, remote="store")
+    assert "secrets" not in before
+    assert "on_secret" not in before
+    assert load_roam(load={"kind": "roam", "on_secret": on_secret}) == before
+
+
+def test_where_a_held_out_tail_would_begin_in_a_secret_it_begins_behind_it(notes: Path) -> None:
+    text = f"{'x' * 40}\npassword: {PASSWORD}\nend"
+    (notes / "a.txt").write_text(text)
+    load_roam(load={"kind": "text", "held_out_tail": 8 / len(text)}, split={"by": "given"})
+    table = pq.read_table("cache/raw/roam/part-00000.parquet")
+    assert table["text"].to_pylist() == [f"{'x' * 40}\npassword: [password]", "\nend"]
