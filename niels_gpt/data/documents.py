@@ -131,4 +131,3 @@ def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise Damaged(path, "is missing: make it again") from None
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
-

@@ -80,7 +80,9 @@ def find_pairs(
                 shares.append(share)
     # A pair of equal words is found twice; what is said first of it, that it is whole, holds.
     packed, index = np.unique(_packed(*np.concatenate(pairs).T), return_index=True)
-    return Pairs(_unpacked(packed), np.concatenate(shares)[index], _unpacked(np.unique(_packed(*np.concatenate(copies).T))))
+    return Pairs(
+        _unpacked(packed), np.concatenate(shares)[index], _unpacked(np.unique(_packed(*np.concatenate(copies).T)))
+    )
 
 
 @dataclass

@@ -61,7 +61,9 @@ def sketch_texts(texts: Sequence[str]) -> list[Sketch]:
         scale = min(_COARSEST, ((max(1, len(own)) - 1) // _FULL).bit_length())
         kept = np.unique(own[own & np.uint64((1 << scale) - 1) == 0])
         said = words.hashes[words.before[number] : words.before[number + 1]]
-        found.append(Sketch(_digest(text.strip().encode("utf-8", "surrogatepass")), _digest(said), scale, kept))
+        found.append(
+            Sketch(_digest(text.strip().encode("utf-8", "surrogatepass")), _digest(said.tobytes()), scale, kept)
+        )
     return found
 
 
@@ -129,7 +131,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(31))
 
 
-def _digest(data: bytes | np.ndarray) -> int:
+def _digest(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
