@@ -47,9 +47,10 @@ def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
         return split
     rows = split_by_hash(read_keys(path), split.rule)
     if any(map(len, split.moved.values())):
-        every = np.concatenate(list(split.moved.values()))
-        rows = {side: np.union1d(np.setdiff1d(own, every), split.moved.get(side, [])) for side, own in rows.items()}
-        rows = {side: own.astype(np.int64) for side, own in rows.items()}
+        moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
+        every = np.concatenate(list(moved.values()))
+        rows = {side: np.union1d(np.setdiff1d(own, every), moved[side]) for side, own in rows.items()}
+        rows = {side: np.setdiff1d(own, moved["out"]) for side, own in rows.items()}
     return rows
 
 
