@@ -69,6 +69,7 @@ def main(stage: Stage) -> None:
         chat_mix=read_meta(layout.CHAT_MIX),
         scores=scores,
         samples=samples,
+        data=read_meta(layout.DATA),
         params=stage.params.model_dump(include=REPORTED),
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")

@@ -18,6 +18,10 @@ from tests.conftest import real_browser
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
 
 
+DATA: dict[str, float] = {"documents": 1000, "exact": 2, "near": 30, "clusters": 4, "left_out": 5}
+DATA |= {"runs_in_train": 0.0625, "characters_in_train": 0.5}
+
+
 class Page(HTMLParser):
     """Which tags with which attributes there are, and all text outside of them."""
 
@@ -55,6 +59,7 @@ def report(text: str) -> str:
         chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
         scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
         samples={text: [(text, text)]},
+        data={text: DATA},
         params={text: {text: text}, "list": [text]},
     )
 
@@ -93,6 +98,8 @@ def test_the_numbers_are_the_runs() -> None:
     ]
     assert '<td class="n">1.5000</td><td class="n">2.2500</td><td class="n">4,321</td>' in page
     assert '<td class="n">7,654,321</td>' in page
+    counted = "".join(f'<td class="n">{number}</td>' for number in ("1,000", 2, 30, 4, 5, "6.25", "50.00"))
+    assert f"<td>word</td>{counted}" in page
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.report.cards import Card
+from niels_gpt.report.duplicates import DATA_HEAD, data_rows
 from niels_gpt.report.runs import Drawn, Point
 from niels_gpt.report.scores import HEAD, score_rows
 
@@ -74,6 +75,7 @@ def render_report(
     chat_mix: Mapping[str, Any],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     samples: Mapping[str, Sequence[tuple[str, str]]],
+    data: Mapping[str, Mapping[str, Any]],
     params: Mapping[str, Any],
 ) -> str:
     """What was trained on what, how it went, and what came of it."""
@@ -85,6 +87,7 @@ def render_report(
         )
         after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
     leaves = [(key, str(value)) for key, value in _leaves(params)]
+    after.append(f"<section><h2>Duplicates</h2>{_table(DATA_HEAD, data_rows(data))}</section>")
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
     after.append(_folded("Parameters", _table(("key", "value"), leaves)))
     return render_page(
