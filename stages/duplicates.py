@@ -39,18 +39,17 @@ def main(stage: Stage) -> None:
     shutil.rmtree(scratch)
     found = bonds_of(sources, pairs, once=rules.exact == "once")
     for source in sources:
-        bonds, counts = found[source.name]
         write_bonds(
             out / source.name,
-            bonds,
-            asdict(counts),
+            found[source.name][0],
             texts_sha256=source.sketches.facts["texts_sha256"],
             published=str(layout.DUPLICATES / source.name),
         )
-    # For `niels-gpt inspect duplicates`, and apart: numbers of one source change with the size of another.
+    # For eyes, and apart: what splits depend on changes only with what they do.
     np.save(listed / "documents.npy", pairs.documents)
     np.save(listed / "containment.npy", pairs.containment)
     write_json(listed / "sources.json", {source.name: [source.first, source.sketches.rows] for source in sources})
+    write_json(listed / "counts.json", {name: asdict(counts) for name, (_, counts) in found.items()})
     every = [counts for _, counts in found.values()]
     stage.say(
         f"{sum(counts.near for counts in every):,} of {sum(counts.documents for counts in every):,} documents are near "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from niels_gpt.data.bonds import read_counts
 from niels_gpt.data.overlap import measure_overlap
 from niels_gpt.data.parts import open_texts
 from niels_gpt.data.splits import read_split
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.descriptions import read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.engines import open_engine
 from niels_gpt.pipeline.places import store_of
@@ -25,9 +25,10 @@ def main(stage: Stage) -> None:
     # Beside the output, where whoever works on parts can read it, too.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
         overlaps = measure_overlap(open_engine(stage.params.runtime), sources, scratch=Path(scratch))
+    counts = read_meta(layout.PAIRS / "counts.json", required=list(sources))
     found = {
         name: {
-            **read_counts(layout.DUPLICATES / name),
+            **counts[name],
             "held_out_runs": overlap.runs,
             "runs_in_train": _share(overlap.runs_found, overlap.runs),
             "characters_in_train": _share(overlap.characters_found, overlap.characters),

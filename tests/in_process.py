@@ -107,7 +107,7 @@ def no_duplicates(name: str, params: Params) -> None:
     digest, folder = open_texts(Path("cache/raw", name), stored=store_of(params, name)).digest, Path("cache/duplicates")
     shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(exist_ok=True)
-    write_bonds(folder / name, Bonds(), {}, texts_sha256=digest, published=str(folder / name))
+    write_bonds(folder / name, Bonds(), texts_sha256=digest, published=str(folder / name))
 
 
 def make_caches(notes: Sequence[str], params: Params | None = None) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from niels_gpt.data.bonds import read_bonds, read_counts
+from niels_gpt.data.bonds import read_bonds
 from niels_gpt.data.pairs import Pairs, find_pairs
 from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.sketch import containment, grams, sketch_texts, words_of
@@ -19,7 +21,9 @@ from niels_gpt.data.sketches import Sketches, transcript
 from niels_gpt.data.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
 from niels_gpt.data.splits import part_rows, read_split
 from niels_gpt.data.types import Chat, Document
+from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.params import Params
+from niels_gpt.report.duplicates import side_by_side
 from stages import duplicates, overlap, sketch, split
 from tests.in_process import run_in_process, tiny_params, write_source
 from tests.token_caches import files
@@ -422,7 +426,7 @@ def test_equal_texts_are_used_once_unless_they_are_to_be_kept(here: Path) -> Non
     assert {0, 2} <= sides["notes"]["train"] | sides["notes"]["val"]
     assert {0, 1, 2} & (sides["wiki"]["train"] | sides["wiki"]["val"]) == {1}
     assert 1 not in sides["large"]["train"] | sides["large"]["val"]
-    counts = read_counts(Path("cache/duplicates/notes"))
+    counts = json.loads(Path("cache/duplicate_pairs/counts.json").read_text())["notes"]
     assert (counts["documents"], counts["exact"], counts["left_out"]) == (25, 3, 3)
     kept = decided_again(parameters(**{"duplicates.exact": "keep"}))
     assert len(kept["notes"]["train"]) + len(kept["notes"]["val"]) == 25
@@ -501,6 +505,51 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     assert wiki["runs_in_train"] == round((8 + 8 + 8) / 88, 6)
     assert wiki["characters_in_train"] == round(3 * (20 * 5 - 1) / (100 * 5 - 1), 6)
     assert found["large"]["runs_in_train"] == found["notes"]["characters_in_train"] == 0
+
+
+# For eyes
+
+
+def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None:
+    rng = random.Random(17)
+    text = "\n".join(sentence(rng) for _ in range(9))
+    write_notes(notes=[f"# One\n{text}", f"# Two\n{text}"], large=[f"{text}\n{sentence(rng)}\x1b[31m"])
+    params = parameters()
+    decide(params)
+    Path("params.yaml").write_text(json.dumps(params.model_dump()))
+
+    def said(*arguments: str) -> list[str]:
+        result = CliRunner().invoke(app, ["inspect", "duplicates", *arguments], env={"COLUMNS": "90"})
+        assert result.exit_code == (0 if "none" not in arguments else 1), result.output
+        return result.output.splitlines()
+
+    lines = said()
+    assert lines[0] == "3 pairs, 2 of them across sources"
+    heads = [line for line in lines if line.startswith("---")]
+    assert heads[0].startswith("--- large 0 | notes 0: ")
+    assert heads[-1].startswith("--- notes 0 | notes 1: ")
+    assert all(line.endswith("% of the smaller") for line in heads)
+    assert max(map(len, lines[2:])) <= 90
+    assert sum(line.startswith("= ") for line in lines) == 27
+    assert "# One" in lines[-1]
+    assert "# Two" in lines[-1]
+    assert not any("\x1b" in line for line in lines)
+    assert said("trees") == ["0 pairs of trees, 0 of them across sources"]
+    assert len([line for line in said("--n", "1", "notes") if line.startswith("---")]) == 1
+    (line,) = said("none")
+    assert "no duplicates of a source 'none'; there are those of: large, notes, trees, wiki" in line
+    shutil.rmtree("cache/duplicate_pairs")
+    (line,) = said("none")
+    assert "there are no cache/duplicate_pairs yet: run `dvc repro duplicates` first" in line
+
+
+def test_long_lines_and_many_are_cut() -> None:
+    lines = list(side_by_side("a " * 50 + "\n" + "\n".join(map(str, range(30))), "b", width=60))
+    assert len(lines) == 13
+    assert lines[-1] == "  ..."
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("  a a a")
+    assert "... | b" in lines[0]
 
 
 def test_a_chat_reads_like_a_transcript() -> None:

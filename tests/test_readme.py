@@ -30,6 +30,7 @@ IN_THE_TEXT = [
     "dvc metrics diff",
     "niels-gpt tokenizer report",
     "niels-gpt inspect sft",
+    "niels-gpt inspect duplicates",
     "niels-gpt mend",
 ]
 NOTES, WEIGHT = "dvc exp run -S sources.roam.input=.roam-data", "dvc exp run -S p_train.roam=0.3"
