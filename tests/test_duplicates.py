@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from niels_gpt.data import pairs
 from niels_gpt.data.bonds import read_bonds
 from niels_gpt.data.pairs import Pairs, find_pairs
 from niels_gpt.data.parts import open_texts, reading_part
@@ -108,14 +109,23 @@ def test_planted_duplicates_are_found_and_unrelated_texts_are_not_joined(kind: s
     assert len(found - planted) <= 0.01 * DOCUMENTS * (2 * DOCUMENTS - 1)
 
 
-def test_pairs_do_not_depend_on_how_many_files_they_are_sorted_in(tmp_path: Path) -> None:
+def test_pairs_do_not_depend_on_how_many_files_they_are_sorted_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on how many pieces a file is read in, of a hash that all documents have."""
     rng = random.Random(1)
     texts = [note(rng) for _ in range(20)]
-    texts += [edited(text, rng) for text in texts]
+    texts += [edited(text, rng) for text in texts] + [texts[0]] * 9
+    texts = [f"{text} as it is so often said here" for text in texts]
     one, many = (pairs_among(tmp_path / str(hashes), texts, hashes=hashes) for hashes in (1, 40 << 21))
-    assert np.array_equal(one.documents, many.documents)
-    assert np.array_equal(one.containment, many.containment)
-    assert len(one.documents) >= 19
+    monkeypatch.setattr(pairs, "_IN_MEMORY", 15)
+    pieces = pairs_among(tmp_path / "pieces", texts, hashes=1)
+    for other in (many, pieces):
+        assert np.array_equal(one.documents, other.documents)
+        assert np.array_equal(one.containment, other.containment)
+        assert np.array_equal(one.copies, other.copies)
+    assert len(one.documents) >= 29
+    assert len(one.copies) == 9
 
 
 def test_a_template_of_many_documents_makes_few_pairs_and_one_cluster(tmp_path: Path) -> None:
@@ -200,13 +210,13 @@ def test_grams_stay_within_a_text() -> None:
 
 def test_everything_that_is_joined_has_one_name() -> None:
     rng = random.Random(6)
-    pairs = [(rng.randrange(300), rng.randrange(300)) for _ in range(150)] + [(i, i + 1) for i in range(400, 600)]
-    names = {number: {number} for pair in pairs for number in pair}
-    for a, b in pairs:
+    tied = [(rng.randrange(300), rng.randrange(300)) for _ in range(150)] + [(i, i + 1) for i in range(400, 600)]
+    names = {number: {number} for pair in tied for number in pair}
+    for a, b in tied:
         joined = names[a] | names[b]
         for number in joined:
             names[number] = joined
-    ids, first = components(np.array(pairs))
+    ids, first = components(np.array(tied))
     assert dict(zip(ids.tolist(), first.tolist(), strict=True)) == {n: min(names[n]) for n in sorted(names)}
 
 

@@ -10,7 +10,7 @@ enough are compared by their sketches. Memory is that of a file, whatever the nu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +24,7 @@ _IN_MEMORY = 1 << 21  # entries of a file, about
 _BEFORE = 3  # documents that one is paired with, beside the first
 # A pair is met only in some of the hashes that it shares: the others are common, and other documents stand between.
 _MET, _MET_SHARE = 2, 1 / 8
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # packed pairs have much the same first bits
 _ENTRY = np.dtype([("hash", np.uint64), ("document", np.uint32)])
 
 
@@ -45,16 +46,15 @@ def find_pairs(
     shingles, words, texts = (
         _Sorter(scratch / name, 1 + hashes // _IN_MEMORY) for name in ("shingles", "words", "texts")
     )
-    firsts: list[int] = []
     sizes: list[np.ndarray] = [np.zeros(1, dtype=np.int64)]
     scales: list[np.ndarray] = []
     with (scratch / "hashes").open("w+b") as kept:
         for first, batches in sources:
-            firsts.append(number := first)
+            number, own = first, np.uint64(first * int(_SPREAD) % 2**64)  # copies are of one source
             for batch in batches:
                 documents = np.arange(number, number + len(batch.scale), dtype=np.uint32)
                 number += len(documents)
-                texts.put(batch.text, documents)
+                texts.put(batch.text ^ own, documents)
                 if near is not None:
                     size = np.diff(batch.starts)
                     shingles.put(batch.hashes, np.repeat(documents, size))
@@ -63,25 +63,23 @@ def find_pairs(
                     sizes.append(size)
                     scales.append(batch.scale)
         kept.flush()
-        copies = [_none(), *_copies(texts, np.array(firsts))]
-        pairs, shares = [_none()], [np.empty(0, dtype=np.float32)]
-        for equal in _equal(words):
-            pairs.append(equal)
-            shares.append(np.ones(len(equal), dtype=np.float32))
-        met = _Sorter(scratch / "pairs", shingles.files)
-        for entries in shingles.sorted():
-            packed = _neighbours(entries)
-            met.put(packed, np.zeros(len(packed), dtype=np.uint32))
+        copies = [runs.with_first() for runs in texts.runs()]
+        pairs = [runs.with_earlier(1) for runs in words.runs()]
+        shares = [np.ones(len(equal), dtype=np.float32) for equal in pairs]
+        met = _Sorter(scratch / "pairs", (1 + _BEFORE) * shingles.files)
+        for runs in shingles.runs():
+            for packed in (*(runs.with_earlier(back) for back in range(1, 1 + _BEFORE)), runs.with_first(_BEFORE)):
+                met.put(packed, np.zeros(len(packed), dtype=np.uint32))
         if near is not None:
             shelf = _Shelf(kept, np.cumsum(np.concatenate(sizes)), np.concatenate(scales))
-            for entries in met.sorted():
-                found, share = shelf.near(*_often(entries["hash"]), near)
-                pairs.append(found)
+            for packed in met.hashes():
+                found, share = shelf.near(*_often(packed), near)
+                pairs.append(_packed(*found.T))
                 shares.append(share)
     # A pair of equal words is found twice; what is said first of it, that it is whole, holds.
-    packed, index = np.unique(_packed(*np.concatenate(pairs).T), return_index=True)
+    packed, index = np.unique(_joined(pairs, np.uint64), return_index=True)
     return Pairs(
-        _unpacked(packed), np.concatenate(shares)[index], _unpacked(np.unique(_packed(*np.concatenate(copies).T)))
+        _unpacked(packed), _joined(shares, np.float32)[index], _unpacked(np.unique(_joined(copies, np.uint64)))
     )
 
 
@@ -96,26 +94,68 @@ class _Sorter:
         self.folder.mkdir(exist_ok=True)
         entries = np.empty(len(hashes), dtype=_ENTRY)
         entries["hash"], entries["document"] = hashes, documents
-        file = (_spread(hashes) >> np.uint64(32)) * np.uint64(self.files) >> np.uint64(32)
+        file = ((hashes * _SPREAD) >> np.uint64(32)) * np.uint64(self.files) >> np.uint64(32)
         order = np.argsort(file, kind="stable")
         entries, ends = entries[order], np.searchsorted(file[order], np.arange(self.files + 1))
         for number in np.flatnonzero(np.diff(ends)):
             with (self.folder / str(number)).open("ab") as f:
                 entries[ends[number] : ends[number + 1]].tofile(f)
 
-    def sorted(self) -> Iterator[np.ndarray]:
-        """Each file's entries by hash, and by document. A file is deleted once it is read."""
+    def hashes(self) -> Iterator[np.ndarray]:
+        """Those of each file, which no hash makes long. It is deleted once it is read."""
+        for path in sorted(self.folder.glob("*")):
+            yield np.fromfile(path, dtype=_ENTRY)["hash"]
+            path.unlink()
+
+    def runs(self) -> Iterator[_Runs]:
+        """All entries, equal hashes side by side. A file is deleted once it is read.
+
+        One in which a hash is very frequent is too long for memory, and comes in pieces. Of each hash, the entries
+        that a later one is paired with come with the next piece, too."""
         for number in range(self.files):
             path = self.folder / str(number)
-            if path.exists():
-                entries = np.fromfile(path, dtype=_ENTRY)
-                path.unlink()
-                yield entries[np.argsort(entries["hash"], kind="stable")]
+            if not path.exists():
+                continue
+            known = np.empty(0, dtype=_ENTRY)
+            with path.open("rb") as f:
+                while len(entries := np.fromfile(f, dtype=_ENTRY, count=2 * _IN_MEMORY)):
+                    runs = _Runs.of(known, entries)
+                    yield runs
+                    known = runs.needed()
+            path.unlink()
 
 
-def _spread(hashes: np.ndarray) -> np.ndarray:
-    """Packed pairs have much the same first bits."""
-    return hashes * np.uint64(0x9E3779B97F4A7C15)
+@dataclass(frozen=True)
+class _Runs:
+    """Entries by hash and document, where the run of each entry's hash begins and ends, and whether it is new."""
+
+    entries: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    new: np.ndarray
+
+    @classmethod
+    def of(cls, known: np.ndarray, entries: np.ndarray) -> _Runs:
+        every = np.concatenate([known, entries])
+        order = np.argsort(every["hash"], kind="stable")
+        every = every[order]
+        begins = np.flatnonzero(np.append(True, every["hash"][1:] != every["hash"][:-1]))
+        lengths = np.diff(np.append(begins, len(every)))
+        return cls(every, np.repeat(begins, lengths), np.repeat(begins + lengths - 1, lengths), order >= len(known))
+
+    def with_earlier(self, back: int) -> np.ndarray:
+        """Pairs of each new document and the one so many before it."""
+        later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first >= back))
+        return _packed(self.entries["document"][later - back], self.entries["document"][later])
+
+    def with_first(self, beyond: int = 0) -> np.ndarray:
+        """Pairs of each new document and the first, where that is more than so many before it."""
+        later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first > beyond))
+        return _packed(self.entries["document"][self.first[later]], self.entries["document"][later])
+
+    def needed(self) -> np.ndarray:
+        place = np.arange(len(self.first))
+        return self.entries[(place == self.first) | (self.last - place < _BEFORE)]
 
 
 @dataclass(frozen=True)
@@ -142,42 +182,11 @@ class _Shelf:
         return np.frombuffer(os.pread(self.hashes.fileno(), 8 * (end - start), 8 * start), dtype=np.uint64)
 
 
-def _neighbours(entries: np.ndarray) -> np.ndarray:
-    """Pairs, packed into a number each, of documents that have a hash in common."""
-    hashes, documents = entries["hash"], entries["document"]
-    new = np.append(True, hashes[1:] != hashes[:-1])
-    place = np.arange(len(hashes))
-    first = np.maximum.accumulate(np.where(new, place, 0))
-    pairs = []
-    for back in range(1, _BEFORE + 1):
-        later = np.flatnonzero(place - first >= back)
-        pairs.append(_packed(documents[later - back], documents[later]))
-    later = np.flatnonzero(place - first > _BEFORE)
-    pairs.append(_packed(documents[first[later]], documents[later]))
-    return np.concatenate(pairs)
-
-
 def _often(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(pairs that were met often enough to be compared, how often)."""
     packed, met = np.unique(packed, return_counts=True)
     packed, met = packed[met >= _MET], met[met >= _MET]
     return _unpacked(packed), met
-
-
-def _equal(sorter: _Sorter) -> Iterator[np.ndarray]:
-    """Pairs of documents of one hash, each with the one before it."""
-    for entries in sorter.sorted():
-        later = np.flatnonzero(entries["hash"][1:] == entries["hash"][:-1]) + 1
-        yield np.stack([entries["document"][later - 1], entries["document"][later]], axis=1).astype(np.int64)
-
-
-def _copies(sorter: _Sorter, firsts: np.ndarray) -> Iterator[np.ndarray]:
-    """Pairs of documents of one hash and one source, each with the first of them."""
-    for entries in sorter.sorted():
-        source = np.searchsorted(firsts, entries["document"], side="right")
-        new = np.append(True, (entries["hash"][1:] != entries["hash"][:-1]) | (source[1:] != source[:-1]))
-        first = np.maximum.accumulate(np.where(new, np.arange(len(entries)), 0))
-        yield np.stack([entries["document"][first[~new]], entries["document"][~new]], axis=1).astype(np.int64)
 
 
 def _packed(earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
@@ -189,5 +198,5 @@ def _unpacked(packed: np.ndarray) -> np.ndarray:
     return np.stack([packed >> np.uint64(32), packed & np.uint64(0xFFFFFFFF)], axis=1).astype(np.int64)
 
 
-def _none() -> np.ndarray:
-    return np.empty((0, 2), dtype=np.int64)
+def _joined(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=dtype), *arrays])
