@@ -54,9 +54,10 @@ def measure(documents: int) -> str:
         pairs = find_pairs([(0, synthetic(documents))], near=0.5, hashes=hashes, scratch=Path(folder, "scratch"))
         seconds = time.process_time() - start - making
     twins = documents // TWINS - BATCH // TWINS
-    found = f"{len(pairs.documents):,} pairs for {twins:,} planted"
-    rate = seconds / documents * 1e6
-    return f"{documents:>10,} documents  {seconds:7.1f} s ({rate:.0f} us each)  {before:.0f} -> {peak_mib():.0f} MiB  {found}"
+    return (
+        f"{documents:>10,} documents  {seconds:7.1f} s ({seconds / documents * 1e6:.0f} us each)  "
+        f"{before:.0f} -> {peak_mib():.0f} MiB  {len(pairs.documents):,} pairs for {twins:,} planted"
+    )
 
 
 def main() -> None:
