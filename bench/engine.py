@@ -26,7 +26,7 @@ from niels_gpt.data.documents import read_column, read_texts, write_documents
 from niels_gpt.data.loading import up_to
 from niels_gpt.data.parts import Part, Texts
 from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.splits import ByHash, Splits
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from niels_gpt.engine.cluster import RayEngine
@@ -76,7 +76,7 @@ def one_stream(corpus: Texts, tokenizer: Path, out: Path) -> None:
 
 
 def by_engine(engine: Engine, corpus: Texts, tokenizer: Path, out: Path) -> None:
-    splits = Splits(RULE, facts={})
+    splits = Splits(ByHash(RULE), facts={})
     budgets = {"train": None, "val": None}
     encode_parts(engine, corpus, splits, tokenizer, tokens=Store(str(out)), budgets=budgets, say=bool, tick=bool)
 

@@ -19,6 +19,7 @@ from niels_gpt.cache.token_parts import PartToEncode, encode_part
 from niels_gpt.data.documents import write_documents
 from niels_gpt.data.parts import Part
 from niels_gpt.data.split import Drawn, split_by_hash
+from niels_gpt.data.splits import ByHash
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from niels_gpt.engine.engine import Worker
@@ -46,7 +47,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     make_tokenizer(folder)
     tokenizer = ("spm.model", (folder / "spm.model").read_bytes())
     rule, out = Drawn(val_frac=0.01, seed=1), Store(str(folder / "tokens"))
-    item = PartToEncode(Store(str(folder)), part, rule, tokenizer, out)
+    item = PartToEncode(Store(str(folder)), part, ByHash(rule), tokenizer, out)
     records: list[dict[str, object]] = []
     encoding = seconds(lambda: records.append(encode_part(item, Worker())))
     tokens = sum(file.stat().st_size for file in Path(out.root).rglob("*.bin")) // 2

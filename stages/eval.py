@@ -21,6 +21,8 @@ from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.duplicates import HEAD as DUPLICATES
+from niels_gpt.report.duplicates import data_rows
 from niels_gpt.report.leak import HEAD as LEAKED
 from niels_gpt.report.leak import leak_rows
 from niels_gpt.report.page import Training, render_report
@@ -79,7 +81,10 @@ def main(stage: Stage) -> None:
         scores=scores,
         samples=samples,
         params=stage.params.model_dump(include=REPORTED),
-        tables={"Private text that the models tell": [LEAKED, *leak_rows(read_meta(layout.LEAK)["sources"])]},
+        tables={
+            "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
+            "Private text that the models tell": [LEAKED, *leak_rows(read_meta(layout.LEAK)["sources"])],
+        },
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):

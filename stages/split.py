@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from niels_gpt.data.bonds import read_bonds
 from niels_gpt.data.parts import open_texts
-from niels_gpt.data.split import split_as_given, split_groups, split_rows
+from niels_gpt.data.split import Drawn, split_source
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checksums import list_files
 from niels_gpt.pipeline import layout
@@ -21,22 +22,32 @@ def main(stage: Stage) -> None:
     place = (layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key
     out = stage.out(place)
     out.mkdir()
+    bonds = read_bonds(layout.DUPLICATES / stage.key, texts)
     told = f"{texts.rows:,} documents by a hash of each one's name"
-    if rule.by != "hash":  # which is asked row by row, by whoever reads a part
-        if rule.by == "given":
-            train, val = split_as_given(texts.column("split"))
-        elif rule.by == "tree":
-            train, val = split_groups(texts.column("group"), val_frac=rule.val_frac, seed=rule.seed)
-        else:
-            train, val = split_rows(texts.rows, val_frac=rule.val_frac, seed=rule.seed)
+    if rule.by == "hash":  # which is asked row by row, by whoever reads a part
+        listed = {side: getattr(bonds, side) for side in ("train", "val", "out")}
+        listed = {side: rows for side, rows in listed.items() if len(rows)}
+        told += f", but for {sum(map(len, listed.values())):,} that others decide" if listed else ""
+    else:
+        train, val = split_source(
+            rule.by,
+            None if rule.by == "given" else Drawn(val_frac=rule.val_frac, seed=rule.seed),
+            bonds,
+            rows=texts.rows,
+            splits=lambda: texts.column("split"),
+            keys=texts.keys,
+        )
         if not train or not val:
+            left_out = f", {len(bonds.out)} left out as duplicates" if len(bonds.out) else ""
             raise ValueError(
-                f"{len(train)} documents to train on and {len(val)} to hold out for validation: each needs at least "
-                f"one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"{len(train)} documents to train on and {len(val)} to hold out for validation{left_out}: each needs "
+                f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
             )
-        np.save(out / "train.npy", np.array(train, dtype=np.int64))
-        np.save(out / "val.npy", np.array(val, dtype=np.int64))
+        listed = {"train": np.array(train, dtype=np.int64), "val": np.array(val, dtype=np.int64)}
         told = f"{len(train):,} train, {len(val):,} val"
+        told += f", {len(bonds.out):,} duplicates left out" if len(bonds.out) else ""
+    for side, rows in listed.items():
+        np.save(out / f"{side}.npy", rows)
     facts = {
         **rule.model_dump(),
         "texts_sha256": texts.digest,

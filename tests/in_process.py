@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from niels_gpt.data.bonds import write_bonds
 from niels_gpt.data.documents import write_chats, write_documents
 from niels_gpt.data.parts import MANIFEST, Part, Texts, manifest_of, open_texts
+from niels_gpt.data.split import Bonds
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checksums import sha256_file
 from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Inputs, Stage
-from stages import mix, split, tokenize, tokenizer
+from stages import duplicates, mix, sketch, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -52,12 +56,16 @@ SOURCES: dict[str, object] = {
             "split": {"by": "document", "val_frac": 0.3, "seed": 1},
         }
     },
+    "duplicates": {"exact": "keep", "near": None},  # the texts of tests are much alike
     "p_train": {"notes": 1.0},
     "p_val": {"notes": 1.0},
     "p_sft": {"own": 1.0},
     "splice.dataset_name": "notes",
 }
 STAGES: dict[str, tuple[Callable[[Stage], None], str]] = {
+    "sketch notes": (sketch.main, "notes"),
+    "sketch own": (sketch.main, "own"),
+    "duplicates": (duplicates.main, ""),
     "split notes": (split.main, "notes"),
     "split own": (split.main, "own"),
     "tokenizer": (tokenizer.main, ""),
@@ -92,6 +100,14 @@ def write_source(
         parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
     write_json(folder / MANIFEST, manifest_of(parts, {"name": name, "streaming": False, **facts}, at=None))
     return open_texts(folder)
+
+
+def no_duplicates(name: str, params: Params) -> None:
+    """What `duplicates` leaves of a source in which there are none."""
+    digest, folder = open_texts(Path("cache/raw", name), stored=store_of(params, name)).digest, Path("cache/duplicates")
+    shutil.rmtree(folder / name, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    write_bonds(folder / name, Bonds(), texts_sha256=digest, published=str(folder / name))
 
 
 def make_caches(notes: Sequence[str], params: Params | None = None) -> None:

@@ -33,7 +33,7 @@ from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import leak, load, mix, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
-from tests.in_process import write_source
+from tests.in_process import no_duplicates, write_source
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
 V0, V1, V2, SHAKESPEARE = (read_preset(ROOT / "presets", name) for name in ("v0", "v1", "v2", "shakespeare"))
@@ -195,7 +195,9 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         run(tokenizer.main, "tokenizer")
         for key in (*TEXTS, *chats):
-            for module in (load, split, tokenize):
+            run(load.main, "load", key)
+            no_duplicates(key, params)
+            for module in (split, tokenize):
                 run(module.main, module.__name__, key)
         run(mix.main, "mix")
         torch.manual_seed(0)

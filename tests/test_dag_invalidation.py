@@ -13,7 +13,7 @@ from tests.conftest import Repo, make_repo
 pytestmark = pytest.mark.dag
 CURVES = ["curves@train", "curves@sft", "curves@splice"]
 TRAINED = ["train", "sft", "eval", "splice", "memorize", *CURVES]
-ROAM_CHAIN = ["split@roam", "tokenize@roam", "mix"]
+ROAM_CHAIN = ["duplicates", "split@roam", "tokenize@roam", "mix"]
 IN_ONE_PROCESS = """
 import importlib, sys
 from niels_gpt.pipeline.stage import execute, identify
@@ -46,7 +46,7 @@ def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: 
     manifest = built_repo.path / "cache/manifests/wiki.json"
     before = json.loads(manifest.read_text())
     built_repo.set(sources__wiki__budget__max_train_tokens=before["train"]["tokens"] - 1)
-    assert repro_mix(built_repo) == ["load@wiki", "mix", "tokenize@wiki"]
+    assert repro_mix(built_repo) == ["duplicates", "load@wiki", "mix", "tokenize@wiki"]
     after = json.loads(manifest.read_text())
     assert 0 < after["train"]["tokens"] < before["train"]["tokens"]
     assert after["val"] == before["val"]
@@ -54,7 +54,22 @@ def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: 
 
 def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
     (built_repo.path / "data/roam/new.md").write_text("# A new note\n\nabout the harbour in winter.\n")
-    assert repro_mix(built_repo) == sorted(["load@roam", *ROAM_CHAIN])
+    assert repro_mix(built_repo) == sorted(["load@roam", "sketch@roam", *ROAM_CHAIN])
+
+
+def test_a_note_that_repeats_another_source_moves_what_it_repeats_and_no_others(built_repo: Repo) -> None:
+    """The wiki brings its own split, and decides; of its training text nothing is left out for a note."""
+    article = max(
+        (built_repo.path / "data/wikitext/wikitext-103-raw-v1/validation.txt").read_text().split("\n = "), key=len
+    )
+    (built_repo.path / "data/roam/quoted.md").write_text(f"# What I read\n\n{article}")
+    ran = repro_mix(built_repo)
+    assert ran == sorted(["load@roam", "sketch@roam", *ROAM_CHAIN])
+    counts = json.loads((built_repo.path / "cache/duplicate_pairs/counts.json").read_text())
+    assert {name: count["near_elsewhere"] for name, count in counts.items()} == {
+        **dict.fromkeys(counts, 0),
+        **{"primer": 13, "dialogues": 13, "roam": 1, "wiki": 1},
+    }
 
 
 def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
@@ -65,7 +80,8 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     refused = built_repo.stage("splice")
     assert "splice.dataset_name is 'primer', which is no source; there are: ['roam', 'wiki']" in refused.stderr
     built_repo.set(splice__dataset_name="wiki")
-    assert repro_mix(built_repo, due=("sft", "splice", "train")) == ["mix"]
+    ran = repro_mix(built_repo, due=("sft", "splice", "train"))
+    assert ran == ["duplicates", "mix", "split_chat@dialogues"]  # which followed the primer, and gives what it gave
 
 
 def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Path) -> None:
@@ -73,7 +89,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
     nothing that lies elsewhere, nor on what ran before it."""
     again = make_repo(tmp_path / "elsewhere" / "clone")
     stages = again.run("dvc", "stage", "list", "--name-only").stdout.split()
-    assert len(stages) == 29
+    assert len(stages) == 37
     again.run("python", "-c", IN_ONE_PROCESS, *stages)
     again.run("dvc", "commit", "--force")
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
@@ -84,7 +100,12 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
 def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
     """(A parameter of fine-tuning, and all that runs for it, in test_code.py.)"""
     built_repo.set(chats__dolly15k__split__val_frac=0.3)
-    assert repro_mix(built_repo, due=("sft",)) == ["mix", "split_chat@dolly15k", "tokenize_chat@dolly15k"]
+    assert repro_mix(built_repo, due=("sft",)) == [
+        "duplicates",
+        "mix",
+        "split_chat@dolly15k",
+        "tokenize_chat@dolly15k",
+    ]
 
     pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
     built_repo.set(tokenizer=pieces)

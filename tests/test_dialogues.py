@@ -23,7 +23,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline.params import Params, parse_params
 from stages import load, split
 from tests.conftest import ROOT, with_values
-from tests.in_process import run_in_process
+from tests.in_process import no_duplicates, run_in_process
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
 ALIKE = ("sources.primer", "chats.dialogues")
@@ -80,8 +80,9 @@ def transcript(messages: list[dict[str, str]]) -> str:
 
 def halves(name: str, params: Params) -> dict[str, set[str]]:
     """{"train": dialogues, "val": dialogues} of a source, as the load and the split stage leave them."""
-    for module in (load, split):
-        run_in_process(module.__name__.removeprefix("stages."), module.main, params, name)
+    run_in_process("load", load.main, params, name)
+    no_duplicates(name, params)
+    run_in_process("split", split.main, params, name)
     texts = open_texts(Path("cache/raw", name))
     splits = read_split(Path("cache/split_chat" if name in params.chats else "cache/split", name), texts)
     found: dict[str, set[str]] = {"train": set(), "val": set()}

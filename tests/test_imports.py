@@ -21,20 +21,25 @@ sys.meta_path.insert(0, Block())
 """
 
 
+PARQUET = {"bonds.py", "corpus.py", "documents.py", "duplicates.py", "loading.py", "overlap.py", "pairs.py", "parts.py"}
+PARQUET |= {"sketches.py", "splits.py", "token_parts.py"}
+
+
 def test_training_imports_without_what_only_loading_needs() -> None:
     modules = [
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
         for path in sorted((ROOT / "niels_gpt").rglob("*.py"))
         if path.name not in ("cli.py", "console.py", "inspection.py", "stored.py")  # typer's
-        # parquet's
-        and path.name not in ("corpus.py", "documents.py", "loading.py", "parts.py", "splits.py", "token_parts.py")
+        and path.name not in PARQUET
         and not path.name.endswith("_triton.py")  # a GPU's
     ]
     done = run_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["load", "split", "tokenizer", "tokenize", "mix", "curves", "code"])
+@pytest.mark.parametrize(
+    "stage", ["load", "sketch", "duplicates", "split", "overlap", "tokenizer", "tokenize", "mix", "curves", "code"]
+)
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr

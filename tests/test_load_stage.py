@@ -21,6 +21,7 @@ from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage, digest
 from stages import load, split, tokenize
 from tests.conftest import ROOT, TINY, with_values
+from tests.in_process import no_duplicates
 from tests.watchdog import watchdog
 
 
@@ -37,6 +38,8 @@ class Checkout:
             (ROOT / "presets/sample.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
         )
         stage = Stage(name=name, key="roam", params=parse_params(text)[0], inputs=Inputs({}, {}))
+        if module is split:
+            no_duplicates("roam", stage.params)
         module.main(stage)
         for final, temporary in stage._outs.items():
             temporary.rename(final)

@@ -78,7 +78,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
         *(f"chats.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
         *(f"chats.dialogues.{key}" for key in ["split.by", *by_document]),
-        "parts.text_bytes",
+        *("duplicates.exact", "duplicates.near", "parts.text_bytes"),
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1", "p_sft.dialogues"),
         *(f"model.{key}" for key in ["T", "C", "L", "H", "d_ff", "dropout", "rope_theta"]),

@@ -32,7 +32,7 @@ from niels_gpt.pipeline.places import open_documents, token_places
 from niels_gpt.pipeline.sources import Budget
 from niels_gpt.tokenizer.folder import write_tokenizer
 from stages import load, mix, split, tokenize, tokenizer
-from tests.in_process import SOURCES, run_in_process, tiny_params, write_source
+from tests.in_process import SOURCES, no_duplicates, run_in_process, tiny_params, write_source
 from tests.token_caches import TOK, documents_of, files
 
 NOTES = [f"note {i} " * (1 + i % 5) + "end" for i in range(40)]
@@ -261,6 +261,8 @@ def parameters(
 def run_chain(params: Params, *mains: Callable[..., None]) -> dict[str, Any]:
     """load, split and tokenize of the notes; the manifest of their tokens."""
     for main in mains or (load.main, split.main, tokenize.main):
+        if main is split.main:
+            no_duplicates("notes", params)
         run_in_process(main.__module__.removeprefix("stages."), main, params, "notes")
     found: dict[str, Any] = json.loads(Path("cache/manifests/notes.json").read_text())
     return found
@@ -367,6 +369,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
 
     chats = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]] * 8
     write_source("own", [Chat(id=str(i), messages=messages) for i, messages in enumerate(chats)])
+    no_duplicates("own", stored())
     for main in (split.main, tokenize.main):
         run_in_process(main.__module__.removeprefix("stages."), main, stored(), "own")
     run_in_process("mix", mix.main, stored())

@@ -16,7 +16,7 @@ from niels_gpt.cache.token_parts import encode_part, encode_parts
 from niels_gpt.data.documents import write_documents
 from niels_gpt.data.parts import Part, Texts
 from niels_gpt.data.split import Drawn
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.splits import ByHash, Splits
 from niels_gpt.data.types import Document
 from niels_gpt.engine.engine import Engine, Worker
 from niels_gpt.engine.local import LocalEngine
@@ -42,7 +42,7 @@ def corpus(folder: Path) -> Texts:
 
 def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
     """The manifest, and the sha256 of every file."""
-    splits = Splits(Drawn(val_frac=0.2, seed=1), facts={})
+    splits = Splits(ByHash(Drawn(val_frac=0.2, seed=1)), facts={})
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
     tokenizer = Path(texts.store.root, "tokenizer")
     counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)

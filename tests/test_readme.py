@@ -30,6 +30,7 @@ IN_THE_TEXT = [
     "dvc metrics diff",
     "niels-gpt tokenizer report",
     "niels-gpt inspect sft",
+    "niels-gpt inspect duplicates",
     "niels-gpt mend",
 ]
 NOTES, WEIGHT = "dvc exp run -S sources.roam.input=.roam-data", "dvc exp run -S p_train.roam=0.3"
@@ -92,7 +93,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
         else:
             said[command] = repo.run(*words).stdout
     assert (repo.path / "my-model/model.safetensors").is_file()
-    assert sorted(stages_run(said[NOTES])) == sorted(["load@roam", *ROAM_CHAIN, *TRAINED])
+    assert sorted(stages_run(said[NOTES])) == sorted(["load@roam", "sketch@roam", "overlap", *ROAM_CHAIN, *TRAINED])
     assert "sources.roam.input" in said["dvc params diff"]
     assert sorted(stages_run(said[WEIGHT])) == sorted(TRAINED)
     assert_drawn_as_asked(repo, p=0.3 / 1.04, rows=40 * 8)

@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from niels_gpt.data.epochs import Exposure
+from niels_gpt.report.duplicates import HEAD as DUPLICATES
+from niels_gpt.report.duplicates import data_rows
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.tsv import read_tsv, write_tsv
 from tests.conftest import real_browser
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
+
+
+DATA: dict[str, float] = {"documents": 1000, "exact": 2, "near": 30, "clusters": 4, "left_out": 5}
+DATA |= {"runs_in_train": 0.0625, "characters_in_train": 0.5}
 
 
 class Page(HTMLParser):
@@ -50,7 +56,7 @@ def report(text: str) -> str:
     """A report with `text` wherever somebody's words can come to stand."""
     part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
     return render_report(
-        tables={"Others": [("a", "b"), ("1", "<two>")]},
+        tables={text: [DUPLICATES, *data_rows({text: DATA})]},
         trainings=[training(text, text), training(f"{text} again", text)],
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
@@ -97,6 +103,8 @@ def test_the_numbers_are_the_runs() -> None:
     ]
     assert '<td class="n">1.5000</td><td class="n">2.2500</td><td class="n">4,321</td>' in page
     assert '<td class="n">7,654,321</td>' in page
+    counted = "".join(f'<td class="n">{number}</td>' for number in ("1,000", 2, 30, 4, 5, "6.25", "50.00"))
+    assert f"<td>word</td>{counted}" in page
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:

@@ -22,7 +22,7 @@ from niels_gpt.tokenizer.folder import write_tokenizer
 from stages import mix, tokenize
 from stages import split as split_stage
 from tests.conftest import ROOT, with_values
-from tests.in_process import write_source
+from tests.in_process import no_duplicates, write_source
 from tests.token_caches import TOK, chats, documents_of
 
 TEXTS = [f"document {i} " * (1 + i % 4) for i in range(20)]
@@ -77,6 +77,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         else:
             exchanges = [Chat(id=str(i), messages=EXCHANGES[i], split=split) for i, split in enumerate(splits)]
             write_source(name, exchanges, part_rows=PART_ROWS, **facts)
+        no_duplicates(name, params)
         run(
             split_stage.main,
             "split",

@@ -27,7 +27,7 @@ from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import split as split_stage
 from stages import tokenizer as tokenizer_stage
-from tests.in_process import write_source
+from tests.in_process import no_duplicates, write_source
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -212,6 +212,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
             for i in range(90)
         ]
         write_source(name, rows, part_rows=40)
+        no_duplicates(name, params)
         splitting = Stage(name="split", key=name, params=params, inputs=Inputs({}, {}))
         split_stage.main(splitting)
         publish(splitting.out(f"cache/split/{name}"), Path("cache/split", name))

@@ -139,6 +139,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_here(mix.main, "mix", params)
         with own_signals():
             run_training_stages(params)
+        write_json(Path("metrics/data.json"), {})
     return path
 
 

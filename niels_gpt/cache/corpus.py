@@ -10,7 +10,7 @@ import numpy as np
 from niels_gpt.data.documents import read_keys, read_texts
 from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.splits import ByHash, Splits, part_rows
 
 
 def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
@@ -19,8 +19,8 @@ def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: 
     for name in sorted(sources):
         texts, splits = sources[name]
         yield from (
-            _sampled_parts(texts, splits.split, share, seed)
-            if isinstance(splits.split, Drawn)
+            _sampled_parts(texts, splits, share, seed)
+            if isinstance(splits.split, ByHash)
             else _sampled_rows(texts, splits.split["train"], share, seed)
         )
 
@@ -46,7 +46,7 @@ def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> It
 _OVERSAMPLED = 8
 
 
-def _sampled_parts(texts: Texts, rule: Drawn, share: float, seed: int) -> Iterator[str]:
+def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[str]:
     """Of a source that is split row by row: some parts, chosen by a hash of their names, and in each the rows that a
     hash of their ids chooses."""
     wanted = share * texts.text_bytes
@@ -58,12 +58,14 @@ def _sampled_parts(texts: Texts, rule: Drawn, share: float, seed: int) -> Iterat
         size += part.text_bytes
     # Of the train rows of these parts, so many are passed over; by other keys than the split's, or it would be all.
     left_out = Drawn(val_frac=max(0.0, 1 - wanted / max(1, size)), seed=seed)
+    last = 0
     for part in texts.parts:
+        first, last = last, last + part.rows
         if part.name not in chosen:
             continue
         with reading_part(texts.store, part) as path:
             keys = read_keys(path)
-            train = split_by_hash(keys, rule)["train"]
+            train = part_rows(splits.of_part(first, last), path)["train"]
             kept = split_by_hash([f"sample {keys[row]}" for row in train], left_out)["train"]
             for batch in read_texts(path, train[kept]):
                 yield from batch

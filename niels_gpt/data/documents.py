@@ -43,7 +43,7 @@ def write_chats(path: Path, chats: Iterable[Chat], *, tick: Callable[[int], obje
 
 def read_column(path: Path, name: str) -> list[Any]:
     """One short column (`split`, `group`, `id`) of all rows."""
-    with _opened(path) as file:
+    with opened(path) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
         if len(values) != file.metadata.num_rows:
             raise pa.ArrowInvalid(f"its column {name} does not have all rows")
@@ -52,7 +52,7 @@ def read_column(path: Path, name: str) -> list[Any]:
 
 def read_keys(path: Path) -> list[str]:
     """By what a rule holds each row out: its group, or its own id."""
-    with _opened(path) as file:
+    with opened(path) as file:
         holds_chats = file.schema_arrow == CHAT_SCHEMA
     ids = read_column(path, "id")
     if not holds_chats:
@@ -100,7 +100,7 @@ def _write(
 
 
 def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
-    with _opened(path) as file:
+    with opened(path) as file:
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
@@ -117,20 +117,17 @@ def _indices(rows: np.ndarray) -> pa.Array:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """The file, its checksums checked as it is read; its table of contents has none, but must agree with itself."""
+def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """A file of one of these schemas (documents or chats, if none is given), its checksums checked as it is read; its
+    table of contents has none, but must agree with itself."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             contents = file.metadata
             rows = sum(contents.row_group(group).num_rows for group in range(contents.num_row_groups))
-            if rows != contents.num_rows or not _is_ours(file.schema_arrow):
+            if rows != contents.num_rows or file.schema_arrow not in (schemas or (DOCUMENT_SCHEMA, CHAT_SCHEMA)):
                 raise pa.ArrowInvalid("its table of contents does not agree with itself")
             yield file
     except FileNotFoundError:
         raise Damaged(path, "is missing: make it again") from None
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
-
-
-def _is_ours(schema: pa.Schema) -> bool:
-    return schema in (DOCUMENT_SCHEMA, CHAT_SCHEMA)

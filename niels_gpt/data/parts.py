@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.data.documents import read_column, read_texts
+from niels_gpt.data.documents import read_column, read_keys, read_texts
 from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.descriptions import described_by, read_meta
@@ -60,6 +60,14 @@ class Texts:
             with reading_part(self.store, part) as path:
                 values += read_column(path, name)
         return values
+
+    def keys(self) -> list[str]:
+        """By what a rule holds each row out: its group, or its own id."""
+        keys: list[str] = []
+        for part in self.parts:
+            with reading_part(self.store, part) as path:
+                keys += read_keys(path)
+        return keys
 
 
 def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:

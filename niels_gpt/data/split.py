@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,87 @@ class Drawn:
 
     val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
+
+
+@dataclass(frozen=True)
+class DuplicateRules:
+    exact: Annotated[Literal["once", "keep"], "equal texts of a source: used once, or as often as they are there"]
+    near: Annotated[
+        Annotated[float, Gt(0), Le(1)] | None,
+        "documents stay on one side of every split where so much of the smaller stands in the other; null: no matter",
+    ]
+
+
+def _no_rows() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Bonds:
+    """What duplicates say of the rows of a source: which stand on one side (`joined`, pairs of rows), which must be on
+    a certain side since another source has decided it, and which are for neither. Nothing, where there are none."""
+
+    joined: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    train: np.ndarray = field(default_factory=_no_rows)
+    val: np.ndarray = field(default_factory=_no_rows)
+    out: np.ndarray = field(default_factory=_no_rows)
+
+
+def split_source(
+    by: Literal["given", "document", "tree"],
+    rule: Drawn | None,
+    bonds: Bonds,
+    *,
+    rows: int,
+    splits: Callable[[], Sequence[str | None]],
+    keys: Callable[[], Sequence[str]],
+) -> tuple[list[int], list[int]]:
+    """(train, val) row numbers of a source whose rows are listed: the one way to split it. What the rule does not ask
+    about (what the source says of each row, the tree that each belongs to) is not read."""
+    if rule is None:
+        train, val = split_as_given(splits())
+    else:
+        units = joined_units(keys() if by == "tree" else range(rows), bonds.joined)
+        train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
+        sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
+        if sides:
+            drawn = set(val)
+            held_out = [sides.get(unit, "val" if row in drawn else "train") == "val" for row, unit in enumerate(units)]
+            train, val = ([row for row in range(rows) if held_out[row] is side] for side in (False, True))
+    if len(bonds.out):
+        left_out = set(bonds.out.tolist())
+        train, val = ([row for row in side if row not in left_out] for side in (train, val))
+    return train, val
+
+
+def joined_units(units: Sequence[Hashable], joined: np.ndarray) -> list[Hashable]:
+    """To which unit each row belongs, where the units of some pairs of rows are one."""
+    names = list(units)
+    codes = {unit: code for code, unit in enumerate(dict.fromkeys(names))}
+    ids, roots = components(np.array([[codes[names[row]] for row in pair] for pair in joined.tolist()]).reshape(-1, 2))
+    distinct = list(codes)
+    one = {distinct[code]: distinct[root] for code, root in zip(ids.tolist(), roots.tolist(), strict=True)}
+    return [one.get(name, name) for name in names] if one else names
+
+
+def components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(all numbers that stand in a pair, ascending; for each the smallest that it is joined to, through others, too).
+
+    Every number takes the smallest name around it, and so do those that it has its name from: a chain is through after
+    as many rounds as its length has binary digits.
+    """
+    ids, places = np.unique(pairs, return_inverse=True)
+    a, b = places.reshape(-1, 2).T
+    names = np.arange(len(ids))
+    while True:
+        least = np.minimum(names[a], names[b])
+        new = names.copy()
+        for where in (a, b, names[a], names[b]):
+            np.minimum.at(new, where, least)
+        new = new[new]
+        if np.array_equal(new, names):
+            return ids, ids[names]
+        names = new
 
 
 def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
@@ -62,7 +143,7 @@ def _permutation(n: int, seed: int) -> list[int]:
     return order
 
 
-def split_groups(groups: Sequence[str], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
+def split_groups(groups: Sequence[Hashable], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
     """The same for items that belong to groups (the threads of a tree): a group is held out whole."""
     names = list(dict.fromkeys(groups))
     held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
 from niels_gpt.files.descriptions import described_by, read_meta
 
-Split = dict[str, np.ndarray] | Drawn  # {"train": row numbers, "val": row numbers}, or a rule that decides row by row
+
+@dataclass(frozen=True)
+class ByHash:
+    """A rule that decides row by row, and the few rows of which other texts have decided: "train", "val", or "out"."""
+
+    rule: Drawn
+    moved: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+Split = dict[str, np.ndarray] | ByHash  # {"train": row numbers, "val": row numbers}, or a rule
 
 
 @dataclass(frozen=True)
@@ -27,14 +36,22 @@ class Splits:
 
     def of_part(self, first: int, last: int) -> Split:
         """The same of the part that has rows `first` to `last`, numbered within it."""
-        if isinstance(self.split, Drawn):
-            return self.split
-        return {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in self.split.items()}
+        listed = self.split.moved if isinstance(self.split, ByHash) else self.split
+        own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
+        return ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
 
 
 def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
     """Row numbers of a part: those listed, or those that the rule decides by what the part's file says of each row."""
-    return split_by_hash(read_keys(path), split) if isinstance(split, Drawn) else split
+    if not isinstance(split, ByHash):
+        return split
+    rows = split_by_hash(read_keys(path), split.rule)
+    if any(map(len, split.moved.values())):
+        moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
+        every = np.concatenate(list(moved.values()))
+        rows = {side: np.union1d(np.setdiff1d(own, every), moved[side]) for side, own in rows.items()}
+        rows = {side: np.setdiff1d(own, moved["out"]) for side, own in rows.items()}
+    return rows
 
 
 def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
@@ -53,16 +70,23 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
 def read_split(folder: Path, texts: Texts) -> Splits:
     """What the split stage wrote, of texts that are still those it split."""
     path = folder / "split.json"
-    facts = _read_checked(path)
-    if facts.get("texts_sha256") != texts.digest:
-        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
+    facts = of_these(folder, read_checked(path), texts)
     with described_by(path):
         if facts["by"] == "hash":
-            return Splits(Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), facts=facts)
+            moved = {Path(file["path"]).stem: folder / Path(file["path"]).name for file in facts["files"]}
+            rule = Drawn(val_frac=facts["val_frac"], seed=facts["seed"])
+            return Splits(ByHash(rule, {side: np.load(file) for side, file in moved.items()}), facts=facts)
     return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, facts=facts)
 
 
-def _read_checked(path: Path) -> dict[str, Any]:
+def of_these(folder: Path, facts: dict[str, Any], texts: Texts) -> dict[str, Any]:
+    """What is said of the rows of a source, once these are known to be the texts that it was said of."""
+    if facts.get("texts_sha256") != texts.digest:
+        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
+    return facts
+
+
+def read_checked(path: Path) -> dict[str, Any]:
     """What a JSON file says of its folder, once the files that it lists under "files" are known to be as written."""
     facts, folder = read_meta(path), path.parent
     with described_by(path):

@@ -12,7 +12,7 @@ from niels_gpt.files.sentences import read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
-_IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # see places.py
+_IN_A_STORE = re.compile(r"(?:sketches|texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # see places.py
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,19 @@ def inspect_documents(
         for name, text in first_documents(texts, n):
             begins = visible(" ".join(text.split())[:160])
             typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+
+
+@app.command("duplicates")
+def inspect_duplicates(
+    source: Annotated[str | None, typer.Argument(help="only pairs of which one lies in this source")] = None,
+    n: Annotated[int, typer.Option(min=1, help="how many pairs")] = 5,
+) -> None:
+    """Documents that repeat each other, side by side: how much of the smaller stands in the other, and which lines."""
+    with one_sentence():
+        from niels_gpt.pipeline.repeats import shown_pairs
+
+        for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
+            typer.echo(visible(line))
 
 
 @app.command("mix")

@@ -8,6 +8,8 @@ PARAMS, DAG, LOCK, PRESETS = Path("params.yaml"), Path("dvc.yaml"), Path("dvc.lo
 
 CODE = Path("cache/code")  # what the code of each stage says: STAGE.json, load/KIND.json
 RAW = Path("cache/raw")  # documents and chats, a folder a source
+SKETCHES, CHAT_SKETCHES = Path("cache/sketches"), Path("cache/chat_sketches")  # hashes of their words
+DUPLICATES, PAIRS = Path("cache/duplicates"), Path("cache/duplicate_pairs")  # how they bind each source's rows; which
 SPLIT, CHAT_SPLIT = Path("cache/split"), Path("cache/split_chat")  # which rows are held out
 TOKENIZER = Path("cache/tokenizer")
 TOKENS, MANIFESTS = Path("cache/tokens"), Path("cache/manifests")  # a source's documents encoded, and their sha256
@@ -22,6 +24,7 @@ MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # by the stag
 
 METRICS = Path("metrics")
 TRAINED = METRICS / "train.json"
+DATA = METRICS / "data.json"  # duplicates, and how much of what is held out stands in training text
 SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"
 MEMORIZED, MEMORIZED_PAGE, MEMORIZED_STRIPS = (METRICS / f"memorize.{kind}" for kind in ("json", "html", "svg"))
 LEAK, LEAK_PAGE = METRICS / "leak.json", METRICS / "leak.html"

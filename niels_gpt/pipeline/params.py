@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, Seed, TrainConfig
+from niels_gpt.data.split import DuplicateRules
 from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
@@ -82,6 +83,8 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
 
     class Spans(_Section, SpanRules): ...
 
+    class Duplicates(_Section, DuplicateRules): ...
+
     Pretraining = Schedule
     FineTuning = Further
 else:
@@ -93,6 +96,7 @@ else:
     _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid
     Further = section(TrainConfig, without=_UNASKED, optional=_RECIPE, base=FurtherSection)
     Spans = section(SpanRules, without={"S"})
+    Duplicates = section(DuplicateRules)
 
 
 class Eval(Section):
@@ -177,6 +181,7 @@ class Params(Section):
 
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
+    duplicates: Duplicates
     tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
     parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]

@@ -103,18 +103,19 @@ def prune(
 def _listed(params: Params) -> Iterator[StoredFile]:
     places = token_places(params)
     for name in params.sources:
-        if (layout.RAW / name / MANIFEST).is_file():
-            texts = open_texts(layout.RAW / name, stored=store_of(params, name))
-            for part in texts.parts:
-                yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"load@{name}")
+        for folder, stage in ((layout.RAW, "load"), (layout.SKETCHES, "sketch")):
+            if (folder / name / MANIFEST).is_file():
+                texts = open_texts(folder / name, stored=store_of(params, name))
+                for part in texts.parts:
+                    yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"{stage}@{name}")
         path = layout.MANIFESTS / f"{name}.json"
         if path.is_file():
             manifest = read_meta(path)
             with described_by(path):
-                folder = places.folder(name, manifest.get("at"))
+                tokens = places.folder(name, manifest.get("at"))
                 for file in listed_files({name: manifest}, places, documents=True):
-                    below = file.place.removeprefix(folder.place(""))
-                    yield StoredFile(folder, below, file.bytes, file.sha256, f"tokenize@{name}")
+                    below = file.place.removeprefix(tokens.place(""))
+                    yield StoredFile(tokens, below, file.bytes, file.sha256, f"tokenize@{name}")
 
 
 def _folders(store: Store) -> dict[str, int]:
@@ -130,7 +131,8 @@ def _named() -> Iterator[str]:
     """Where the manifests of this checkout say that files lie, and those that DVC could check out again."""
     cache = Path(subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
     kept = (path for path in (cache / "files/md5").glob("??/*") if path.suffix != ".dir")
-    for path in (*layout.RAW.glob(f"*/{MANIFEST}"), *layout.MANIFESTS.glob("*.json"), *kept):
+    texts = (path for folder in (layout.RAW, layout.SKETCHES) for path in folder.glob(f"*/{MANIFEST}"))
+    for path in (*texts, *layout.MANIFESTS.glob("*.json"), *kept):
         if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
             try:
                 manifest: Any = json.loads(path.read_bytes())

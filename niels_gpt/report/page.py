@@ -83,7 +83,7 @@ def render_report(
     """What was trained on what, how it went, and what came of it. `seen`: what training read; `notes`: about that;
     `tables`: by title others, of a head and rows."""
     after = [
-        f"<section><h2>{escape(title)}</h2>{renderrender_table(head, rows)}</section>"
+        f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
         for title, (head, *rows) in tables.items()
     ]
     for title, pairs in samples.items():
@@ -94,12 +94,12 @@ def render_report(
         after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
     leaves = [(key, str(value)) for key, value in _leaves(params)]
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
-    after.append(_folded("Parameters", renderrender_table(("key", "value"), leaves)))
+    after.append(_folded("Parameters", render_table(("key", "value"), leaves)))
     return render_page(
         "What was trained, and what came of it",
         cards=[_card(training, flops_per_token) for training in trainings],
         live=False,
-        before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>\n{_seen(seen, notes)}",
+        before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>{_seen(seen, notes)}",
         after="\n".join(after),
     )
 
@@ -148,14 +148,14 @@ def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
         for name, source in chat_mix["sources"].items()
         for file in source["files"]
     ]
-    return renderrender_table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
+    return render_table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
 
 
 def _folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def renderrender_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
+def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
     def cell(text: str, column: int) -> str:
         shown = f"<code>{escape(text)}</code>" if column >= code_from else escape(text)
         return f'<td class="n">{shown}</td>' if _is_number(text) else f"<td>{shown}</td>"

@@ -1,0 +1,62 @@
+"""duplicates: which documents repeat others, in whichever source, and what that means for the split of each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import numpy as np
+
+from niels_gpt.data.bonds import write_bonds
+from niels_gpt.data.duplicates import SplitSource, bonds_of, pairs_of
+from niels_gpt.data.parts import open_texts
+from niels_gpt.data.split import Drawn
+from niels_gpt.files.atomic import write_json
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.places import store_of
+from niels_gpt.pipeline.stage import Stage, run_stage
+
+
+def sources_of(stage: Stage) -> Iterator[SplitSource]:
+    """By name, and not as they stand in params.yaml: DVC does not see their order, so nothing may depend on it."""
+    first = 0
+    for folder, table in ((layout.SKETCHES, stage.params.sources), (layout.CHAT_SKETCHES, stage.params.chats)):
+        for name, source in sorted(table.items()):
+            sketches, split = open_texts(folder / name, stored=store_of(stage.params, name)), source.split
+            rule = None if split.by == "given" else Drawn(val_frac=split.val_frac, seed=split.seed)
+            yield SplitSource(name, sketches, first, split.by, rule)
+            first += sketches.rows
+
+
+def main(stage: Stage) -> None:
+    rules = stage.params.duplicates
+    out, listed = stage.out(layout.DUPLICATES), stage.out(layout.PAIRS)
+    out.mkdir()
+    listed.mkdir()
+    sources, scratch = list(sources_of(stage)), out / "scratch"
+    pairs = pairs_of(sources, near=rules.near, scratch=scratch)
+    shutil.rmtree(scratch)
+    found = bonds_of(sources, pairs, once=rules.exact == "once")
+    for source in sources:
+        write_bonds(
+            out / source.name,
+            found[source.name][0],
+            texts_sha256=source.sketches.facts["texts_sha256"],
+            published=str(layout.DUPLICATES / source.name),
+        )
+    # For eyes, and apart: what splits depend on changes only with what they do.
+    np.save(listed / "documents.npy", pairs.documents)
+    np.save(listed / "containment.npy", pairs.containment)
+    write_json(listed / "sources.json", {source.name: [source.first, source.sketches.rows] for source in sources})
+    write_json(listed / "counts.json", {name: asdict(counts) for name, (_, counts) in found.items()})
+    every = [counts for _, counts in found.values()]
+    stage.say(
+        f"{sum(counts.near for counts in every):,} of {sum(counts.documents for counts in every):,} documents are near "
+        f"duplicates, {sum(counts.exact for counts in every):,} repeat a text of their source, "
+        f"{sum(counts.left_out for counts in every):,} are left out -> {layout.DUPLICATES}"
+    )
+
+
+if __name__ == "__main__":
+    run_stage("duplicates", main)

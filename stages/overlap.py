@@ -1,0 +1,51 @@
+"""overlap: what duplicates there are, and how much of what is held out stands in training text. Numbers only."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from niels_gpt.data.overlap import measure_overlap
+from niels_gpt.data.parts import open_texts
+from niels_gpt.data.splits import read_split
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.descriptions import read_meta
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.engines import open_engine
+from niels_gpt.pipeline.places import store_of
+from niels_gpt.pipeline.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    params = stage.params
+    folders = dict.fromkeys(params.sources, layout.SPLIT) | dict.fromkeys(params.chats, layout.CHAT_SPLIT)
+    texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in folders}
+    sources = {name: (texts[name], read_split(folder / name, texts[name])) for name, folder in folders.items()}
+    out = stage.out(layout.DATA)
+    # Beside the output, where whoever works on parts can read it, too.
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
+        overlaps = measure_overlap(open_engine(stage.params.runtime), sources, scratch=Path(scratch))
+    counts = read_meta(layout.PAIRS / "counts.json", required=list(sources))
+    found = {
+        name: {
+            **counts[name],
+            "held_out_runs": overlap.runs,
+            "runs_in_train": _share(overlap.runs_found, overlap.runs),
+            "characters_in_train": _share(overlap.characters_found, overlap.characters),
+        }
+        for name, overlap in overlaps.items()
+    }
+    write_json(out, found)
+    for name, row in found.items():
+        stage.say(
+            f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of what is held out, "
+            f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
+        )
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+if __name__ == "__main__":
+    run_stage("overlap", main)
