@@ -18,7 +18,6 @@ from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
 from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.data.mix import mix_probabilities
-from niels_gpt.data.parts import MANIFEST
 from niels_gpt.device import prepare_device
 from niels_gpt.files.descriptions import read_meta
 from niels_gpt.model.gpt import GPT
@@ -93,6 +92,8 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
 
 def _kept_secrets(folder: Path) -> Iterator[Finding]:
     """Of text that has been loaded."""
+    from niels_gpt.data.parts import MANIFEST  # with it comes parquet, which training need not have
+
     for path in sorted((folder / layout.RAW).glob(f"*/{MANIFEST}")):
         secrets = read_meta(path).get("secrets", {})
         if secrets.get("done") == "keep":
