@@ -465,15 +465,19 @@ def test_a_held_out_row_of_a_sources_own_split_stays_and_others_follow_it(here: 
 def test_the_first_source_decides_and_chats_follow(here: Path) -> None:
     """By name, texts before chats."""
     rng = random.Random(15)
-    shared = [note(rng) for _ in range(10)]
+    shared, two = [note(rng) for _ in range(10)], [note(rng) for _ in range(10)]
     for seed in range(5):
-        write_notes(large=shared, notes=shared[::-1])
-        write_source("trees", [chat(shared[i] if i < 10 else note(rng), i, i) for i in range(30)])
+        write_notes(large=shared, notes=[*shared[::-1], *two])
+        both = [*shared, *two[::-1], *(note(rng) for _ in range(10))]
+        write_source("trees", [chat(text, i, i) for i, text in enumerate(both)])
         sides = decide(parameters(seed=seed))
         own = set(split_by_hash([str(i) for i in range(30)], Drawn(val_frac=0.2, seed=seed))["val"].tolist())
         assert sides["large"]["val"] == own
         assert {9 - row for row in sides["notes"]["val"] if row < 10} == {row for row in own if row < 10}
         assert {row for row in sides["trees"]["val"] if row < 10} == {row for row in own if row < 10}
+        assert {29 - row for row in sides["trees"]["val"] if 10 <= row < 20} == {
+            row for row in sides["notes"]["val"] if 10 <= row < 20
+        }
 
 
 def test_bonds_of_other_texts_are_refused(here: Path) -> None:
@@ -523,7 +527,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
 def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None:
     rng = random.Random(17)
     text = "\n".join(sentence(rng) for _ in range(9))
-    write_notes(notes=[f"# One\n{text}", f"# Two\n{text}"], large=[f"{text}\n{sentence(rng)}\x1b[31m"])
+    write_notes(notes=[f"# One\n{text}", f"# Two\n{text}"], large=[f"{text}\n\x07{sentence(rng)}"])
     params = parameters()
     decide(params)
     Path("params.yaml").write_text(json.dumps(params.model_dump()))
@@ -543,7 +547,7 @@ def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None
     assert sum(line.startswith("= ") for line in lines) == 27
     assert "# One" in lines[-1]
     assert "# Two" in lines[-1]
-    assert not any("\x1b" in line for line in lines)
+    assert not any("\x07" in line for line in lines)
     assert said("trees") == ["0 pairs of trees, 0 of them across sources"]
     assert len([line for line in said("--n", "1", "notes") if line.startswith("---")]) == 1
     (line,) = said("none")

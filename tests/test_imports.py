@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Block())
 
 
 PARQUET = {"bonds.py", "corpus.py", "documents.py", "duplicates.py", "loading.py", "overlap.py", "pairs.py", "parts.py"}
-PARQUET |= {"sketches.py", "splits.py", "token_parts.py"}
+PARQUET |= {"duplicate_pairs.py", "sketches.py", "splits.py", "token_parts.py"}
 
 
 def test_training_imports_without_what_only_loading_needs() -> None:

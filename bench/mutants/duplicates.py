@@ -190,14 +190,14 @@ FAULTS = (
     Fault("runs of twelve words", _OVERLAP, "RUN = 13", "RUN = 12", _MEASURED),
     Fault(
         "pairs of other sources are shown",
-        "niels_gpt/pipeline/repeats.py",
+        "niels_gpt/pipeline/duplicate_pairs.py",
         "np.flatnonzero((of == names.index(source)).any(axis=1))",
         "np.arange(len(pairs))",
         _SHOWN,
     ),
     Fault(
         "pairs across sources come last",
-        "niels_gpt/pipeline/repeats.py",
+        "niels_gpt/pipeline/duplicate_pairs.py",
         "np.argsort(~across, kind",
         "np.argsort(across, kind",
         _SHOWN,

@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         "the tokenizer sees what is held out",
         "niels_gpt/cache/corpus.py",
-        'split_by_hash(keys, rule)["train"]',
-        'split_by_hash(keys, rule)["val"]',
+        'part_rows(splits.of_part(first, last), path)["train"]',
+        'part_rows(splits.of_part(first, last), path)["val"]',
         _SAMPLE,
     ),
     Fault(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RESAMPLES = 1000
+_RESAMPLES = 500
 _FALSE_ALARMS = 0.01
 
 

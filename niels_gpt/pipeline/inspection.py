@@ -74,7 +74,7 @@ def inspect_duplicates(
 ) -> None:
     """Documents that repeat each other, side by side: how much of the smaller stands in the other, and which lines."""
     with one_sentence():
-        from niels_gpt.pipeline.repeats import shown_pairs
+        from niels_gpt.pipeline.duplicate_pairs import shown_pairs
 
         for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
             typer.echo(visible(line))
