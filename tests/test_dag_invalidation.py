@@ -12,7 +12,7 @@ from tests.conftest import Repo, make_repo
 
 pytestmark = pytest.mark.dag
 CURVES = ["curves@train", "curves@sft", "curves@splice"]
-TRAINED = ["train", "sft", "eval", "splice", "memorize", *CURVES]
+TRAINED = ["train", "sft", "leak", "eval", "splice", "memorize", *CURVES]
 ROAM_CHAIN = ["duplicates", "split@roam", "tokenize@roam", "mix"]
 IN_ONE_PROCESS = """
 import importlib, sys
