@@ -89,7 +89,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
     nothing that lies elsewhere, nor on what ran before it."""
     again = make_repo(tmp_path / "elsewhere" / "clone")
     stages = again.run("dvc", "stage", "list", "--name-only").stdout.split()
-    assert len(stages) == 37
+    assert len(stages) == 38
     again.run("python", "-c", IN_ONE_PROCESS, *stages)
     again.run("dvc", "commit", "--force")
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
