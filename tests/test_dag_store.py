@@ -103,9 +103,10 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert set(files(lake)) >= set(whole)
 
 
-def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
+def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Text to be sketched and to be encoded, sketches to find duplicates."""
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     fresh_repo.run("dvc", "repro", "tokenize@wiki", TOKENS)
@@ -118,9 +119,12 @@ def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
     assert secret
     assert not set(public.values()) & secret
     parquet = {f"/{bucket}/{key}" for bucket, found in (("public", public), ("private", private)) for key in found}
-    texts = sorted(path for path in parquet if path.endswith(".parquet"))
-    assert len(texts) > 4
-    assert read == texts
+    texts, sketches = (
+        sorted(path for path in parquet if path.endswith(".parquet") and f"/lake/{what}/" in path)
+        for what in ("texts", "sketches")
+    )
+    assert len(texts) == len(sketches) > 4
+    assert read == sorted([*texts, *texts, *sketches])
     assert fresh_repo.repro("tokenize@wiki", TOKENS) == []
     assert len(s3.requests()) == before
 
