@@ -38,10 +38,14 @@ def main(stage: Stage) -> None:
             keys=texts.keys,
         )
         if not train or not val:
-            left_out = f", {len(bonds.out)} left out as duplicates" if len(bonds.out) else ""
+            bound = any(map(len, (bonds.joined, bonds.train, bonds.val, bonds.out)))
+            alike = (
+                "; too many repeat each other (`niels-gpt inspect duplicates`; duplicates.near: null takes no notice)"
+            )
             raise ValueError(
-                f"{len(train)} documents to train on and {len(val)} to hold out for validation{left_out}: each needs "
-                f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"{len(train)} documents to train on and {len(val)} to hold out for validation: each needs at least "
+                f"one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"{alike if bound else ''}"
             )
         listed = {"train": np.array(train, dtype=np.int64), "val": np.array(val, dtype=np.int64)}
         told = f"{len(train):,} train, {len(val):,} val"

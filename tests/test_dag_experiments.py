@@ -42,7 +42,7 @@ def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -
     notes = built_repo.path / ".roam-data"
     notes.mkdir()
     for i in range(6):
-        (notes / f"{i}.md").write_text(f"a private note, number {i}, with a few words in it\n" * 5)
+        (notes / f"{i}.md").write_text(f"a private{i} note, number {i}, with{i} a few{i} words in{i} it\n" * 5)
     done = built_repo.run("dvc", "exp", "run", "--temp", "-S", "sources.roam.input=.roam-data", check=False)
     assert done.returncode != 0
     assert "load@roam" in done.stderr

@@ -44,11 +44,16 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     fresh_repo.commit("stored")
     built = fresh_repo.run("dvc", "repro", TOKENS).stdout
-    assert built.count(f"-> {lake}/private/") == built.count("(which `dvc push` does not carry)") == 2
+    assert built.count(f"-> {lake}/private/") == 3
+    assert built.count("(which `dvc push` does not carry)") == 5  # with the text and the sketches of the wiki
     fresh_repo.commit("built")
     whole, manifests = files(lake), files(fresh_repo.path / "cache/manifests")
-    assert {"/".join(path.split("/")[:3]) for path in whole} == {"private/texts/roam", "private/tokens/roam"}
-    assert not list(fresh_repo.path.glob("cache/**/part-*"))
+    assert {"/".join(path.split("/")[:3]) for path in whole} == {
+        *(f"private/{what}/roam" for what in ("sketches", "texts", "tokens")),
+        *(f"public/{what}/wiki" for what in ("sketches", "texts")),
+    }
+    for source in ("roam", "wiki"):
+        assert not list(fresh_repo.path.glob(f"cache/*/{source}/**/part-*"))
 
     # Another parameter makes another folder; the old value is cached.
     fresh_repo.set(sources__roam__split__seed=4)
@@ -74,8 +79,9 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     clone = Repo(tmp_path / "clone")
     fresh_repo.run("git", "clone", "-q", str(fresh_repo.path), str(clone.path))
     run = clone.run("dvc", "repro", TOKENS)
-    assert {done for done, _ in to_do(run.stdout).values()} == {0}
-    assert set(to_do(run.stdout)) == {"load@roam", "tokenize@roam"}
+    done = {stage: done for stage, (done, _) in to_do(run.stdout).items() if stage.endswith(("@roam", "@wiki"))}
+    stages = {"load@roam", "load@wiki", "sketch@roam", "sketch@wiki", "tokenize@roam"}
+    assert done == dict.fromkeys(stages, 0)
     assert files(clone.path / "cache/manifests") == manifests
     now = files(lake)
     assert {path: now[path] for path in whole} == whole
@@ -103,9 +109,10 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     assert set(files(lake)) >= set(whole)
 
 
-def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
+def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Text to be sketched and to be encoded, sketches to find duplicates."""
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
     fresh_repo.run("dvc", "repro", "tokenize@wiki", TOKENS)
@@ -118,9 +125,12 @@ def test_a_bucket_is_read_once_a_part_and_never_by_dvc(
     assert secret
     assert not set(public.values()) & secret
     parquet = {f"/{bucket}/{key}" for bucket, found in (("public", public), ("private", private)) for key in found}
-    texts = sorted(path for path in parquet if path.endswith(".parquet"))
-    assert len(texts) > 4
-    assert read == texts
+    texts, sketches = (
+        sorted(path for path in parquet if path.endswith(".parquet") and f"/lake/{what}/" in path)
+        for what in ("texts", "sketches")
+    )
+    assert len(texts) == len(sketches) > 4
+    assert read == sorted([*texts, *texts, *sketches])
     assert fresh_repo.repro("tokenize@wiki", TOKENS) == []
     assert len(s3.requests()) == before
 

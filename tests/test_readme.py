@@ -148,8 +148,8 @@ def commit_foreign_weights(repo: Repo) -> None:
 def write_notes(folder: Path) -> None:
     folder.mkdir()
     for i in range(8):
-        text = f"Something of my own, told at some length, about {i} things.\n"
-        (folder / f"{i}.md").write_text(f"# Note {i}\n\n{text * 9}")
+        text = " ".join(f"something{i} of{n} my{i + n} own{n * i}, told{n}{i} at some length" for n in range(20))
+        (folder / f"{i}.md").write_text(f"# Note {i}\n\n{text}\n")  # no two alike: they would stand on one side
 
 
 def serve_and_stop(repo: Repo, *command: str) -> None:
