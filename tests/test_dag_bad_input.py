@@ -62,9 +62,7 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Rep
     assert done.returncode == 0, done.stderr
     assert "latin1.md is not UTF-8" in done.stdout
     assert "11 documents" in done.stdout
-    for name, key in (("split", "roam"), ("tokenizer", ""), ("tokenize", "roam")):
-        done = fresh_repo.stage(name, key)
-        assert done.returncode == 0, done.stderr
+    fresh_repo.run("dvc", "repro", "tokenize@roam")
 
     (roam / "gone.md").symlink_to("nowhere.md")
     refused(fresh_repo.stage("load", "roam"), "gone.md is a link to nothing")
@@ -77,8 +75,10 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Rep
 
 
 def test_one_document_cannot_be_held_out(fresh_repo: Repo) -> None:
-    (fresh_repo.path / "data/primer.txt").write_text("user: hi\r\n\r\n<dialogue>\r\n\r\nuser: ho\r\n")
-    assert fresh_repo.stage("load", "primer").returncode == 0
+    (fresh_repo.path / "data/primer.txt").write_text(
+        "user: hi\r\nassistant: ho\r\n\r\n<dialogue>\r\n\r\nuser: ho\r\nassistant: hi\r\n"
+    )
+    fresh_repo.run("dvc", "repro", "duplicates")
     refused(fresh_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
     assert not (fresh_repo.path / "cache/split/primer").exists()
 

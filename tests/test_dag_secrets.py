@@ -90,6 +90,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
                 "seed": 1,
             },
             "splice.dataset_name": "notes",
+            "duplicates.near": None,  # the chats are all alike
             "model.T": 64,
         }
     )

@@ -107,7 +107,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     assert models(repo) != made  # after another mix
     for command in UNDO.split(" && "):
         said[command] = repo.run(*shlex.split(command)).stdout
-    assert stages_run(said["dvc repro"]) == []
+    assert set(stages_run(said["dvc repro"])) <= {"overlap"}  # which keeps nothing in the cache, and takes seconds
     assert said["dvc repro"].count("is cached - skipping run, checking out outputs") >= 6
     assert models(repo) == made
 

@@ -330,7 +330,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
     params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
-    card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores)
+    card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores, private=(), leaks={})
     assert "ab" * 32 in card
     assert "cd" * 32 in card
     assert "| wiki | 0.5 | 10 |" in card

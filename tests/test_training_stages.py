@@ -140,6 +140,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with own_signals():
             run_training_stages(params)
         write_json(Path("metrics/data.json"), {})
+        write_json(Path("metrics/leak.json"), {"sources": {}})
     return path
 
 

@@ -103,14 +103,14 @@ FAULTS = (
     Fault(
         "private text is kept",
         "niels_gpt/pipeline/sources.py",
-        '"mask" if self.is_private',
-        '"keep" if self.is_private',
+        '"mask" if self.private',
+        '"keep" if self.private',
         _DEFAULT,
     ),
     Fault(
         "public text is private",
         "niels_gpt/pipeline/sources.py",
-        "return self.remote != PUBLIC",
+        "return self.remote != layout.PUBLIC",
         "return True",
         _DEFAULT,
     ),

@@ -276,11 +276,11 @@ def export(
             raise ValueError(f"{folder} is there already: give the name of a new folder")
         if (transformers and gguf) or (f32 and not gguf):
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+        talker = _talker(model, "cpu")
         params, raw = read_params()
         sharing = sharing_of(Path(model), params)
         if not i_know:
             sharing.refuse(model)
-        talker = _talker(model, "cpu")
         refuse_to_tell(talker, redact or [], params)
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.gguf import export_gguf
