@@ -104,6 +104,8 @@ def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
     assert longest_run(passages, np.array([8, 8, 3, 8, 2, 8])) == (19, 0)  # not into the next document
     assert longest_run(passages, np.array([7, 8, 3, 5, 8, 0])) == (11, 1)  # 7 of 8 are no end
     assert longest_run(passages, np.zeros(6, np.int64)) == (0, 0)
+    apart = passages.take(np.array([True, False, False, False, True, False]))
+    assert longest_run(apart, np.array([8, 8])) == (8, 0)  # nor where the next place is another document's
     without = passages.take(np.array([True, False, True, True, True, True]))
     assert longest_run(without, np.array([8, 8, 8, 2, 8])) == (10, 2)  # nor over a passage that was left out
 
@@ -147,7 +149,7 @@ def test_an_interval_knows_that_passages_of_one_document_are_alike() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.normal(size=60), rng.normal(size=60)
     one = attack(Side(members, np.arange(60)), Side(others, np.arange(60)), seed=1)
-    copied = [Side(np.tile(scores, 5), np.tile(np.arange(60), 5)) for scores in (members, others)]
+    copied = [Side(np.repeat(scores, 5), np.repeat(np.arange(60), 5)) for scores in (members, others)]
     assert attack(*copied, seed=1) == one  # more of the same is no more evidence
     assert one is not None
     assert one.auc_95[0] < 0.5 < one.auc_95[1]
