@@ -19,7 +19,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.places import store_of, token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.leak import leak_sentence, render_leak
+from niels_gpt.report.leak import leak_rows, leak_sentence, render_leak
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
 
@@ -53,17 +53,19 @@ def main(stage: Stage) -> None:
     how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": settings.B, "seed": settings.seed}
     T = next(iter(models.values())).cfg.T
     found: dict[str, dict[str, Leak]] = {}
-    for source, documents in private_documents(params, T=T).items():
-        train, held_out = documents
+    for source, (train, held_out) in private_documents(params, T=T).items():
         subject = Subject.of(train, held_out, **window, at_most=settings.max_passages, seed=settings.seed)
         found[source] = {name: measure_leak(model, subject, **how) for name, model in models.items()}
-        for name, leak in found[source].items():
-            stage.say(f"{source}, {name}: {leak_sentence(leak.stats())}")
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
+    for source, by_model in stats.items():
+        for name, told in by_model.items():
+            stage.say(f"{source}, {name}: {leak_sentence(told)}")
     measured = {folder.name: sha256_file(folder / layout.BEST) for folder in (layout.PRETRAINED, layout.TUNED)}
     write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats})
     names = {source: trained_names(params, source) for source in found}
-    stage.out(layout.LEAK_PAGE).write_text(render_leak(found, names, tokenizer), encoding="utf-8")
+    stage.out(layout.LEAK_PAGE).write_text(
+        render_leak(found, names, tokenizer, rows=leak_rows(stats)), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

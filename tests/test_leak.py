@@ -207,7 +207,7 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
     assert none.attack.auc_95[0] < 0.5 < none.attack.auc_95[1]
     assert none.attack.auc_95[1] < few.attack.auc <= many.attack.auc
     assert many.attack.auc > 0.99
-    assert many.attack.beyond_chance
+    assert many.attack.auc_95[0] > 0.5
     assert few.beyond_chance == 0
     assert many.beyond_chance > len(many.train.passages) / 4
     assert many.held_out.extractable.sum() == 0
@@ -225,11 +225,16 @@ def told_of(documents: list[str], *, greedy: int) -> Told:
     return Told(passages, Scored(log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy)))
 
 
+def shown(leak: Leak, names: list[str]) -> str:
+    rows = leak_rows({"vault": {"sft": leak.stats()}})
+    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), rows=rows)
+
+
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     train = told_of(["a quiet note about the tide & <b>", "a loud note, about <script>alert(1)</script>"], greedy=3)
     leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), NONE, None)
     names = ["tide.md", "<script>.md"]
-    page = render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer())
+    page = shown(leak, names)
     assert "<script>alert" not in page
     assert "&lt;script&gt;.md, token 0: 2 samples needed, inf samples without the beginning" in page
     assert page.index("a loud no") < page.index("a quiet n")
@@ -241,9 +246,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     assert leak_sentence(leak.stats()) == (
         "1 of 2 passages can be extracted, 0 of 1 held-out ones; too few documents for an attack"
     )
-    assert "No passage" in render_leak(
-        {"vault": {"sft": Leak(leak.held_out, train, NONE, None)}}, {"vault": names}, ByteTokenizer()
-    )
+    assert "No passage" in shown(Leak(leak.held_out, train, NONE, None), names)
 
 
 @pytest.mark.dag

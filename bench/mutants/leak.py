@@ -45,8 +45,8 @@ FAULTS = (
     Fault(
         "held-out text is not looked for in train",
         _REPEATS,
-        "            elsewhere[at] = True",
-        "            pass",
+        "met[at] if own else True",
+        "met[at]",
         _OTHERS,
     ),
     Fault("ties count whole", _ATTACK, "other.cumsum() - other / 2", "other.cumsum()", _DEFINED),

@@ -80,11 +80,7 @@ def encode_parts(
     the last one up to the end of a document."""
     file = tokenizer_file(tokenizer)
     packed = (file.name, file.read_bytes())
-    items, first = [], 0
-    for part in texts.parts:
-        split = splits.of_part(first, first + part.rows)
-        items.append(PartToEncode(texts.store, part, split, packed, tokens))
-        first += part.rows
+    items = [PartToEncode(texts.store, part, split, packed, tokens) for part, split in splits.by_part(texts)]
 
     def enough(records: Sequence[Record]) -> bool:
         return all(
@@ -134,10 +130,7 @@ def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str
     """{split: ids of every chat}, rendered with the chat tokens."""
 
     def rendered(name: str) -> Iterator[np.ndarray]:
-        first = 0
-        for part in texts.parts:
-            split = splits.of_part(first, first + part.rows)
-            first += part.rows
+        for part, split in splits.by_part(texts):
             with reading_part(texts.store, part) as path:
                 for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:

@@ -20,6 +20,9 @@ DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
 CHAT_SCHEMA = pa.schema(
     [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
 )
+# No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums: without
+# them 90 of 400 flipped bits were read as other text.
+PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
 # A row group is what a reader holds at once: whichever of the two bounds is met first closes it.
 _GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 4096
@@ -76,10 +79,7 @@ def _write(
     path.parent.mkdir(parents=True, exist_ok=True)
     count = total_bytes = group_bytes = 0
     group: list[Document | Chat] = []
-    # No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums:
-    # without them 90 of 400 flipped bits were read as other text.
-    options = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-    with pq.ParquetWriter(path, schema, **options) as writer:
+    with pq.ParquetWriter(path, schema, **PARQUET) as writer:
 
         def flush() -> None:
             columns = {name: [getattr(item, name) for item in group] for name in schema.names}

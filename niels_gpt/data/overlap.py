@@ -6,7 +6,7 @@ Held-out runs are known by their hashes, which are held in memory; training text
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,18 +46,18 @@ class Overlap:
     characters_found: int = 0
 
     def __add__(self, other: Overlap) -> Overlap:
-        return Overlap(*(mine + theirs for mine, theirs in zip(_numbers(self), _numbers(other), strict=True)))
-
-
-def _numbers(overlap: Overlap) -> tuple[int, ...]:
-    return overlap.runs, overlap.runs_found, overlap.characters, overlap.characters_found
+        return Overlap(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def measure_overlap(
     engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path
 ) -> dict[str, Overlap]:
     """Of each source's held-out text with the training text of all."""
-    items = [item for name, (texts, splits) in sources.items() for item in _parts(name, texts, splits)]
+    items = [
+        PartToRead(name, texts.store, part, split)
+        for name, (texts, splits) in sources.items()
+        for part, split in splits.by_part(texts)
+    ]
     held_out = np.unique(
         np.concatenate([_no_hashes(), *(found for _, found in engine.map(held_out_runs, items, tick=bool))])
     )
@@ -112,15 +112,8 @@ def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.n
             yield words, runs, starts
 
 
-def _parts(name: str, texts: Texts, splits: Splits) -> Iterator[PartToRead]:
-    first = 0
-    for part in texts.parts:
-        yield PartToRead(name, texts.store, part, splits.of_part(first, first + part.rows))
-        first += part.rows
-
-
 def _looking(items: Sequence[PartToRead], wanted: Path) -> list[PartToRead]:
-    return [PartToRead(item.source, item.texts, item.part, item.split, wanted) for item in items]
+    return [replace(item, wanted=wanted) for item in items]
 
 
 def _load(item: PartToRead) -> np.ndarray:

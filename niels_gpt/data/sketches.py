@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from niels_gpt.data.documents import CHAT_SCHEMA, opened, read_chats, read_column, read_keys, read_texts
+from niels_gpt.data.documents import CHAT_SCHEMA, PARQUET, opened, read_chats, read_column, read_keys, read_texts
 from niels_gpt.data.parts import Part, Texts, reading_part
 from niels_gpt.data.sketch import Sketch, sketch_texts
 from niels_gpt.engine.engine import Engine, Worker
@@ -68,8 +68,7 @@ def sketch_part(item: PartToSketch, worker: Worker) -> Record:
     with reading_part(item.texts, item.part) as path, item.sketches.writing(item.part.file) as out:
         keys, splits = read_keys(path), read_column(path, "split")
         done = 0
-        options = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-        with pq.ParquetWriter(out, SKETCH_SCHEMA, **options) as writer:
+        with pq.ParquetWriter(out, SKETCH_SCHEMA, **PARQUET) as writer:
             for texts in read_wording(path):
                 last = done + len(texts)
                 writer.write_table(_table(sketch_texts(texts), keys[done:last], splits[done:last]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.data.documents import read_column, read_keys
-from niels_gpt.data.parts import Texts, reading_part
+from niels_gpt.data.parts import Part, Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.files.checksums import changed_files, name_all
 from niels_gpt.files.damage import Damaged
@@ -40,6 +41,13 @@ class Splits:
         own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
         return ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
 
+    def by_part(self, texts: Texts) -> Iterator[tuple[Part, Split]]:
+        """Each part of the texts, and the same of it."""
+        first = 0
+        for part in texts.parts:
+            yield part, self.of_part(first, first + part.rows)
+            first += part.rows
+
 
 def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
     """Row numbers of a part: those listed, or those that the rule decides by what the part's file says of each row."""
@@ -57,13 +65,11 @@ def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
 def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
     """By split, the ids of its rows in order."""
     names: dict[str, list[str]] = {"train": [], "val": []}
-    first = 0
-    for part in texts.parts:
+    for part, split in splits.by_part(texts):
         with reading_part(texts.store, part) as path:
             ids = read_column(path, "id")
-            for split, rows in part_rows(splits.of_part(first, first + part.rows), path).items():
-                names[split] += [ids[row] for row in rows.tolist()]
-        first += part.rows
+            for side, rows in part_rows(split, path).items():
+                names[side] += [ids[row] for row in rows.tolist()]
     return names
 
 

@@ -24,10 +24,6 @@ class Attack:
     tpr: float
     tpr_95: tuple[float, float]
 
-    @property
-    def beyond_chance(self) -> bool:
-        return self.auc_95[0] > 0.5
-
 
 @dataclass(frozen=True)
 class Side:

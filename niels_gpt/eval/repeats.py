@@ -19,17 +19,14 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
     grams = [_grams(passages.tokens[i, passages.prompts[i] : passages.lengths[i]], n) for i in range(len(passages))]
     counts = np.array([len(gram) for gram in grams])
     looked_for, which = np.unique(np.concatenate(grams), return_inverse=True)
-    first = np.full(len(looked_for), -1, dtype=np.int64)  # the document in which each was met first
+    met = np.zeros(len(looked_for), dtype=bool)
     elsewhere = np.zeros(len(looked_for), dtype=bool)
     for row in range(len(documents.lengths)):
         found = _grams(documents.document(row), n)
-        at = np.searchsorted(looked_for, found)
-        at = at[at < len(looked_for)][looked_for[at[at < len(looked_for)]] == found[at < len(looked_for)]]
-        if own:
-            elsewhere[at[(first[at] >= 0) & (first[at] != row)]] = True
-            first[at] = row
-        else:
-            elsewhere[at] = True
+        at = np.minimum(np.searchsorted(looked_for, found), len(looked_for) - 1)
+        at = at[looked_for[at] == found]
+        elsewhere[at] |= met[at] if own else True
+        met[at] = True
     of = np.repeat(np.arange(len(passages)), counts)
     shares = np.bincount(of, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
     return shares >= 0.5

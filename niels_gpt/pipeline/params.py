@@ -129,21 +129,22 @@ class Splice(Section):
     train: Further
 
 
-class Memorize(Section):
-    """P(z): how likely the rest of a window is, word for word, given its first tokens."""
-
-    chunk_size: Annotated[int, Ge(2), INT64, "tokens of a window; at most model.T"]
-    prompt_tokens: Annotated[Count, "of these, the first are given; fewer than chunk_size"]
-    cursor_inc_tokens: Annotated[Count, "tokens from one window to the next"]
-    top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
-    B: Annotated[Count, "windows scored at once"]
-
-
-class Leak(Section):
-    """What the final models tell of private sources, passage by passage."""
-
+class Passages(Section):
     chunk_size: Annotated[int, Ge(2), INT64, "tokens of a passage; at most model.T"]
     prompt_tokens: Annotated[Count, "of these, the first are given; fewer than chunk_size"]
+
+
+class Memorize(Passages):
+    """P(z): how likely the rest of a passage is, word for word, given its first tokens."""
+
+    cursor_inc_tokens: Annotated[Count, "tokens from one passage to the next"]
+    top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
+    B: Annotated[Count, "passages scored at once"]
+
+
+class Leak(Passages):
+    """What the final models tell of private sources, passage by passage."""
+
     max_passages: Annotated[Budget, "of a source's train documents, and of its held-out ones; null: all"]
     seed: Annotated[Seed, "of the choice of documents, and of the bootstrap"]
     B: Annotated[Count, "passages scored at once"]

@@ -90,10 +90,14 @@ RULES = (
         ("splice.restrict_to_training_subset", "splice.dataset_name", "p_train"),
         _check_subset,
     ),
-    Rule("memorize.prompt_tokens", ("memorize.prompt_tokens", "memorize.chunk_size"), _check_prompt),
-    Rule("memorize.chunk_size", ("memorize.chunk_size", "model.T"), _check_window),
-    Rule("leak.prompt_tokens", ("leak.prompt_tokens", "leak.chunk_size"), _check_prompt),
-    Rule("leak.chunk_size", ("leak.chunk_size", "model.T"), _check_window),
+    *(
+        rule
+        for section in ("memorize", "leak")
+        for rule in (
+            Rule(f"{section}.prompt_tokens", (f"{section}.prompt_tokens", f"{section}.chunk_size"), _check_prompt),
+            Rule(f"{section}.chunk_size", (f"{section}.chunk_size", "model.T"), _check_window),
+        )
+    ),
     *(
         Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
         for section in ("train", "sft", "splice.train")

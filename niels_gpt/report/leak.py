@@ -49,17 +49,11 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
     for source, models in sources.items():
         for model, stats in models.items():
             attack = stats["attack"]
-            auc, tpr = ("too few documents", "") if attack is None else (_with_interval(attack, k) for k in _RATES)
+            rates = [_with_interval(attack, rate) for rate in ("auc", "tpr")] if attack else ["too few documents", ""]
             run, repeated = (f"{stats['train'][name]:,}" for name in ("longest_run_tokens", "repeated_passages"))
-            rows.append(
-                LeakRow(
-                    source, model, _extracted(stats["train"]), _extracted(stats["held_out"]), repeated, run, auc, tpr
-                )
-            )
+            train, held_out = (_extracted(stats[side]) for side in ("train", "held_out"))
+            rows.append(LeakRow(source, model, train, held_out, repeated, run, *rates))
     return rows
-
-
-_RATES = ("auc", "tpr")
 
 
 def leak_sentence(stats: _Stats) -> str:
@@ -80,13 +74,17 @@ def _with_interval(attack: _Stats, rate: str) -> str:
 
 
 def render_leak(
-    found: Mapping[str, Mapping[str, Leak]], names: Mapping[str, Sequence[str]], tokenizer: Tokenizer
+    found: Mapping[str, Mapping[str, Leak]],
+    names: Mapping[str, Sequence[str]],
+    tokenizer: Tokenizer,
+    *,
+    rows: Sequence[LeakRow],
 ) -> str:
-    """One self-contained page, of private text. `names`: what each train document of a source is called."""
-    stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
+    """One self-contained page, of private text. `names`: what each train document of a source is called; `rows`: the
+    table."""
     parts = [
         '<p class="note bad">Passages of private text stand on this page. Do not share it.</p>',
-        render_table(HEAD, leak_rows(stats)),
+        render_table(HEAD, rows),
         "<p>A passage can be extracted when a model that is given its beginning (grey) goes on with the rest word for "
         "word, always taking the likeliest token (bold: as far as it comes so), or within 1,000 samples with "
         "probability 1/2. Passages of text that is in other documents too, such as templates, are left out. Held-out "
