@@ -28,6 +28,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.server import scheduler as scheduler_module
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
 from niels_gpt.talk.server.service import Limits
@@ -462,6 +463,43 @@ def test_a_new_answer_begins_in_the_step_after_the_one_under_way(monkeypatch: py
 
     scheduled(work)
     assert rows == [[0], [0, 1], [0, 1], [0]]
+
+
+def test_what_a_step_gave_is_sent_before_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, got, seen = Engine.step, [], []
+    monkeypatch.setattr(scheduler_module, "_MOMENT_S", 60)
+
+    def counted(self: Engine) -> list[Token]:
+        seen.append(len(got))
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", counted)
+
+    async def work(scheduler: Scheduler) -> None:
+        async for event in scheduler.answer([order(5)]):
+            got.append(event)
+
+    scheduled(work)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_an_event_loop_that_is_busy_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, enough, steps = Engine.step, threading.Event(), []
+
+    def counted(self: Engine) -> list[Token]:
+        steps.append(1)
+        if len(steps) == 5:
+            enough.set()
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", counted)
+
+    async def work(scheduler: Scheduler) -> None:
+        answer = scheduler.answer([order(5)])
+        assert enough.wait(60)  # and meanwhile the loop runs nothing
+        await events_of(answer)
+
+    scheduled(work)
 
 
 def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> None:

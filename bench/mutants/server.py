@@ -19,6 +19,20 @@ PAGES = "tests/test_page.py::test_"
 DRAWS, CHATS = "tests/test_generate.py::test_", "tests/test_chat.py::test_"
 
 FAULTS = (
+    Fault(
+        "a step does not wait for what the last one gave",
+        SCHEDULER,
+        "                sent.wait(_MOMENT_S)",
+        "                pass",
+        f"{SERVER}what_a_step_gave_is_sent_before_the_next_begins",
+    ),
+    Fault(
+        "a step waits for a busy event loop",
+        SCHEDULER,
+        "_MOMENT_S = 0.01",
+        "_MOMENT_S = 90",
+        f"{SERVER}an_event_loop_that_is_busy_holds_nobody_up",
+    ),
     # The draw.
     Fault(
         "top_p before temperature",
