@@ -23,8 +23,8 @@ from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.duplicates import HEAD as DUPLICATES
 from niels_gpt.report.duplicates import data_rows
+from niels_gpt.report.leak import CANARY_HEAD, canary_rows, leak_rows
 from niels_gpt.report.leak import HEAD as LEAKED
-from niels_gpt.report.leak import leak_rows
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
@@ -68,7 +68,8 @@ def main(stage: Stage) -> None:
         "The fine-tuned model answers": sampler.replies(tuned, settings.questions),
     }
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    whole_mix, training = read_meta(layout.MIX), stage.params.train
+    whole_mix, leak, training = read_meta(layout.MIX), read_meta(layout.LEAK), stage.params.train
+    planted = canary_rows(leak["canaries"])
     tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
     seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
     report = render_report(
@@ -83,7 +84,8 @@ def main(stage: Stage) -> None:
         params=stage.params.model_dump(include=REPORTED),
         tables={
             "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
-            "Private text that the models tell": [LEAKED, *leak_rows(read_meta(layout.LEAK)["sources"])],
+            "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
+            **({"Canaries in a copy of the run": [CANARY_HEAD, *planted]} if planted else {}),
         },
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")

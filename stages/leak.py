@@ -18,8 +18,9 @@ from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.places import store_of, token_places
+from niels_gpt.pipeline.planted_run import measure_planted_run
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.leak import leak_rows, leak_sentence, render_leak
+from niels_gpt.report.leak import canary_sentence, leak_rows, leak_sentence, render_leak
 from niels_gpt.splice.documents import TokenStore
 from niels_gpt.tokenizer import load_tokenizer
 
@@ -61,7 +62,10 @@ def main(stage: Stage) -> None:
         for name, told in by_model.items():
             stage.say(f"{source}, {name}: {leak_sentence(told)}")
     measured = {folder.name: sha256_file(folder / layout.BEST) for folder in (layout.PRETRAINED, layout.TUNED)}
-    write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats})
+    planted = measure_planted_run(stage) if settings.canaries else None
+    if planted:
+        stage.say(canary_sentence(planted))
+    write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats, "canaries": planted})
     names = {source: trained_names(params, source) for source in found}
     stage.out(layout.LEAK_PAGE).write_text(
         render_leak(found, names, tokenizer, rows=leak_rows(stats)), encoding="utf-8"

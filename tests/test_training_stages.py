@@ -25,6 +25,7 @@ from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
+from niels_gpt.eval.canaries import make_canaries, planted_texts
 from niels_gpt.eval.chats import generate_reply, score_chats
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import publish, write_json
@@ -33,7 +34,8 @@ from niels_gpt.files.damage import Damaged
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import generate
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.pipeline import hosts, training
+from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import hosts, planted_run, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
@@ -43,6 +45,7 @@ from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.state import RunState
 from stages import curves, mix, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
@@ -140,7 +143,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with own_signals():
             run_training_stages(params)
         write_json(Path("metrics/data.json"), {})
-        write_json(Path("metrics/leak.json"), {"sources": {}})
+        write_json(Path("metrics/leak.json"), {"sources": {}, "canaries": None})
     return path
 
 
@@ -271,6 +274,40 @@ def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
     for name, renderer in (("pretrain", "transcript"), ("sft", "chat_tokens")):
         config = json.loads(Path(f"models/{name}/config.json").read_text())
         assert (config["renderer"], config["V"], config["T"]) == (renderer, 260, 32)
+
+
+def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[PretrainTask] = []
+    to_the_end = planted_run.train_to_the_end
+
+    def noted(stage: Stage, model: GPT, task: PretrainTask, *rest: Any, **more: Any) -> RunState:
+        trained.append(task)
+        return to_the_end(stage, model, task, *rest, **more)
+
+    monkeypatch.setattr(planted_run, "train_to_the_end", noted)
+    params = parameters(p_train__roam=2.0, p_train__wiki=1.0, leak__canaries=3)
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    stage = Stage("leak", "", params, Inputs(params={"of": "leak"}, deps={}))
+    found = planted_run.measure_planted_run(stage)
+    assert (found["source"], list(found["by_copies"])) == ("roam", ["1", "4", "16"])
+    own, mix = trained[0].train, open_mix("cache/mix.json", places=PLACES).train
+    sentences = planted_texts(make_canaries(3, seed=params.leak.seed))
+    assert len(own["roam"]) == len(mix["roam"]) + sum(len(sentence) + 1 for sentence in sentences)  # of bytes
+    assert len(own["wiki"]) == len(mix["wiki"])
+    for act in stage.on_success:
+        act()
+    after = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before
+    for secret in {sentence.split()[-1] for sentence in sentences}:
+        ids = np.frombuffer(secret.encode(), np.uint8).astype("<u2").tobytes()
+        assert not [path for path, data in after.items() if secret.encode() in data or ids in data]
+    assert not list(here.glob("checkpoints/canaries-*"))
+
+
+def test_canaries_are_planted_in_private_text_alone(here: Path) -> None:
+    stage = Stage("leak", "", parameters(leak__canaries=3), Inputs(params={"of": "leak"}, deps={}))
+    with pytest.raises(ValueError, match=r"leak\.canaries: nothing that p_train draws is private"):
+        planted_run.measure_planted_run(stage)
 
 
 @pytest.mark.parametrize("mask", [False, True])

@@ -20,8 +20,28 @@ _SHOWN = f"{_T}::test_the_page_shows_the_worst_first_and_escapes_what_it_shows"
 _EXPORT = "tests/test_cli.py::test_an_export_that_tells_private_text_needs_a_word"
 _UNMEASURED = "tests/test_cli.py::test_an_export_of_what_was_not_measured_needs_a_word"
 _REDACTED = "tests/test_cli.py::test_a_document_that_must_not_be_told_is_looked_for"
+_CANARIES, _PLANTING = "niels_gpt/eval/canaries.py", "niels_gpt/cache/planting.py"
+_PLANTED_RUN = "niels_gpt/pipeline/planted_run.py"
+_C = "tests/test_canaries.py::test_"
+_MADE = f"{_C}canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_times"
+_KEPT = f"{_C}what_is_there_stays_in_order_among_what_is_planted"
+_EXPOSED = f"{_C}exposure_is_high_for_what_was_learned_and_chance_for_what_was_not"
+_NOTHING = f"{_C}a_model_that_tells_nothing_apart_has_learned_nothing"
+_SHORT = f"{_C}a_short_context_is_given_what_fits_of_the_beginning"
+_COPY = "tests/test_training_stages.py::test_a_copy_of_the_run_has_canaries_and_nothing_else_has"
 
 FAULTS = (
+    Fault("canaries of any seed", _CANARIES, 'derive_seed(seed, "canaries")', "7", _MADE),
+    Fault("canaries planted once each", _CANARIES, "for _ in range(canary.copies)", "for _ in range(1)", _MADE),
+    Fault("equals stand before it", _CANARIES, "unknown.log_pz >= known", "unknown.log_pz > known", _NOTHING),
+    Fault("rank from the other end", _CANARIES, "unknown.log_pz >= known", "unknown.log_pz <= known", _EXPOSED),
+    Fault("a sentence that does not fit", _CANARIES, "[-T - 1 :]", "", _SHORT),
+    Fault("more than is drawn from is kept", _PLANTING, "documents.trained_tokens, side", "1 << 40, side", _KEPT),
+    Fault("all canaries at the end", _PLANTING, "integers(0, trained + 1,", "integers(trained, trained + 1,", _KEPT),
+    Fault(
+        "none behind the last document", _PLANTING, "for row in range(trained + 1)", "for row in range(trained)", _KEPT
+    ),
+    Fault("nothing is planted", _PLANTED_RUN, "train={**task.train, source: planted}", "train=task.train", _COPY),
     Fault("windows overlap", _PASSAGES, "chunk_size - prompt):\n", "chunk_size - prompt - 1 or 1):\n", _ASKED),
     Fault("a short document is given whole", _PASSAGES, "min(prompt_tokens, L // 2)", "min(prompt_tokens, L)", _ASKED),
     Fault("documents are not drawn", _PASSAGES, ".permutation(len(documents.lengths))", ".permuted(range(0))", _CUT),

@@ -165,8 +165,8 @@ FAULTS = (
     Fault(
         "a stopped stage ends well",
         "niels_gpt/pipeline/training.py",
-        "        sys.exit(130)\n    if not",
-        "        sys.exit(0)\n    if not",
+        "        sys.exit(130)\n    if ranks",
+        "        sys.exit(0)\n    if ranks",
         _STOPPED,
     ),
     Fault(

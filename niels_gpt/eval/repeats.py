@@ -16,9 +16,10 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
     if not len(passages):
         return np.empty(0, dtype=bool)
     n = max(1, int(passages.asked.max()) // 4)
-    grams = [_grams(passages.tokens[i, passages.prompts[i] : passages.lengths[i]], n) for i in range(len(passages))]
-    counts = np.array([len(gram) for gram in grams])
-    looked_for, which = np.unique(np.concatenate(grams), return_inverse=True)
+    grams = _grams(passages.tokens, n)
+    starts = np.arange(grams.shape[1])
+    asked = (starts >= passages.prompts[:, None]) & (starts + n <= passages.lengths[:, None])
+    looked_for, which = np.unique(grams[asked], return_inverse=True)
     met = np.zeros(len(looked_for), dtype=bool)
     elsewhere = np.zeros(len(looked_for), dtype=bool)
     for row in range(len(documents.lengths)):
@@ -27,15 +28,15 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
         at = at[looked_for[at] == found]
         elsewhere[at] |= met[at] if own else True
         met[at] = True
-    of = np.repeat(np.arange(len(passages)), counts)
-    shares = np.bincount(of, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
+    counts, rows = asked.sum(axis=1), np.nonzero(asked)[0]
+    shares = np.bincount(rows, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
     return shares >= 0.5
 
 
 def _grams(tokens: np.ndarray, n: int) -> np.ndarray:
-    """A hash of each n tokens in a row."""
-    ids, length = tokens.astype(np.uint64) + np.uint64(1), len(tokens) - n + 1
-    hashes = np.zeros(max(0, length), dtype=np.uint64)
-    for i in range(n if length > 0 else 0):
-        hashes = hashes * _FACTOR + ids[i : i + length]
+    """A hash of each n tokens in a row, (..., L) -> (..., L-n+1)."""
+    ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, tokens.shape[-1] - n + 1)
+    hashes = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
+    for i in range(n if length else 0):
+        hashes = hashes * _FACTOR + ids[..., i : i + length]
     return hashes

@@ -146,8 +146,9 @@ class Leak(Passages):
     """What the final models tell of private sources, passage by passage."""
 
     max_passages: Annotated[Budget, "of a source's train documents, and of its held-out ones; null: all"]
-    seed: Annotated[Seed, "of the choice of documents, and of the bootstrap"]
+    seed: Annotated[Seed, "of the choice of documents, of the bootstrap, and of canaries"]
     B: Annotated[Count, "passages scored at once"]
+    canaries: Annotated[int, Ge(0), INT64, "sentences to plant in a copy of the run, which is trained for it"]
 
 
 class Runtime(Section):

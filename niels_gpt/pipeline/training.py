@@ -100,9 +100,23 @@ def train_and_write(
 
     False in a process that only helps: of several data-parallel ranks, the first one writes.
     """
+    run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name)
+    if not execution.ranks.first:
+        return False
+    _write_model(stage.out(out), model, run, renderer=renderer)
+    history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
+    history.write(stage.out(out) / layout.HISTORY)
+    return True
+
+
+def train_to_the_end(
+    stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, name: str
+) -> RunState:
+    """Train, or resume training, under this name; where it is stopped, the process ends. What it could be resumed from
+    goes when the stage has succeeded."""
     runtime = stage.params.runtime
     folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
-    log = project_root() / layout.LOGS / f"{stage.name}.jsonl"
+    log = project_root() / layout.LOGS / f"{name}.jsonl"
     decode = load_tokenizer(layout.TOKENIZER).decode
     ranks, say = execution.ranks, execution.say
     among = f"{execution.device} in each of {ranks.size} processes" if ranks.size > 1 else execution.device
@@ -113,17 +127,13 @@ def train_and_write(
         log_every=runtime.log_every,
         checkpoint_every=runtime.checkpoint_every,
     )
-    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=stage.name)
+    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=name)
     if run.step < cfg.total_steps:
         say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
         sys.exit(130)
-    if not ranks.first:
-        return False
-    _write_model(stage.out(out), model, run, renderer=renderer)
-    history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
-    history.write(stage.out(out) / layout.HISTORY)
-    stage.on_success.append(RunFolder(folder).finish)
-    return True
+    if ranks.first:
+        stage.on_success.append(RunFolder(folder).finish)
+    return run
 
 
 def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -66,6 +67,37 @@ def leak_sentence(stats: _Stats) -> str:
 
 def _extracted(side: _Stats) -> str:
     return f"{side['extractable']:,} of {side['passages']:,}"
+
+
+class CanaryRow(NamedTuple):
+    """One line of the table of canaries."""
+
+    copies: str
+    sentences: str
+    mean: str
+    most: str
+    extracted: str
+
+
+CANARY_HEAD = CanaryRow("times planted", "sentences", "bits of exposure, mean", "most", "come out word for word")
+
+
+def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
+    """By number of copies."""
+    rows = []
+    for copies, of in (canaries["by_copies"] if canaries else {}).items():
+        mean, most = (f"{of[which]:.1f}" for which in ("mean_bits", "most_bits"))
+        rows.append(CanaryRow(copies, str(of["sentences"]), mean, most, str(of["extracted"])))
+    return rows
+
+
+def canary_sentence(canaries: Mapping[str, Any]) -> str:
+    told = ", ".join(
+        f"{row.mean} bits where planted {row.copies}x ({row.extracted} of {row.sentences} come out)"
+        for row in canary_rows(canaries)
+    )
+    most = math.log2(canaries["references"] + 1)
+    return f"canaries in {canaries['source']}: exposure {told}; 1.4 is chance, {most:.0f} the most"
 
 
 def _with_interval(attack: _Stats, rate: str) -> str:

@@ -1,0 +1,63 @@
+"""A copy of pretraining with canaries in its private text, to see how well such a run learns what it reads.
+
+It is trained on copies, and leaves nothing behind but numbers: no file of the user's and no model of the pipeline's has
+a canary in it. Fine-tuning is not part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from niels_gpt.cache.encoding import encode_documents
+from niels_gpt.cache.planting import plant
+from niels_gpt.eval.canaries import REFERENCES, exposure_stats, make_canaries, measure_exposure, planted_texts
+from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.places import open_documents
+from niels_gpt.pipeline.pretraining import open_pretraining
+from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.pipeline.training import execution_of, train_to_the_end
+from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.tokenizer import load_tokenizer
+
+NAME = "canaries"
+
+
+def planted_source(params: Params) -> str:
+    """The private source that is drawn most."""
+    drawn = {name: weight for name, weight in params.p_train.items() if weight and params.sources[name].private}
+    if not drawn:
+        raise ValueError(
+            "leak.canaries: nothing that p_train draws is private, so there is nowhere to plant: set it to 0"
+        )
+    return max(sorted(drawn), key=drawn.__getitem__)
+
+
+def measure_planted_run(stage: Stage) -> dict[str, Any]:
+    """Train the copy, or go on with it, and measure what it keeps."""
+    params, settings = stage.params, stage.params.leak
+    source, tokenizer = planted_source(params), load_tokenizer(layout.TOKENIZER)
+    canaries = make_canaries(settings.canaries, seed=settings.seed)
+    checkpoints = project_root() / layout.CHECKPOINTS
+    checkpoints.mkdir(exist_ok=True)
+    with execution_of(stage) as execution, TemporaryDirectory(dir=checkpoints, prefix=f"{NAME}-") as copies:
+        task, model_cfg = open_pretraining(params, device=execution.device)
+        planted = plant(
+            open_documents(params, source),
+            list(encode_documents(tokenizer, planted_texts(canaries))),
+            folder=Path(copies),
+            seed=settings.seed,
+            apart=params.train.document_mask,
+        )
+        task = replace(task, train={**task.train, source: planted})
+        set_seed(derive_seed(task.cfg.seed, "init"))
+        model = GPT(model_cfg).to(execution.device)
+        run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name=NAME)
+    assert run.best_model is not None, "a finished run has been validated"
+    model.load_state_dict(run.best_model)
+    found = measure_exposure(model, tokenizer, canaries, seed=settings.seed, B=settings.B)
+    return {"source": source, "references": REFERENCES, "by_copies": exposure_stats(found)}

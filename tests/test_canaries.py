@@ -1,0 +1,119 @@
+"""Canaries: sentences nobody can know, planted among documents that stay as they are, and what models keep of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from niels_gpt.cache.encoding import encode_documents
+from niels_gpt.cache.planting import plant
+from niels_gpt.config import ModelConfig
+from niels_gpt.eval.canaries import (
+    COPIES,
+    REFERENCES,
+    Canary,
+    Exposure,
+    exposure_stats,
+    make_canaries,
+    measure_exposure,
+    planted_texts,
+)
+from niels_gpt.eval.passages import DocumentList
+from niels_gpt.model.gpt import GPT
+from niels_gpt.report.leak import canary_rows, canary_sentence
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+TINY = ModelConfig(V=TOKENIZER.vocab_size, T=48, C=64, L=2, H=2, d_ff=256, dropout=0.0)
+
+
+class Trained(DocumentList):
+    trained_tokens = 9
+
+
+def test_canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_times() -> None:
+    made = make_canaries(300, seed=1)
+    assert made == make_canaries(300, seed=1)
+    assert len({canary.beginning for canary in made}) == 300
+    assert not {canary.beginning for canary in made} & {canary.beginning for canary in make_canaries(300, seed=2)}
+    assert [canary.copies for canary in made[:5]] == [1, 4, 16, 1, 4]
+    assert planted_texts(made[:2]) == [made[0].sentence, *[made[1].sentence] * 4]
+    assert make_canaries(0, seed=1) == []
+
+
+def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> None:
+    documents = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # the last is more than training draws from
+    planted = [np.array([100 + i, 200], dtype=np.int64) for i in range(30)]
+    stream = plant(documents, planted, folder=tmp_path, seed=3, apart=True)
+    ids = stream.arrays[0][0 : len(stream)]
+    kept = [int(token) for token in ids if token < 100]
+    assert kept == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert sorted(int(token) for token in ids if 100 <= token < 200) == list(range(100, 130))
+    assert stream.documents is not None
+    starts = stream.documents[0].between(0, len(stream)).tolist()  # type: ignore[union-attr]
+    assert len(starts) == 33
+    assert [ids[start] for start in starts if ids[start] < 100] == [1, 4, 6]  # none is cut in two
+    firsts = [int(ids[start]) for start in starts]
+    assert 1 < firsts.index(4) - firsts.index(1) < 30  # some stand among the documents
+    assert plant(documents, planted, folder=tmp_path, seed=3, apart=False).documents is None
+
+
+def learned(texts: list[str], *, steps: int) -> GPT:
+    torch.manual_seed(0)
+    model = GPT(TINY)
+    rows = [torch.from_numpy(ids.astype(np.int64)) for ids in encode_documents(TOKENIZER, texts)]
+    eot = TOKENIZER.special_token_ids()["eot"]
+    x = torch.stack([torch.cat((torch.tensor([eot]), row)) for row in rows])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def test_exposure_is_high_for_what_was_learned_and_chance_for_what_was_not() -> None:
+    canaries = make_canaries(9, seed=1)
+    others = make_canaries(60, seed=2)
+    model = learned([canary.sentence for canary in canaries], steps=240)
+    found = measure_exposure(model, TOKENIZER, [*canaries, *others], seed=1, B=512)
+    known, unknown = found[: len(canaries)], found[len(canaries) :]
+    assert all(exposure.bits == np.log2(REFERENCES + 1) for exposure in known)
+    assert sum(exposure.extracted for exposure in known) > 5
+    assert 0.7 < np.mean([exposure.bits for exposure in unknown]) < 2.5  # 1.44, give or take
+    assert not any(exposure.extracted for exposure in unknown)
+
+
+def test_a_model_that_tells_nothing_apart_has_learned_nothing() -> None:
+    model = GPT(TINY)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    found = measure_exposure(model, TOKENIZER, [Canary("The code word of bababa is", " bebebe.", 4)], seed=1, B=512)
+    assert found == [Exposure(4, 0.0, extracted=False)]
+
+
+def test_a_short_context_is_given_what_fits_of_the_beginning() -> None:
+    model = GPT(ModelConfig(V=TOKENIZER.vocab_size, T=12, C=16, L=1, H=2, d_ff=32, dropout=0.0))
+    assert len(measure_exposure(model, TOKENIZER, make_canaries(2, seed=1), seed=1, B=512)) == 2
+
+
+def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
+    found = [Exposure(1, 1.0, False), Exposure(1, 3.0, False), Exposure(16, 12.0, True)]
+    stats = {"source": "roam", "references": 4095, "by_copies": exposure_stats(found)}
+    assert stats["by_copies"] == {
+        "1": {"sentences": 2, "mean_bits": 2.0, "most_bits": 3.0, "extracted": 0},
+        "16": {"sentences": 1, "mean_bits": 12.0, "most_bits": 12.0, "extracted": 1},
+    }
+    assert [tuple(row) for row in canary_rows(stats)] == [
+        ("1", "2", "2.0", "3.0", "0"),
+        ("16", "1", "12.0", "12.0", "1"),
+    ]
+    assert canary_rows(None) == []
+    assert canary_sentence(stats) == (
+        "canaries in roam: exposure 2.0 bits where planted 1x (0 of 2 come out), 12.0 bits where planted 16x "
+        "(1 of 1 come out); 1.4 is chance, 12 the most"
+    )
+    assert COPIES == (1, 4, 16)
