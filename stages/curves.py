@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import described_by
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.left_out import is_left_out, leave_out
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.report.history import History
@@ -14,9 +17,13 @@ from niels_gpt.tokenizer import load_tokenizer
 
 
 def main(stage: Stage) -> None:
-    path = layout.MODEL_OF[stage.key] / layout.HISTORY
+    model, metrics = layout.MODEL_OF[stage.key], f"{layout.METRICS}/{stage.key}"
+    if is_left_out(model):
+        ends = (".json", ".tsv", "_val.tsv", "_sources.tsv", "_mix.tsv", "_samples.md")
+        leave_out(stage, *(Path(f"{metrics}{end}") for end in ends))
+        return
+    path = model / layout.HISTORY
     run, tokenizer = History.read(path), load_tokenizer(layout.TOKENIZER)
-    metrics = f"{layout.METRICS}/{stage.key}"
     with described_by(path):
         summary = summarise(run)
         write_json(stage.out(f"{metrics}.json"), summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from niels_gpt.files.descriptions import read_meta
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.left_out import final_models
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.duplicates import HEAD as DUPLICATES
@@ -32,7 +34,8 @@ from niels_gpt.report.tsv import read_tsv
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.scaling_law import most_epochs
 
-REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
+TUNING = {"p_sft", "sft"}
+REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
 
 
 def read_training(name: str) -> Training:
@@ -40,40 +43,50 @@ def read_training(name: str) -> Training:
     return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
 
 
+def tables_of() -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    """By title, a head and rows; without rows there is nothing to show."""
+    leak = read_meta(layout.LEAK)
+    return {
+        "Duplicates": (DUPLICATES, data_rows(read_meta(layout.DATA))),
+        "Private text that the models tell": (LEAKED, leak_rows(leak["sources"])),
+        "Canaries in a copy of the run": (CANARY_HEAD, canary_rows(leak["canaries"])),
+    }
+
+
 def main(stage: Stage) -> None:
     settings, runtime = stage.params.eval, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
-    pretrained, tuned = (load_model(folder / layout.BEST, device) for folder in (layout.PRETRAINED, layout.TUNED))
+    models = {name: load_model(folder / layout.BEST, device) for name, folder in final_models().items()}
+    pretrained, tuned = models[layout.PRETRAINED.name], models.get(layout.TUNED.name)
     T = pretrained.cfg.T
     mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)
-    chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
     check_lengths({"val": streams}, T=T)
 
     how: dict[str, Any] = {"token_bytes": tokenizer.token_bytes(), "B": settings.B, "max_tokens": settings.max_tokens}
     tables: dict[str, dict[str, Score]] = {
         model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
-        for model_name, model in {"pretrain": pretrained, "sft": tuned}.items()
+        for model_name, model in models.items()
     }
-    for name, examples in chats.val.items():
-        tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
+    if tuned:
+        chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
+        for name, examples in chats.val.items():
+            tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
     scores = {model: {name: vars(score) for name, score in table.items()} for model, table in tables.items()}
     write_json(stage.out(layout.SCORES), scores)
 
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
-    samples = {
-        "The pretrained model goes on": sampler.texts(pretrained, settings.prompts),
-        "The fine-tuned model answers": sampler.replies(tuned, settings.questions),
-    }
+    samples = {"The pretrained model goes on": sampler.texts(pretrained, settings.prompts)}
+    if tuned:
+        samples["The fine-tuned model answers"] = sampler.replies(tuned, settings.questions)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    whole_mix, leak, training = read_meta(layout.MIX), read_meta(layout.LEAK), stage.params.train
-    planted = canary_rows(leak["canaries"])
+    whole_mix, training = read_meta(layout.MIX), stage.params.train
     tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
     seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
     report = render_report(
-        trainings=[read_training(name) for name in ("train", "sft")],
+        trainings=[read_training(name) for name, folder in layout.MODEL_OF.items() if folder.name in models],
         flops_per_token=flops_per_token(pretrained, T=T),
         mix=whole_mix,
         chat_mix=read_meta(layout.CHAT_MIX),
@@ -81,12 +94,8 @@ def main(stage: Stage) -> None:
         notes=read_too_often(seen, most=most_epochs(pretrained.parameter_count())),
         scores=scores,
         samples=samples,
-        params=stage.params.model_dump(include=REPORTED),
-        tables={
-            "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
-            "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
-            **({"Canaries in a copy of the run": [CANARY_HEAD, *planted]} if planted else {}),
-        },
+        params=stage.params.model_dump(include=REPORTED if tuned else REPORTED - TUNING),
+        tables={title: [head, *rows] for title, (head, rows) in tables_of().items() if rows},
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):

@@ -10,6 +10,7 @@ from niels_gpt.eval.memorization import measure_extraction, stats_together, toke
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.left_out import leave_out
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
@@ -36,13 +37,18 @@ def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
 
 def main(stage: Stage) -> None:
     settings, runtime = stage.params.memorize, stage.params.runtime
+    if not settings.run:
+        pages = layout.MEMORIZED, layout.MEMORIZED_PAGE, layout.MEMORIZED_STRIPS
+        leave_out(stage, *pages, layout.EXTRACTION)
+        return
     device = prepare_device(runtime.device, threads=runtime.threads)
     models = {
         "before": load_model(layout.PRETRAINED / layout.BEST, device),
         "after": load_model(layout.SPLICED / layout.LAST, device),
     }
     documents = chosen_documents(stage.params, at_least=settings.chunk_size)
-    measured = {name: measure_extraction(models, tokens, **settings.model_dump()) for name, tokens in documents.items()}
+    how = settings.model_dump(exclude={"run"})
+    measured = {name: measure_extraction(models, tokens, **how) for name, tokens in documents.items()}
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     together = stats_together(list(measured.values()))
     facts = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from niels_gpt.cache.join import check_tokenizers, join_manifests
 from niels_gpt.files.atomic import write_json
@@ -19,11 +20,13 @@ def main(stage: Stage) -> None:
     texts = join_manifests(
         layout.MANIFESTS, val_names(stage.params.sources), required=["train.tokens", "train.parts", "val.parts"]
     )
-    chats = join_manifests(
-        layout.CHAT_MANIFESTS, val_names(stage.params.chats), required=["special_token_ids", "folder", "files"]
-    )
-    identity = ("tokenizer_sha256", "vocab_size")
-    check_tokenizers({name: {key: mix[key] for key in identity} for name, mix in (("texts", texts), ("chats", chats))})
+    identity = {key: texts[key] for key in ("tokenizer_sha256", "vocab_size")}
+    chats: dict[str, Any] = {**identity, "sources": {}}
+    if stage.params.chats:
+        chats = join_manifests(
+            layout.CHAT_MANIFESTS, val_names(stage.params.chats), required=["special_token_ids", "folder", "files"]
+        )
+    check_tokenizers({"texts": identity, "chats": {key: chats[key] for key in identity}})
     write_json(stage.out(layout.MIX), texts)
     write_json(stage.out(layout.CHAT_MIX), chats)
     total = sum(source["train"]["tokens"] for source in texts["sources"].values())

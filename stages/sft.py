@@ -8,6 +8,7 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.left_out import leave_out
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
@@ -17,7 +18,9 @@ from niels_gpt.train.pretraining import PretrainTask
 
 
 def main(stage: Stage) -> None:
-    if not trained_by_ranks(stage):
+    if not stage.params.sft.run:
+        leave_out(stage, layout.TUNED)
+    elif not trained_by_ranks(stage):
         with execution_of(stage) as execution:
             tune(stage, execution)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.left_out import leave_out
 from niels_gpt.pipeline.params import Splice
 from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
@@ -35,7 +36,9 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
 
 
 def main(stage: Stage) -> None:
-    if not trained_by_ranks(stage):
+    if not stage.params.splice.run:
+        leave_out(stage, layout.SPLICED)
+    elif not trained_by_ranks(stage):
         with execution_of(stage) as execution:
             learn(stage, execution)
 

@@ -274,6 +274,7 @@ def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
     """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
     text = (finished / "params.yaml").read_text()
     written = text.replace("  base_lr: 0.008\n", "  base_lr: 1e-05\n").replace("  wiki: 0.69\n", "  wiki: 5e-01\n")
+    written = written.replace("  min_lr: 0.0002\n", "  min_lr: 1e-06\n", 1)
     assert written.count("1e-05") == written.count("5e-01") == 1
     (finished / "params.yaml").write_text(written)
     assert "wiki             0.5" in run("inspect", "mix")
@@ -643,7 +644,8 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
     for words in ("roam: data/roam (0.0 MB)", "models/pretrain: trained", "disk: "):
         assert words in shown
     text = (finished / "params.yaml").read_text()
-    (finished / "params.yaml").write_text(text.replace("base_lr: 0.008", "base_lr: 1e-05"))  # as DVC writes it
+    text = text.replace("base_lr: 0.008", "base_lr: 1e-05").replace("min_lr: 0.0002", "min_lr: 1e-06")
+    (finished / "params.yaml").write_text(text)  # as DVC writes it
     assert "BAD" not in run("doctor", "--no-speed")
     assert "roam" in run("inspect", "mix")
 

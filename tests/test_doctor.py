@@ -241,7 +241,9 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     values = {"sources.roam.input": "notes"}
     (tmp_path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), values))
-    (tmp_path / "notes").mkdir()
+    for name in ("data/wikitext", "data/dolly", "data/oasst1", "notes"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/primer.txt").write_text("dialogues")
     (tmp_path / "notes/a.md").write_text("a note")
     assert CliRunner().invoke(app, ["check"]).exit_code == 0
     os.mkfifo(tmp_path / "notes/x.md")

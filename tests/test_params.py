@@ -104,6 +104,7 @@ def test_the_key_set_is_frozen() -> None:
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
     further = {"sft.dropout", "splice.train.dropout"}
     optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further
+    optional |= {f"{stage}.run" for stage in ("sft", "splice", "memorize")}
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written
     on_secret = {f"{table}.{name}.load.on_secret" for table in ("sources", "chats") for name in raw[table]}
@@ -263,7 +264,25 @@ def test_v0_is_the_seeds() -> None:
         ({"p_train.roam": "much"}, ["p_train.roam is 'much'", "number"]),
         ({"p_train.roam": True}, ["p_train.roam is True", "number"]),
         ({"sources": {}}, ["sources is empty: it needs at least one"]),
-        ({"chats": {}}, ["chats is empty: it needs at least one"]),
+        ({"chats": {}}, ["chats: it is empty: sft needs at least one source of chats, or set sft.run to false"]),
+        ({"chats": {}, "sft.run": False}, ["p_sft has weights for ['dialogues', 'dolly15k', 'oasst1']"]),
+        ({"splice.run": False}, ["memorize.run: splice.run is false", "set this to false, too"]),
+        ({"sft.run": "no"}, ["sft.run is 'no'", "boolean"]),
+        ({"train.warmup_steps": 1201}, ["train.warmup_steps: 1201 is more than total_steps=1200"]),
+        ({"splice.train.warmup_steps": 151}, ["splice.train.warmup_steps: 151 is more than total_steps=150"]),
+        ({"sft.min_lr": 0.006}, ["sft.min_lr: 0.006 is above base_lr=0.005"]),
+        ({"splice.max_doc_length": 109}, ["splice.max_doc_length: 109 is less than min_doc_length=110"]),
+        (
+            {"splice.min_doc_length": None, "splice.max_doc_length": 99},
+            ["memorize.chunk_size: 100 is more than splice.max_doc_length=99"],
+        ),
+        (
+            {"sources.roam.budget": {"max_train_tokens": 128, "max_val_tokens": 128}},
+            [
+                "sources.roam.budget.max_train_tokens is 128, which holds no window of model.T+1 = 129 tokens",
+                "sources.roam.budget.max_val_tokens is 128",
+            ],
+        ),
         ({"train.B": 2**63}, [f"train.B is {2**63}", "less than"]),
         ({"model.rope_theta": float("inf")}, ["model.rope_theta is inf", "finite"]),
         ({"splice.dataset_name": "oasst1"}, ["splice.dataset_name is 'oasst1', which is no source", "'roam'"]),
@@ -344,8 +363,39 @@ def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_
             table = reduce(lambda node, part: node[part], other.split("."), raw)
             written = options if other == stage else {key: table[key] for key in options if key in table}
             assert {key: to_dict(cfg)[key] for key in options} == {**{k: DEFAULTS[k] for k in options}, **written}
-            table = {key: value for key, value in table.items() if key != "dropout"}  # which is the model's
+            table = {key: value for key, value in table.items() if key not in ("dropout", "run")}
             assert TrainConfig(**table, p_train={}, p_val={}) == cfg  # as niels-gpt doctor does
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sft.run": False, "chats": {}, "p_sft": {}},
+        {"sft.run": False, "p_sft": {}},
+        {"sft.run": False, "p_sft": {"dolly15k": 0}},
+        {"sft.run": False, "sft.warmup_steps": 10**6, "sft.min_lr": 9.0},
+        {"memorize.run": False, "memorize.chunk_size": 1000, "memorize.prompt_tokens": 2000},
+        {
+            **{"splice.run": False, "memorize.run": False, "splice.train.min_lr": 9.0, "splice.doc_index": 3},
+            **{"splice.spans.alpha": 0.5, "splice.max_doc_length": 1, "splice.restrict_to_training_subset": True},
+            **{"p_train.primer": 0, "runtime.nproc": 8, "splice.train.B": 1},
+        },
+        {"train.warmup_steps": 1200, "train.min_lr": 0.008, "sources.roam.budget.max_val_tokens": 129},
+        {"p_train.roam": 0, "sources.roam.budget.max_train_tokens": 1},  # of which nothing is drawn
+        {"splice.max_doc_length": 110, "splice.min_doc_length": 110, "memorize.chunk_size": 110},
+    ],
+)
+def test_what_nobody_uses_and_what_just_goes_is_not_refused(values: dict[str, Any]) -> None:
+    parse_params(changed(values))
+
+
+def test_a_value_of_a_stage_that_is_left_out_is_one_all_the_same() -> None:
+    """DVC watches the source of the documents also where nothing is learned of them."""
+    values = {"splice.run": False, "memorize.run": False, "splice.dataset_name": "x", "memorize.B": 0, "sft.run": False}
+    found = problems(changed({**values, "sft.B": "8", "p_sft": {"dolly": 0, "oasst1": -1}}))
+    for words in ("splice.dataset_name is 'x'", "memorize.B is 0", "sft.B is '8'", "['dolly']", "{'oasst1': -1}"):
+        assert sum(words in sentence for sentence in found) == 1, (words, found)
+    assert len(found) == 5
 
 
 def test_a_missing_key_is_named() -> None:
@@ -356,7 +406,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 def test_numbers_as_dvc_writes_them_are_numbers() -> None:
-    params, _ = parse_params(TEXT.replace("base_lr: 0.0", "base_lr: 1e-05 #"))
+    params, _ = parse_params(TEXT.replace("base_lr: 0.0", "base_lr: 1e-05 #").replace("min_lr: 0.0", "min_lr: 1e-06 #"))
     assert params.train.base_lr == 1e-5
 
 

@@ -166,7 +166,7 @@ def test_budgets_end_at_a_documents_end_each_for_its_split(rows: Path) -> None:
     for split in ("train", "val"):
         sentence = rf"no document for {split} within its budget: raise budget\.max_{split}_tokens"
         with pytest.raises(ValueError, match=sentence):
-            tokenize_texts(parameters(**{f"sources.roam.budget.max_{split}_tokens": 5}), "roam")
+            tokenize_texts(parameters(**{f"sources.roam.budget.max_{split}_tokens": 5, "model.T": 4}), "roam")
 
 
 def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(rows: Path) -> None:

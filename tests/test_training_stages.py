@@ -312,7 +312,7 @@ def test_canaries_are_planted_in_private_text_alone(here: Path) -> None:
 
 @pytest.mark.parametrize("mask", [False, True])
 def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: Path, mask: bool) -> None:
-    params = parameters(train__document_mask=mask, train__total_steps=1, train__eval_every=1)
+    params = parameters(train__document_mask=mask, train__total_steps=1, train__warmup_steps=1, train__eval_every=1)
     run_training_stages(params)
     run_here(eval_stage.main, "eval", params)
     measured = {documents: validation("models/pretrain/last.pt", params, documents=documents) for documents in (0, 1)}
@@ -349,7 +349,9 @@ def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest
 
     monkeypatch.setattr(PretrainTask, "batch", noted)
     for mask in (False, True):
-        run_here(train.main, "train", parameters(train__document_mask=mask, train__total_steps=1))
+        run_here(
+            train.main, "train", parameters(train__document_mask=mask, train__total_steps=1, train__warmup_steps=1)
+        )
     assert seen == [False, True]
 
 

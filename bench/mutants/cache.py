@@ -355,7 +355,13 @@ FAULTS = (
         _STAGES,
     ),
     Fault("different tokenizers mixed", "niels_gpt/cache/join.py", "    if differing:", "    if False:", _TOKENIZERS),
-    Fault("chats of another tokenizer", "stages/mix.py", '("chats", chats))})', '("chats", texts))})', _TOKENIZERS),
+    Fault(
+        "chats of another tokenizer",
+        "stages/mix.py",
+        "{key: chats[key] for key in identity}})",
+        "identity})",
+        _TOKENIZERS,
+    ),
     # Streams and batches
     Fault(
         "no mtime",

@@ -459,7 +459,7 @@ FAULTS = (
     Fault(
         "a wrong split is said twice",
         "niels_gpt/pipeline/rules.py",
-        'if not any(bad[:2] == (table, str(key))[: len(bad)] for bad in wrong) and "delimiter" in',
+        'if is_sound((table, str(key)), wrong) and "delimiter" in',
         'if "delimiter" in',
         f"{_AS_CHATS}::test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise",
     ),

@@ -16,13 +16,14 @@ from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.dvc_files import committed_lock
 from niels_gpt.pipeline.dvc_files import mend as mend_files
-from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.pipeline.left_out import final_models
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
+from niels_gpt.pipeline.surroundings import problems_around
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.scores import HEAD, score_rows
 
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 
 ModelFolder = Annotated[
-    str, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+    str | None, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
 ]
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token; 1 takes chances")]
 TopK = Annotated[int, typer.Option(min=1, help="draw from so many of the likeliest tokens")]
@@ -45,6 +46,15 @@ TopP = Annotated[
 MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
+
+
+def _final_model() -> str:
+    """The fine-tuned model; where there is none, the pretrained one, and that is said."""
+    tuned, pretrained = layout.TUNED / layout.CONFIG, layout.PRETRAINED / layout.CONFIG
+    if tuned.is_file() or not pretrained.is_file():
+        return str(layout.TUNED)
+    typer.echo(f"there is no fine-tuned model in {layout.TUNED}: this is {layout.PRETRAINED}", err=True)
+    return str(layout.PRETRAINED)
 
 
 def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
@@ -94,7 +104,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
 
 @app.command()
 def chat(
-    model: ModelFolder = str(layout.TUNED),
+    model: ModelFolder = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 50,
     top_p: TopP = 1.0,
@@ -107,7 +117,7 @@ def chat(
     from niels_gpt.talk.terminal import Conversation, converse
 
     with one_sentence():
-        talker = _talker(model, bf16=bf16)
+        talker = _talker(model or _final_model(), bf16=bf16)
         sampling = Sampling(temperature, top_k, top_p)
         conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
         converse(conversation, read=lambda: input("> "), show=lambda text: print(visible(text), end="", flush=True))
@@ -116,7 +126,7 @@ def chat(
 @app.command()
 def sample(
     prompt: Annotated[str, typer.Argument(help="the text to go on from")],
-    model: ModelFolder = str(layout.PRETRAINED),
+    model: ModelFolder = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 50,
     top_p: TopP = 1.0,
@@ -132,7 +142,7 @@ def sample(
             raise ValueError(
                 "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
             ) from error
-        talker = _talker(model, bf16=bf16)
+        talker = _talker(model or str(layout.PRETRAINED), bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
 
         sampling = Sampling(temperature, top_k, top_p)
@@ -145,7 +155,7 @@ def sample(
 
 @app.command()
 def serve(
-    model: ModelFolder = str(layout.TUNED),
+    model: ModelFolder = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
     host: Annotated[
         str,
@@ -165,7 +175,7 @@ def serve(
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
         access = Access(others=host != "127.0.0.1", key=key)
         # One core is for the clients: a model that spins on all of them lets eight wait for longer than one.
-        talker = _talker(model, slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
+        talker = _talker(model or _final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
         from niels_gpt.talk.server.app import build_app
         from niels_gpt.talk.server.connection import listen, make_server
 
@@ -235,14 +245,11 @@ def check() -> None:
     """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
     with one_sentence():
         params, problems = _params_and_problems()
-        faults = [visible(problem.sentence) for problem in problems]
-        if not problems:
-            sources = [*params["sources"].values(), *params["chats"].values()]
-            inputs = {source["input"] for source in sources if source["load"].get("dataset") is None}
-            faults += [fault for path in sorted(inputs) if Path(path).exists() for fault in check_input(path)]
-        for fault in faults:
-            typer.echo(f"ERROR: {fault}", err=True)
-        if faults:
+        around = problems_around(params, wrong=[problem.path for problem in problems])
+        found = [*problems, *around]
+        for problem in found:
+            typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+        if found:
             raise typer.Exit(1)
 
 
@@ -259,7 +266,7 @@ def mend() -> None:
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="a new folder to write to")],
-    model: ModelFolder = str(layout.TUNED),
+    model: ModelFolder = None,
     transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
     gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
@@ -276,6 +283,7 @@ def export(
             raise ValueError(f"{folder} is there already: give the name of a new folder")
         if (transformers and gguf) or (f32 and not gguf):
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+        model = model or _final_model()
         talker = _talker(model, "cpu")
         params, raw = read_params()
         sharing = sharing_of(Path(model), params)
@@ -354,17 +362,19 @@ def summary() -> None:
             typer.echo(f"{row.model:<10}{row.held_out:<12}{row.nats:>14}{row.bits:>14}{row.tokens:>12}")
         mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
         typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
-        typer.echo(visible(f"\nAsked: {question}\n\n{answer.strip()}\n"))
+        models = final_models()
+        asked = "Asked" if layout.TUNED.name in models else "Begun with"
+        typer.echo(visible(f"\n{asked}: {question}\n\n{answer.strip()}\n"))
         for line in _reproduction():
             typer.echo(line)
-        for what, where in _PLACES:
+        folders = " and ".join(f"{folder}/" for folder in models.values())
+        for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
             typer.echo(f"{what:<9}{where}")
 
 
 _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
 _PLACES = (
-    ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
-    ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
+    ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
     ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),

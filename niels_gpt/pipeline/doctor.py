@@ -25,6 +25,8 @@ from niels_gpt.model.size import parameter_count
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.pipeline.mistakes import is_sound
+from niels_gpt.pipeline.surroundings import remote_problems
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.scaling_law import (
@@ -57,7 +59,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     and what rests on them is not looked at."""
 
     def sound(*path: str) -> bool:
-        return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
+        return is_sound(path, wrong)
 
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     if sound("runtime"):
@@ -81,13 +83,28 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         else:
             fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
             yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
+    for problem in remote_problems(params, folder=folder, wrong=wrong):
+        what, _, fix = problem.sentence.rpartition("; ")
+        yield Finding(what, fix)
     yield from _kept_secrets(folder)
-    for model in (layout.PRETRAINED, layout.TUNED):
-        there = (folder / model / layout.BEST).is_file()
-        yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+    yield from _models(params, folder)
     if all(map(sound, ("sources", "p_train", "model", "tokenizer", "train"))):
         yield from _epochs(params, folder)
         yield _loss(params, folder)
+
+
+def _models(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    for model in (layout.PRETRAINED, layout.TUNED):
+        there = (folder / model / layout.BEST).is_file()
+        if model == layout.TUNED and _left_out(params, "sft"):
+            yield Finding(f"{model}: left out, as sft.run is false")
+        else:
+            yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+
+
+def _left_out(params: Mapping[str, Any], stage: str) -> bool:
+    section = params.get(stage)
+    return isinstance(section, Mapping) and section.get("run") is False
 
 
 def _kept_secrets(folder: Path) -> Iterator[Finding]:
@@ -200,8 +217,9 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
     execution = Execution(device=device, say=lambda text: None, **as_run)
     cfg, out = _model_config(params), {}
-    for stage in ("train", "sft"):
-        train_cfg = TrainConfig(**{key: value for key, value in params[stage].items() if key != "dropout"})
+    for stage in ("train",) if _left_out(params, "sft") else ("train", "sft"):
+        settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
+        train_cfg = TrainConfig(**settings)
         step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})

@@ -134,6 +134,8 @@ def inspect_sft(
     """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
     with one_sentence():
         T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
+        if not names:
+            raise ValueError("there are no chats to show: params.yaml names no source of them")
 
         import numpy as np
 

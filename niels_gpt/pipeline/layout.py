@@ -15,11 +15,14 @@ TOKENIZER = Path("cache/tokenizer")
 TOKENS, MANIFESTS = Path("cache/tokens"), Path("cache/manifests")  # a source's documents encoded, and their sha256
 CHATS, CHAT_MANIFESTS = Path("cache/sft"), Path("cache/chat_manifests")  # the same of a source of chats
 MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # all sources joined
+# DVC wants a folder that a stage depends on to be there: a file in each, for where there are no chats to fill it.
+KEPT = tuple(folder / ".keep" for folder in (CHAT_MANIFESTS, CHAT_SKETCHES, CHAT_SPLIT))
 
 MODELS = Path("models")
 PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
 BEST, LAST, CONFIG, HISTORY = "best.pt", "last.pt", "config.json", "history.json"  # in each of them
 CHOSEN = "documents.json"  # in the spliced one: which documents it learned
+LEFT_OUT = "left-out.json"  # and nothing else, in the folder of a stage that is not to run
 MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # by the stage that trains it
 
 METRICS = Path("metrics")

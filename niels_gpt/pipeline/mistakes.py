@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -16,6 +17,11 @@ class Problem:
 
     path: tuple[str, ...]
     sentence: str
+
+
+def is_sound(path: tuple[str, ...], wrong: Collection[tuple[str, ...]]) -> bool:
+    """Whether nothing that is wrong lies at a path, below it or above it."""
+    return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
 
 
 class ParamsError(ValueError):

@@ -60,6 +60,13 @@ class FurtherSection(Section):
     dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
 
 
+_RUN = "false leaves this stage out, and what it would write is empty"
+
+
+class TuningSection(FurtherSection):
+    run: Annotated[bool, _RUN] = True
+
+
 class ModelSection(Section):
     H: Annotated[Count | None, "attention heads a block; divides C; null: C/head_dim"] = None
     head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
@@ -85,14 +92,16 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
 
     class Duplicates(_Section, DuplicateRules): ...
 
+    class FineTuning(Further):
+        run: bool
+
     Pretraining = Schedule
-    FineTuning = Further
 else:
     Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V is the tokenizer's
     _MIX = {"p_train", "p_val"}  # tables of their own
     _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=FurtherSection)
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=TuningSection)
     _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid
     Further = section(TrainConfig, without=_UNASKED, optional=_RECIPE, base=FurtherSection)
     Spans = section(SpanRules, without={"S"})
@@ -111,6 +120,7 @@ class Eval(Section):
 
 
 class Splice(Section):
+    run: Annotated[bool, _RUN] = True
     dataset_name: Annotated[str, "source of the documents to learn by heart"]
     num_docs: Annotated[Count, "documents"]
     min_doc_length: Annotated[Budget, "shortest document to choose, in tokens"]
@@ -137,6 +147,7 @@ class Passages(Section):
 class Memorize(Passages):
     """P(z): how likely the rest of a passage is, word for word, given its first tokens."""
 
+    run: Annotated[bool, _RUN] = True
     cursor_inc_tokens: Annotated[Count, "tokens from one passage to the next"]
     top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
     B: Annotated[Count, "passages scored at once"]

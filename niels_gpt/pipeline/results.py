@@ -66,7 +66,7 @@ class ChatSource(BaseModel):
 
 class ChatMix(BaseModel):
     vocab_size: int
-    special_token_ids: dict[str, int]
+    special_token_ids: dict[str, int] | None = None  # where there are no chats
     sources: dict[str, ChatSource]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.mix import mix_probabilities
-from niels_gpt.pipeline.mistakes import Problem
+from niels_gpt.pipeline.mistakes import Problem, is_sound
 from niels_gpt.splice.selection import check_doc_index
 from niels_gpt.splice.spans import SpanRules
 
@@ -24,11 +24,13 @@ _SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts"
 
 @dataclass(frozen=True)
 class Rule:
-    """`refuse` raises a ValueError where the values at `of` do not go together; `at` is where that is told."""
+    """`refuse` raises a ValueError where the values at `of` do not go together; `at` is where that is told. `stages`:
+    those that it is about; where one of them is left out, nobody asks."""
 
     at: str
     of: tuple[str, ...]
     refuse: Callable[..., object]
+    stages: tuple[str, ...] = ()
 
 
 def _check_prompt(prompt_tokens: int, chunk_size: int) -> None:
@@ -39,6 +41,32 @@ def _check_prompt(prompt_tokens: int, chunk_size: int) -> None:
 def _check_window(chunk_size: int, T: int) -> None:
     if chunk_size > T:
         raise ValueError(f"{chunk_size} must fit into model.T={T}")
+
+
+def _check_warm_up(warmup_steps: int, total_steps: int) -> None:
+    if warmup_steps > total_steps:
+        raise ValueError(
+            f"{warmup_steps} is more than total_steps={total_steps}, so that the learning rate never comes near "
+            "base_lr: lower it, or raise total_steps"
+        )
+
+
+def _check_decay(min_lr: float, base_lr: float) -> None:
+    if min_lr > base_lr:
+        raise ValueError(f"{min_lr} is above base_lr={base_lr}, from which it is to fall: lower it, or raise base_lr")
+
+
+def _check_longest(longest: int | None, shortest: int | None) -> None:
+    if longest is not None and shortest is not None and longest < shortest:
+        raise ValueError(f"{longest} is less than min_doc_length={shortest}: no document is both, so raise it")
+
+
+def _check_documents(chunk_size: int, longest: int | None) -> None:
+    if longest is not None and chunk_size > longest:
+        raise ValueError(
+            f"{chunk_size} is more than splice.max_doc_length={longest}, so that no document holds a window: lower it, "
+            "or raise that"
+        )
 
 
 def _check_subset(restrict: bool, source: str, weights: dict[str, float]) -> None:
@@ -71,6 +99,18 @@ def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
+def _check_chats(chats: dict[str, Any], tuned: bool | None) -> None:
+    if not chats and tuned is not False:
+        raise ValueError("it is empty: sft needs at least one source of chats, or set sft.run to false")
+
+
+def _check_measured(measured: bool | None, spliced: bool | None) -> None:
+    if measured is not False and spliced is False:
+        raise ValueError(
+            "splice.run is false, and what splice learns is what memorize measures: set this to false, too"
+        )
+
+
 def _check_sharding(shard_model: bool, optimizer: str) -> None:
     if shard_model and optimizer == "muon":
         raise ValueError("it is true, but muon needs whole matrices: set it to false, or the optimizer to adamw")
@@ -78,33 +118,41 @@ def _check_sharding(shard_model: bool, optimizer: str) -> None:
 
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
+    Rule("chats", ("chats", "sft.run"), _check_chats),
+    Rule("memorize.run", ("memorize.run", "splice.run"), _check_measured),
     Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
         "splice.spans",
         tuple(f"splice.spans.{key}" for key in _SPANS),
         lambda *values: SpanRules(S=2, **dict(zip(_SPANS, values, strict=True))),
+        ("splice",),
     ),
-    Rule("splice.doc_index", ("splice.num_docs", "splice.doc_index"), check_doc_index),
+    Rule("splice.doc_index", ("splice.num_docs", "splice.doc_index"), check_doc_index, ("splice",)),
+    Rule("splice.max_doc_length", ("splice.max_doc_length", "splice.min_doc_length"), _check_longest, ("splice",)),
     Rule(
         "splice.restrict_to_training_subset",
         ("splice.restrict_to_training_subset", "splice.dataset_name", "p_train"),
         _check_subset,
+        ("splice",),
     ),
+    Rule("memorize.chunk_size", ("memorize.chunk_size", "splice.max_doc_length"), _check_documents, ("memorize",)),
     *(
-        rule
+        Rule(f"{section}.{key}", (f"{section}.{key}", other), refuse, (section,))
         for section in ("memorize", "leak")
-        for rule in (
-            Rule(f"{section}.prompt_tokens", (f"{section}.prompt_tokens", f"{section}.chunk_size"), _check_prompt),
-            Rule(f"{section}.chunk_size", (f"{section}.chunk_size", "model.T"), _check_window),
+        for key, other, refuse in (
+            ("prompt_tokens", f"{section}.chunk_size", _check_prompt),
+            ("chunk_size", "model.T", _check_window),
         )
     ),
     *(
-        Rule("runtime.nproc", ("runtime.nproc", f"{section}.B"), _check_processes)
+        Rule(at, (at, f"{section}.{key}"), refuse, (section.split(".")[0],))
         for section in ("train", "sft", "splice.train")
-    ),
-    *(
-        Rule("runtime.shard_model", ("runtime.shard_model", f"{section}.optimizer"), _check_sharding)
-        for section in ("train", "sft", "splice.train")
+        for at, key, refuse in (
+            (f"{section}.warmup_steps", "total_steps", _check_warm_up),
+            (f"{section}.min_lr", "base_lr", _check_decay),
+            ("runtime.nproc", "B", _check_processes),
+            ("runtime.shard_model", "optimizer", _check_sharding),
+        )
     ),
 )
 
@@ -118,12 +166,15 @@ def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str
         *_shared_val_names(tables),
         *_unknown_source(raw, tables["sources"]),
         *_without_store(raw, tables["sources"]),
+        *_small_budgets(raw, tables["sources"], wrong),
         *_torn_dialogues(tables, wrong),
     ]
     for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
         weights, names = raw.get(table), list(map(str, tables[of]))
-        if isinstance(weights, dict) and names:
-            found += [((table,), text) for text in _bad_weights(weights, names, table, every=table != "p_val")]
+        used = table != "p_sft" or _at(raw, "sft", "run") is not False
+        if isinstance(weights, dict) and (names or (raw.get(of) == {} and not used)):
+            bad = _bad_weights(weights, names, table, every=table != "p_val" and used, used=used)
+            found += [((table,), text) for text in bad]
     found += _broken_rules(raw, wrong)
     return [Problem(path, f"{name}: {text}") for path, text in found]
 
@@ -134,7 +185,8 @@ _Found = Iterator[tuple[tuple[str, ...], str]]
 def _broken_rules(raw: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
     for rule in RULES:
         paths = [tuple(dotted.split(".")) for dotted in rule.of]
-        if any(bad[: len(path)] == path[: len(bad)] for bad in wrong for path in paths):
+        left_out = any(_at(raw, stage, "run") is False for stage in rule.stages)
+        if left_out or not all(is_sound(path, wrong) for path in paths):
             continue
         try:
             rule.refuse(*(_at(raw, *path) for path in paths))
@@ -144,12 +196,12 @@ def _broken_rules(raw: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _F
 
 def _bad_names(raw: dict[str, Any], tables: dict[str, dict[Any, Any]]) -> _Found:
     names = {table: list(map(str, entries)) for table, entries in tables.items()}
+    if raw.get("sources") == {}:
+        yield ("sources",), "sources is empty: it needs at least one"
     for table, keys in names.items():
         for key in keys:
             if not _SOURCE_NAME.fullmatch(key):
                 yield (table, key), f"{table}: the name {key!r} must match [a-z0-9_]+: it becomes a folder and a stage"
-        if raw.get(table) == {}:
-            yield (table,), f"{table} is empty: it needs at least one"
     for key in sorted(set(names["sources"]) & set(names["chats"])):
         yield ("chats", key), f"{key!r} stands under sources and under chats: a name may be used once"
 
@@ -183,6 +235,20 @@ def _without_store(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
             )
 
 
+def _small_budgets(raw: dict[str, Any], sources: dict[Any, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
+    """Of what is trained on there must be a window, and of what is held out, too: each source is evaluated."""
+    T = _at(raw, "model", "T")
+    for name in map(str, sources):
+        for side in ("train", "val"):
+            path = ("sources", name, "budget", f"max_{side}_tokens")
+            drawn = side == "val" or _at(raw, "p_train", name) != 0
+            if not is_sound(path, wrong) or not is_sound(("model", "T"), wrong) or not drawn:
+                continue
+            if (budget := _at(raw, *path)) is not None and budget <= T:
+                where = ".".join(path)
+                yield path, f"{where} is {budget}, which holds no window of model.T+1 = {T + 1} tokens: raise it"
+
+
 def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[str, ...]]) -> _Found:
     """A file of dialogues that is read as text and as chats must be cut and split alike: else dialogues are held out in
     one and trained on in the other."""
@@ -190,7 +256,7 @@ def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[s
         table: [
             (f"{table}.{key}", entry, os.path.realpath(entry["input"]))
             for key, entry in entries.items()
-            if not any(bad[:2] == (table, str(key))[: len(bad)] for bad in wrong) and "delimiter" in entry["load"]
+            if is_sound((table, str(key)), wrong) and "delimiter" in entry["load"]
         ]
         for table, entries in tables.items()
     }
@@ -205,11 +271,14 @@ def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[s
                     )
 
 
-def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool) -> Iterator[str]:
+def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool, used: bool) -> Iterator[str]:
+    """`every`: each source needs a weight; `used`: one of them above 0."""
     numbers = {str(key): w for key, w in weights.items() if isinstance(w, int | float) and not isinstance(w, bool)}
     known = {key: weight for key, weight in numbers.items() if key in names}
     # The check stops at what it finds first, and unknown names come first.
     for part in (numbers, known) if known and known != numbers else (numbers,):
+        if not used and part == known and not any(part.values()):
+            continue
         try:
             mix_probabilities(part, names, name=table)
         except ValueError as error:

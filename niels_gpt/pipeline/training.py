@@ -31,7 +31,7 @@ from niels_gpt.train.task import Task
 
 
 def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
-    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"dropout"}))
+    return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"dropout", "run"}))
 
 
 def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
@@ -63,8 +63,11 @@ def join_training(name: str) -> None:
         raise ValueError("NNODES is not set: `niels-gpt join` is for the hosts that help another; see docs/scale.md")
     if rendezvous.host == 0:
         raise ValueError("NODE_RANK is 0: this is host 0, where `dvc repro` runs; the others join")
+    params = read_params()[0]
+    if name in ("sft", "splice") and not getattr(params, name).run:
+        raise ValueError(f"{name}.run is false, so that host 0 does not train it: nobody is to join")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: ranks stop and save together
-    run_ranks(name, read_params()[0].runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
+    run_ranks(name, params.runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
 
 
 @contextmanager

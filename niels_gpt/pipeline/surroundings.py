@@ -1,0 +1,75 @@
+"""What params.yaml names outside itself: files and folders to read, and DVC's remotes. DVC stumbles over what is not
+there, at the first stage that wants it or only when results are pushed; here all of it is told before."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.pipeline.mistakes import Problem, is_sound
+
+_CONFIG = Path(".dvc/config")
+
+
+def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[Problem]:
+    """Everything that is wrong with what params.yaml names, as a plain mapping; at the paths in `wrong` it holds
+    mistakes, and what rests on them is not looked at."""
+    inputs: dict[str, tuple[str, ...]] = {}  # each file once, however many read it
+    for of, source in _sources(params):
+        if is_sound((*of, "input"), wrong):
+            inputs.setdefault(source["input"], (*of, "input"))
+    if is_sound(("tokenizer",), wrong) and params["tokenizer"]["kind"] == "byte":
+        inputs.setdefault(params["tokenizer"]["corpus"], ("tokenizer", "corpus"))
+    for file, path in inputs.items():
+        yield from _input_problems(file, path)
+    yield from remote_problems(params, folder=Path(), wrong=wrong)
+
+
+def remote_problems(
+    params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]
+) -> Iterator[Problem]:
+    """Of sources whose remote DVC does not know in that checkout."""
+    known = known_remotes(folder / _CONFIG)
+    if known is None:
+        return
+    for path, source in _sources(params):
+        if is_sound((*path, "remote"), wrong) and source["remote"] not in known:
+            where, remote = ".".join((*path, "remote")), source["remote"]
+            yield Problem(
+                (*path, "remote"),
+                f"{where} is {remote!r}, which is no remote of DVC's; there are: {', '.join(sorted(known)) or 'none'}; "
+                f"name one of these, or make it: `dvc remote add {remote} FOLDER`",
+            )
+
+
+def known_remotes(file: Path) -> set[str] | None:
+    """Of the checkout whose configuration of DVC this is, and of this machine; None where there is no such file."""
+    if not file.is_file():
+        return None
+    from dvc.dirs import global_config_dir, system_config_dir
+
+    config = configparser.ConfigParser(interpolation=None, strict=False)
+    for folder in (system_config_dir(), global_config_dir()):
+        config.read(Path(folder) / "config", encoding="utf-8")
+    config.read([file, file.with_suffix(".local")], encoding="utf-8")
+    # In DVC's files a section is called 'remote "store"', with the quotes.
+    names = (section.strip("'").split('"') for section in config.sections())
+    return {name[1] for name in names if name[0] == "remote " and len(name) > 1}
+
+
+def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    for table in ("sources", "chats"):
+        entries = params.get(table)
+        for name, source in entries.items() if isinstance(entries, dict) else ():
+            yield (table, str(name)), source
+
+
+def _input_problems(file: str, path: tuple[str, ...]) -> Iterator[Problem]:
+    if not Path(file).exists():
+        fix = "put the text there, or take the source out" if path[-1] == "input" else "put it back from git"
+        yield Problem(path, f"{'.'.join(path)} is {file}, which is not there: {fix}")
+    else:
+        yield from (Problem(path, fault) for fault in check_input(file))

@@ -1,0 +1,129 @@
+"""Stages that one does without, and a run on one's own text alone: no chats, none of the sample's sources."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.doctor import examine, seconds_to_train
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import execute
+from niels_gpt.pipeline.training import join_training
+from niels_gpt.pipeline.yaml12 import parse_yaml
+from tests.conftest import ROOT, Repo, make_repo
+from tests.test_dvc_yaml import ITERATED, LISTED, STAGES, module_of
+
+# What the README's own-notes user would have to write: one source, no chats, three stages less.
+NOTES = {
+    "input": "notes",
+    "remote": "private",
+    "stored": False,
+    "val_name": "val_notes",
+    "load": {"kind": "text"},
+    "split": {"by": "document", "val_frac": 0.3, "seed": 1},
+    "budget": {"max_train_tokens": None, "max_val_tokens": None},
+}
+LEFT_OUT = ("sft", "splice", "memorize")
+
+
+@pytest.fixture(scope="module")
+def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout in which every stage of dvc.yaml has run, in this process: each with all that it declares there."""
+    path = make_repo(tmp_path_factory.mktemp("own-text") / "repo").path
+    shutil.rmtree(path / "data")
+    (path / "data").mkdir()
+    shutil.copy(ROOT / "data/no-input.md", path / "data")  # what DVC watches for want of a text
+    (path / "notes").mkdir()
+    for i in range(8):
+        text = " ".join(f"word{i}{n} and{n * i}" for n in range(30))
+        (path / "notes" / f"{i}.md").write_text(f"# Note {i}\n\n{text}\n")
+    values = parse_yaml((path / "params.yaml").read_text(), name="params.yaml")
+    values |= {"sources": {"notes": NOTES}, "p_train": {"notes": 1.0}, "p_val": {"notes": 1.0}}
+    values |= {"chats": {}, "p_sft": {}}
+    values["splice"]["dataset_name"] = "notes"
+    values["train"] |= {"total_steps": 2, "eval_every": 2, "warmup_steps": 1}
+    for stage in LEFT_OUT:
+        values[stage]["run"] = False
+    (path / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    threads = torch.get_num_threads()
+    with contextlib.chdir(path):
+        for name in STAGES:
+            keys = LISTED.get(name) or tuple(values[ITERATED[name]] if name in ITERATED else ("",))
+            for key in keys:
+                execute(name, key, importlib.import_module(f"stages.{module_of(name)}").main)
+        yield path
+    torch.set_num_threads(threads)
+
+
+def test_what_is_left_out_holds_nothing_and_what_follows_says_nothing_of_it(own_text: Path) -> None:
+    for folder in (layout.TUNED, layout.SPLICED, layout.EXTRACTION):
+        assert [path.name for path in folder.iterdir()] == [layout.LEFT_OUT]
+    for stage in LEFT_OUT:
+        assert json.loads(Path(f"metrics/{stage}.json").read_text()) == {}
+    scores, leak = (json.loads(path.read_text()) for path in (layout.SCORES, layout.LEAK))
+    assert {model: list(table) for model, table in scores.items()} == {"pretrain": ["val_notes"]}
+    assert list(leak["measured"]) == list(leak["sources"]["notes"]) == ["pretrain"]
+    assert json.loads(layout.CHAT_MIX.read_text())["sources"] == {}
+    report, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
+    assert "sft" not in report.split("<script>")[0].replace("sha256", "")
+    for page in (report, samples):
+        assert "goes on" in page
+        assert "answers" not in page.split("<script>")[0]
+    data = json.loads(report.split('id="data">')[1].split("</script>")[0])
+    assert [run["name"] for run in data["runs"]] == ["train"]
+    assert "<tbody></tbody>" not in report
+
+
+def run(*command: str, said: str = "") -> str:
+    result = CliRunner().invoke(app, command, input=said)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_the_commands_take_the_pretrained_model_and_say_so(own_text: Path) -> None:
+    run("check")
+    note = "there is no fine-tuned model in models/sft: this is models/pretrain"
+    assert note in run("chat", "--max-tokens", "2", said="hello\n")
+    assert note in run("export", "away", "--i-know")
+    assert "(chats)" not in Path("away/README.md").read_text()
+    shutil.rmtree("away")
+    assert note not in run("sample", "Note", "--max-tokens", "2")
+    shown = run("summary")
+    assert "Begun with: " in shown
+    assert "models/pretrain/ (best.pt" in shown
+    refused = CliRunner().invoke(app, ["inspect", "sft"])
+    assert refused.exit_code == 1
+    assert "there are no chats to show" in refused.output
+
+
+def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host would wait for ever; doctor does not measure how long it takes."""
+    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    for stage in ("sft", "splice"):
+        with pytest.raises(ValueError, match=rf"{stage}\.run is false"):
+            join_training(stage)
+    params = parse_params(Path("params.yaml").read_text())[1]
+    assert "models/sft: left out, as sft.run is false" in [found.what for found in examine(params, folder=Path())]
+    monkeypatch.setattr("niels_gpt.pipeline.doctor._MEASURED_S", 0.01)
+    monkeypatch.setattr("niels_gpt.pipeline.doctor.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
+    assert list(seconds_to_train(params)) == ["train"]
+
+
+@pytest.mark.dag
+def test_a_stage_left_out_is_its_own_and_what_follows_it(built_repo: Repo) -> None:
+    built_repo.set(sft__run=False)
+    assert built_repo.repro("curves@sft") == ["sft", "curves@sft"]
+    due = json.loads(built_repo.run("dvc", "status", "--json").stdout)
+    assert sorted(due) == ["eval", "leak"]

@@ -1,0 +1,155 @@
+"""What params.yaml names outside itself, and `niels-gpt check`, which tells all that is wrong at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.doctor import examine
+from niels_gpt.pipeline.surroundings import known_remotes, problems_around
+from niels_gpt.pipeline.yaml12 import parse_yaml
+from tests.conftest import ROOT, with_values
+
+SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+FOUND = ("data/wikitext", "data/roam", "data/primer.txt", "data/dolly", "data/oasst1")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout in which everything is there that the sample names."""
+    monkeypatch.chdir(tmp_path)
+    for level in ("GLOBAL", "SYSTEM"):
+        monkeypatch.setenv(f"DVC_{level}_CONFIG_DIR", str(tmp_path / level))
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text((ROOT / ".dvc/config").read_text())
+    (tmp_path / "params.yaml").write_text(SAMPLE)
+    for name in FOUND:
+        path = tmp_path / name
+        (path.parent if path.suffix else path).mkdir(parents=True, exist_ok=True)
+        (path if path.suffix else path / "a.md").write_text("text\n")
+    return tmp_path
+
+
+def written(project: Path, values: dict[str, object]) -> dict[str, Any]:
+    (project / "params.yaml").write_text(with_values(SAMPLE, values))
+    params: dict[str, Any] = parse_yaml((project / "params.yaml").read_text(), name="params.yaml")
+    return params
+
+
+def check() -> list[str]:
+    """What the command says; it ends well where that is nothing."""
+    result = CliRunner().invoke(app, ["check"])
+    lines = result.output.splitlines()
+    assert isinstance(result.exception, SystemExit | None), result.exc_info
+    assert result.exit_code == (1 if lines else 0)
+    assert all(line.startswith("ERROR: ") for line in lines)
+    return [line.removeprefix("ERROR: ") for line in lines]
+
+
+def test_a_project_in_which_all_is_well_gets_no_word(project: Path) -> None:
+    assert check() == []
+
+
+def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> None:
+    """In a value, between two, in a table, said twice, outside; where a section is wrong, the others are looked at."""
+    values = {
+        "trian": {},
+        "train.base_lr": "fast",
+        "train.B": 0,
+        "train.warmup_steps": 9999,
+        "sft.min_lr": 1.0,
+        "splice.dataset_name": "news",
+        "memorize.chunk_size": 1000,
+        "model.H": 3,
+        "p_train.news": 1,
+        "p_sft": {"dolly15k": 1, "oasst1": 0},
+        "sources.roam.remote": "privat",
+        "sources.wiki.load": {"kind": "books"},
+        "chats.oasst1.input": "nowhere",
+        "runtime.devise": "cpu",
+    }
+    written(project, values)
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(f"{text}runtime: {{}}\n")
+    os.mkfifo(project / "data/roam/pipe")
+    os.rename(project / "data/wikitext", project / "data/away")  # read by a source that is wrong in another key
+    found = check()
+    for words in (
+        "trian is not a parameter; did you mean train?",
+        "train.base_lr is 'fast'",
+        "train.B is 0",
+        "train.warmup_steps: 9999 is more than total_steps=1200",
+        "sft.min_lr: 1.0 is above base_lr=0.005",
+        "splice.dataset_name is 'news', which is no source",
+        "memorize.chunk_size: 1000 must fit into model.T=128",
+        "model.H: C=128 is not a multiple of H=3",
+        "p_train has weights for ['news']",
+        "p_sft has no weight for ['dialogues']",
+        "sources.roam.remote is 'privat', which is no remote of DVC's; there are: private, store; name one of these",
+        "sources.wiki.load: kind must be one of",
+        "sources.wiki.input is data/wikitext, which is not there",
+        "chats.oasst1.input is nowhere, which is not there: put the text there, or take the source out",
+        "runtime.devise is not a parameter; did you mean device?",
+        "says 'runtime' twice (again at line",
+        "data/roam/pipe",
+    ):
+        assert sum(words in line for line in found) == 1, (words, found)
+    assert len(found) == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "params.yaml holds no parameters: `niels-gpt preset sample`"),
+        ("- train\n- sft\n", "params.yaml holds no parameters"),
+        ("train:\n  B: [8\n", "params.yaml is not valid YAML at line 3, column 1"),
+        ("train:\n\tB: 8\n", "params.yaml is not valid YAML at line 2, column 1"),
+    ],
+)
+def test_a_file_that_is_no_set_of_parameters_gets_one_line(project: Path, text: str, words: str) -> None:
+    (project / "params.yaml").write_text(text)
+    (line,) = check()
+    assert words in line
+
+
+def test_no_file_gets_one_line_as_well(project: Path) -> None:
+    (project / "params.yaml").unlink()
+    assert check() == ["there is no params.yaml here: run this in the project's folder"]
+
+
+def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> None:
+    assert known_remotes(Path(".dvc/config")) == {"store", "private"}
+    for place, name in ((".dvc/config.local", "mine"), ("GLOBAL/config", "everywhere"), ("SYSTEM/config", "ours")):
+        (project / place).parent.mkdir(exist_ok=True)
+        (project / place).write_text(f"[core]\n    remote = x\n['remote \"{name}\"']\n    url = /tmp/%x\n")
+    assert known_remotes(Path(".dvc/config")) == {"store", "private", "mine", "everywhere", "ours"}
+    params = written(project, {"sources.roam.remote": "mine", "chats.oasst1.remote": "theirs"})
+    (problem,) = problems_around(params, wrong=[])
+    assert problem.path == ("chats", "oasst1", "remote")
+    findings = {finding.what: finding.fix for finding in examine(params, folder=project) if finding.fix}
+    assert findings == {problem.sentence.rpartition("; ")[0]: problem.sentence.rpartition("; ")[2]}
+    (project / ".dvc/config").unlink()  # not DVC's at all, as far as one can see
+    assert known_remotes(Path(".dvc/config")) is None
+    assert list(problems_around(params, wrong=[])) == []
+
+
+def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
+    written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
+    assert check() == ["tokenizer.corpus is data/no-input.md, which is not there: put it back from git"]
+    hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}
+    written(project, hub)
+    (line,) = check()
+    assert line.startswith("sources.wiki.input is data/no-input.md, which is not there")
+    (project / "data/no-input.md").write_text("none\n")
+    assert check() == []
+
+
+def test_a_file_that_two_read_is_told_of_once(project: Path) -> None:
+    (project / "data/primer.txt").unlink()
+    (line,) = check()
+    assert line.startswith("sources.primer.input is data/primer.txt, which is not there")
