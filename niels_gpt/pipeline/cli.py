@@ -14,6 +14,7 @@ from niels_gpt.files.damage import Damaged
 from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
+from niels_gpt.pipeline.comparing import compare
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.git import changed, committed
@@ -345,6 +346,7 @@ def gc(
     typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
+app.command()(compare)
 app.add_typer(inspection.tokenizer_app, name="tokenizer")
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(stored.app, name="tokens")
