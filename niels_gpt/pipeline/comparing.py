@@ -103,10 +103,11 @@ def _refuse_foreign(html: Path) -> None:
         raise ValueError(f"{html} is there already and is no page of this command's: give --html another name")
 
 
+_DRAWN = ("train", "sft")  # the stages whose curves are compared
 _LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # the columns that are drawn
 _FILES = [
     *map(str, (layout.PARAMS, layout.SCORES, layout.LEAK, layout.MEMORIZED)),
-    *(f"{layout.METRICS}/{stage}{end}" for stage in layout.MODEL_OF for end in (".json", ".tsv", "_val.tsv")),
+    *(f"{layout.METRICS}/{stage}{end}" for stage in _DRAWN for end in (".json", ".tsv", "_val.tsv")),
 ]
 
 
@@ -122,7 +123,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
 
     params = read(layout.PARAMS, _parameters)
     trainings = []
-    for stage in layout.MODEL_OF:
+    for stage in _DRAWN:
         file = f"{layout.METRICS}/{stage}"
         summary = read(f"{file}.json", partial(_checked, _Summary))
         losses, validations = (

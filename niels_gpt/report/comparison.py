@@ -134,8 +134,8 @@ def render_comparison(results: Sequence[Result]) -> str:
         TITLE,
         cards=cards,
         live=False,
-        before=f"<section>{table}{read}{said}</section>",
-        after=f"<section><h2>Other parameters that differ</h2>{others}</section>" if rest else "",
+        before=f'<section class="compared">{table}{read}{said}</section>',
+        after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
     )
 
 
