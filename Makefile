@@ -1,5 +1,6 @@
 # make run    from text to a trained and evaluated model
 # make test   lint is not in here: see `make check`
+# make baseline  commits what a run has left (dvc.lock, metrics, its parameters), for experiments to be compared with
 # make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
 # They set up .venv themselves; a second call installs nothing.
 PYTHON ?= python3
@@ -8,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test same check clean
+.PHONY: run test baseline same check clean
 
 run: $(INSTALLED)
 	niels-gpt mend
@@ -18,6 +19,10 @@ run: $(INSTALLED)
 
 test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal
+
+baseline:
+	git add dvc.lock metrics params.yaml
+	git commit -m "Baseline of this machine" -- dvc.lock metrics params.yaml
 
 same: $(INSTALLED)
 	python -m pytest -q -k golden tests/test_train.py tests/test_splice.py

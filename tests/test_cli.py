@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from niels_gpt.files.atomic import publish
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.presets import apply_preset, complete_preset, read_preset
+from niels_gpt.pipeline.presets import apply_preset, complete_preset, keep_copy, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -118,6 +119,30 @@ def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Pat
     assert result.exit_code != 0
     assert "sample, shakespeare, v0" in " ".join(result.output.split())
     assert (project / "params.yaml").read_text() == SAMPLE
+
+
+def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+    said = run("preset", "v0")
+    assert "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` takes" in said
+    assert (project / "params.yaml.kept-1").read_text() == SAMPLE
+    assert "kept" not in run("preset", "v0")  # nothing changes
+    file = Path("params.yaml")
+    for text, number in (("b: 2\n", 2), (SAMPLE, 1), ("c: 3\n", 3), ("b: 2\n", 2)):
+        file.write_text(text)
+        kept = keep_copy(file)
+        assert kept == Path(f"params.yaml.kept-{number}")
+        assert kept.read_text() == text
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    shutil.copy(ROOT / ".gitignore", project)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "params"]):
+        subprocess.run([*git, *command], check=True)
+    assert keep_copy(file) is None  # git has it
+    file.write_text("d: 4\n")
+    assert keep_copy(file) == Path("params.yaml.kept-4")
+    assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == " M params.yaml\n"  # no copy in git
+    file.unlink()
+    assert keep_copy(file) is None
 
 
 def test_a_broken_sample_is_named_and_nothing_is_written(project: Path) -> None:
@@ -718,6 +743,37 @@ def test_summary_says_what_came_out_as_committed(
     assert len(told) == 2
     assert data in told[0]
     assert weights in told[1]
+
+
+def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
+    names = {f"GIT_{role}_{what}": "t@t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+    def git(*arguments: str) -> str:
+        return subprocess.check_output(["git", *arguments], text=True, env={**os.environ, **names})
+
+    for name in ("Makefile", ".gitignore"):
+        shutil.copy(ROOT / name, finished)
+    (finished / "dvc.lock").write_text(json.dumps(lock()))
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "run")
+    assert "baseline" not in run("summary")
+    (finished / "dvc.lock").write_text(json.dumps(lock(model="x")))
+    (finished / "metrics/eval.json").write_text(json.dumps({"pretrain": {}}))
+    (finished / "metrics/new.tsv").write_text("x\n")
+    (finished / "params.yaml").write_text((finished / "params.yaml").read_text() + "# mine\n")
+    (finished / "diary.txt").write_text("mine")
+    before = git("rev-parse", "HEAD")
+    said = run("summary")
+    assert "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits it" in said
+    assert git("rev-parse", "HEAD") == before  # nothing was committed unasked
+    git("add", "diary.txt")
+    make = ["make", "--no-print-directory", "baseline"]
+    subprocess.run(make, check=True, capture_output=True, env={**os.environ, **names, "MAKEFLAGS": ""})
+    assert git("rev-parse", "HEAD~1") == before
+    changed = git("show", "--name-only", "--format=").split()
+    assert changed == ["dvc.lock", "metrics/eval.json", "metrics/new.tsv", "params.yaml"]
+    assert "baseline" not in run("summary")
 
 
 def test_an_output_that_is_gone_is_a_difference() -> None:

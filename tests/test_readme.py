@@ -42,6 +42,8 @@ ELSEWHERE = {
     "dvc exp run --queue -S p_train.roam=0.1,0.3,0.5": "test_dag_experiments.py works off a queue",
     "dvc queue start": "test_dag_experiments.py",
     "dvc push": "test_dag_share.py pushes to two stores",
+    "make baseline": "test_cli.py commits one",
+    "niels-gpt compare A B": "test_compare.py compares by name",
     "niels-gpt join train": "test_hosts.py joins from a second checkout",
     "niels-gpt tokens verify": "test_dag_store.py, of a source that is stored",
 }

@@ -293,7 +293,8 @@ def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, m
 
     whole = talker()
     conversation = Conversation(Interrupted(**vars(whole)), sampling=Sampling(), max_new_tokens=5, seed=0)
-    lines, shown = iter(["/system be brief", "hello", "/save a.jsonl", "/nonsense", "/reset", "/quit"]), []
+    lines = iter(["/system be brief", "hello", "/save a.jsonl", "/nonsense", "/reset", "/quit"])
+    shown: list[str] = []
     converse(conversation, read=lambda: next(lines), show=shown.append)
     text = "".join(shown)
     assert "half an  [stopped]" in text
@@ -309,6 +310,24 @@ def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, m
         raise EOFError
 
     converse(conversation, read=ended, show=shown.append)
+
+
+def test_a_chat_is_saved_over_nothing_but_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text("mine")
+    conversation = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
+    left = "mine.jsonl is there already and is left as it is: give /save another name"
+    assert conversation.command("/save mine.jsonl") == left
+    assert (tmp_path / "mine.jsonl").read_text() == "mine"
+    assert conversation.command("/save a.jsonl").startswith("saved to a.jsonl, ")
+    conversation.messages.append({"role": "user", "content": "more"})
+    assert conversation.command("/save a.jsonl").startswith("saved to a.jsonl again, ")
+    assert json.loads((tmp_path / "a.jsonl").read_text())["messages"] == conversation.messages
+    (tmp_path / "a.jsonl").write_text("changed by another hand")
+    assert "is left as it is" in conversation.command("/save a.jsonl")
+    another = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
+    assert "is left as it is" in another.command("/save a.jsonl")
+    assert (tmp_path / "a.jsonl").read_text() == "changed by another hand"
 
 
 def write_project(root: Path) -> Talker:

@@ -103,7 +103,7 @@ FAULTS = (
     Fault(
         "summary: compares dvc.lock with itself",
         "niels_gpt/pipeline/cli.py",
-        "compare_runs(now, committed)",
+        "compare_runs(now, before)",
         "compare_runs(now, now)",
         _CLI + "test_summary_says_what_came_out_as_committed",
     ),
@@ -671,8 +671,8 @@ FAULTS = (
     Fault(
         "report: floating-point operations of the steps alone",
         "niels_gpt/report/page.py",
-        'flops = flops_per_token * summary["tokens"]',
-        'flops = flops_per_token * summary["steps"]',
+        "flops_per_token * summary['tokens']",
+        "flops_per_token * summary['steps']",
         _REPORT + "test_the_numbers_are_the_runs",
     ),
     Fault(

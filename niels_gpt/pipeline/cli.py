@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.damage import Damaged
 from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
+from niels_gpt.pipeline.comparing import compare
 from niels_gpt.pipeline.console import one_sentence
-from niels_gpt.pipeline.dvc_files import committed_lock
 from niels_gpt.pipeline.dvc_files import mend as mend_files
+from niels_gpt.pipeline.git import changed, committed
+from niels_gpt.pipeline.kept_models import answering_model
 from niels_gpt.pipeline.left_out import final_models
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.presets import apply_preset, read_preset
-from niels_gpt.pipeline.reproduction import compare_runs
+from niels_gpt.pipeline.presets import apply_preset, keep_copy, read_preset
+from niels_gpt.pipeline.reproduction import compare_runs, offer_baseline
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.surroundings import problems_around
@@ -66,7 +69,10 @@ def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = F
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
     precision: Precision = "bf16" if bf16 else "float32"
-    return open_talker(folder, device=device, tokenizer=layout.TOKENIZER, slots=slots, precision=precision)
+    with answering_model(folder) as found:
+        if found.said:
+            typer.echo(found.said, err=True)
+        return open_talker(found.folder, device=device, tokenizer=found.tokenizer, slots=slots, precision=precision)
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -97,8 +103,11 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
             parse_yaml(current, name=str(layout.PARAMS))
         except ValueError as error:
             raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+        text = apply_preset(current, wanted)
+        if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
+            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` takes it back")
         with atomic_path(layout.PARAMS) as temporary:
-            temporary.write_text(apply_preset(current, wanted), encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
 
 
@@ -284,6 +293,8 @@ def export(
         if (transformers and gguf) or (f32 and not gguf):
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
         model = model or _final_model()
+        if not (Path(model) / layout.CONFIG).is_file():  # one out of DVC's cache is not that of the metrics on its card
+            raise Damaged(model, "holds no model yet")
         talker = _talker(model, "cpu")
         params, raw = read_params()
         sharing = sharing_of(Path(model), params)
@@ -343,6 +354,7 @@ def gc(
     typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
+app.command()(compare)
 app.add_typer(inspection.tokenizer_app, name="tokenizer")
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(stored.app, name="tokens")
@@ -365,7 +377,8 @@ def summary() -> None:
         models = final_models()
         asked = "Asked" if layout.TUNED.name in models else "Begun with"
         typer.echo(visible(f"\n{asked}: {question}\n\n{answer.strip()}\n"))
-        for line in _reproduction():
+        run = changed(Path(), layout.LOCK, layout.METRICS)
+        for line in (*_reproduction(), *offer_baseline(run), ""):
             typer.echo(line)
         folders = " and ".join(f"{folder}/" for folder in models.values())
         for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
@@ -385,8 +398,8 @@ _PLACES = (
 def _reproduction() -> list[str]:
     """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
     try:
-        locks = committed_lock(Path()) or "", read_text(layout.LOCK)
-        committed, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
-        return [*compare_runs(now, committed), ""]
+        locks = committed(Path(), layout.LOCK) or "", read_text(layout.LOCK)
+        before, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
+        return compare_runs(now, before)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []

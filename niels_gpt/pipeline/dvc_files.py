@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.pipeline.git import ask_git, committed
 from niels_gpt.pipeline.layout import LOCK
 
 _TMP = Path(".dvc/tmp")
@@ -43,13 +43,19 @@ def keep_lock(root: Path) -> None:
 def is_whole(text: str) -> bool:
     """DVC's file to its end. Cut short, it ends within a line, or a record lacks something; where it was cut between
     two records, DVC misses the second by itself."""
+    return read_records(text) is not None
+
+
+def read_records(text: str) -> dict[str, Any] | None:
+    """What a whole dvc.lock says of each stage."""
     if not text.endswith("\n"):
-        return False
+        return None
     try:
         tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return "schema" in tree and all(_is_recorded(stage) for stage in tree["stages"].values())
+        stages: dict[str, Any] = tree["stages"]
+        return stages if "schema" in tree and all(map(_is_recorded, stages.values())) else None
     except (yaml.YAMLError, AttributeError, KeyError, TypeError):
-        return False
+        return None
 
 
 def _is_recorded(stage: dict[str, Any]) -> bool:
@@ -89,9 +95,8 @@ def _mend_lock(root: Path) -> str:
     with atomic_path(root / _BROKEN) as temporary:
         temporary.write_text(text, encoding="utf-8")
     head, _, kept = (_read(root / _KEPT) or "").partition("\n")
-    committed = committed_lock(root) or ""
     # Commits made or fetched since the copy was kept know more than it does.
-    in_order = [(kept, "as the last stage found it"), (committed, "as committed")]
+    in_order = [(kept, "as the last stage found it"), (committed(root, LOCK) or "", "as committed")]
     if head != f"# {_committed_name(root)}":
         in_order.reverse()
     for whole, origin in in_order:
@@ -135,21 +140,9 @@ def _is_json(path: Path) -> bool:
         return False
 
 
-def committed_lock(root: Path) -> str | None:
-    return _git(root, "show", f"HEAD:./{LOCK}")
-
-
 def _committed_name(root: Path) -> str:
     """Git's name for the content of the committed dvc.lock."""
-    return (_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
-    except FileNotFoundError:  # no git here
-        return None
-    return None if done.returncode else done.stdout.decode("utf-8", errors="replace")
+    return (ask_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
 
 
 def _read(path: Path) -> str | None:

@@ -10,7 +10,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline.git import committed
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
 if TYPE_CHECKING:
@@ -66,6 +68,21 @@ def apply_preset(current: str, preset: str) -> str:
         return preset
     _update(target, wanted)
     return _dumped(yaml, target)
+
+
+def keep_copy(file: Path) -> Path | None:
+    """A copy beside a file that is about to be written over, under a name that nothing has, or an earlier copy that is
+    the same; None where none is needed, since git has the file as it is, or there is none."""
+    if not file.is_file() or (text := read_text(file)) == committed(Path(), file):
+        return None
+    number = 1
+    while (copy := file.with_name(f"{file.name}.kept-{number}")).exists():
+        if copy.is_file() and read_text(copy) == text:
+            return copy
+        number += 1
+    with atomic_path(copy) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return copy
 
 
 def _yaml() -> YAML:

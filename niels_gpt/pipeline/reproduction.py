@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _LAST_OF_THE_DATA = "mix"
@@ -28,6 +28,17 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
                 else "as they must on another kind of CPU, which rounds otherwise"
             ),
         ),
+    ]
+
+
+def offer_baseline(changed: Sequence[str]) -> list[str]:
+    """How to record a run of which these files differ from the last commit. Nobody commits for its owner."""
+    if not changed:
+        return []
+    shown = ", ".join(changed[:2]) + (f" and {len(changed) - 2} more" if len(changed) > 2 else "")
+    return [
+        f"This run is not in git yet ({shown}).",
+        "`make baseline` commits it, and nothing else: experiments are then compared with what this machine makes.",
     ]
 
 

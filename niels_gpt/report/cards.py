@@ -25,6 +25,7 @@ class Card:
     time: float | None = None
     revision: int = 0
     since: int = 0
+    shown: bool | None = None  # whether it is drawn at first; by itself the page draws the newest of each stage
 
     def told(self) -> dict[str, Any]:
         """As JSON can say it."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from niels_gpt.data.epochs import Exposure
 from niels_gpt.report.cards import Card
+from niels_gpt.report.grid import BEST, MISSING
 from niels_gpt.report.runs import Drawn, Point
 from niels_gpt.report.scores import HEAD, score_rows
 
@@ -92,27 +93,32 @@ def render_report(
             for prompt, text in pairs
         )
         after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
-    leaves = [(key, str(value)) for key, value in _leaves(params)]
+    values = [(key, str(value)) for key, value in leaves(params)]
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
-    after.append(_folded("Parameters", render_table(("key", "value"), leaves)))
+    after.append(_folded("Parameters", render_table(("key", "value"), values)))
     return render_page(
         "What was trained, and what came of it",
-        cards=[_card(training, flops_per_token) for training in trainings],
+        cards=[finished_card(training, flops_per_token=flops_per_token) for training in trainings],
         live=False,
         before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>{_seen(seen, notes)}",
         after="\n".join(after),
     )
 
 
-def _card(training: Training, flops_per_token: int) -> Card:
+def finished_card(
+    training: Training, *, run: str | None = None, flops_per_token: int | None = None, shown: bool | None = None
+) -> Card:
+    """A training that has ended. `run` names it among others of its stage."""
     summary = training.summary
     a_step = summary["tokens"] // summary["steps"]
-    flops = flops_per_token * summary["tokens"]
+    flops = (
+        [("floating-point operations", f"about {flops_per_token * summary['tokens']:.2g}")] if flops_per_token else []
+    )
     facts = [
         ("parameters", f"{summary['parameters']:,}"),
         ("steps", f"{summary['steps']:,}"),
         ("tokens", f"{summary['tokens']:,}"),
-        ("floating-point operations", f"about {flops:.2g}"),
+        *flops,
         ("loss at the end", f"{summary['loss']:.4f}"),
         ("lowest validation", f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"),
     ]
@@ -127,7 +133,7 @@ def _card(training: Training, flops_per_token: int) -> Card:
         for row in training.validations
     ]
     drawn = [Drawn(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
-    return Card(training.name, training.name, facts, points, drawn)
+    return Card(run or training.name, training.name, facts, points, drawn, shown=shown)
 
 
 def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
@@ -160,7 +166,9 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_fro
         shown = f"<code>{escape(text)}</code>" if column >= code_from else escape(text)
         return f'<td class="n">{shown}</td>' if _is_number(text) else f"<td>{shown}</td>"
 
-    numeric = [bool(rows) and all(_is_number(row[i]) or not row[i] for row in rows) for i in range(len(head))]
+    numeric = [
+        bool(rows) and all(_is_number(row[i]) or row[i] in ("", MISSING) for row in rows) for i in range(len(head))
+    ]
     names = "".join(
         f'<th class="n">{escape(name)}</th>' if n else f"<th>{escape(name)}</th>"
         for name, n in zip(head, numeric, strict=True)
@@ -170,13 +178,14 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_fro
 
 
 def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "", 1).isdigit()
+    return text.removesuffix(BEST).replace(",", "").replace(".", "", 1).isdigit()
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """What a tree of parameters holds, by dotted names."""
     found: list[tuple[str, Any]] = []
     for key, value in values.items():
-        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+        found += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
     return found
 
 

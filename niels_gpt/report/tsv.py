@@ -21,7 +21,12 @@ def _cell(value: float | str) -> str:
 
 def read_tsv(path: Path) -> list[dict[str, float]]:
     """A curve whose columns are all numbers, with a point at the least."""
-    head, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    return parse_tsv(path.read_text(encoding="utf-8", errors="replace"), path=path)
+
+
+def parse_tsv(text: str, *, path: str | Path) -> list[dict[str, float]]:
+    """The same of a file's text, wherever that was kept."""
+    head, *lines = text.splitlines() or [""]
     try:
         rows = [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
     except ValueError as error:

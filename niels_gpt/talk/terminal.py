@@ -22,6 +22,7 @@ class Conversation:
         self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
         self.messages: list[dict[str, str]] = []
         self._forgotten = 0
+        self._saved: dict[Path, bytes] = {}  # by file, what was written to it
 
     def command(self, line: str) -> str:
         """Do what a line that begins with a slash says; what to show for it."""
@@ -35,10 +36,18 @@ class Conversation:
                 self.messages = [{"role": "system", "content": rest.strip()}, *others]
                 return "so be it"
             case "/save" if rest.strip():
-                with atomic_path(Path(rest.strip())) as temporary:
-                    temporary.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n", "utf-8")
-                return f"saved to {rest.strip()}, a line that `kind: chat` reads"
+                return self._save(Path(rest.strip()))
         return HELP
+
+    def _save(self, path: Path) -> str:
+        """Whole, and over nothing but what this chat has itself saved there."""
+        text = json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n"
+        if path.is_file() and path.read_bytes() != self._saved.get(path):
+            return f"{path} is there already and is left as it is: give /save another name"
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, "utf-8")
+        again, self._saved[path] = path in self._saved, text.encode()
+        return f"saved to {path}{' again' if again else ''}, a line that `kind: chat` reads"
 
     def answer(self, question: str, *, show: Callable[[str], None]) -> None:
         """Ask, and show the answer as it comes; an interrupt keeps what there is of it."""

@@ -36,8 +36,9 @@
       const points = goesOn ? known.points : [];
       if (card.points.length || !goesOn) changed = true;
       points.push(...card.points);
-      // At first the newest run of each stage, or those that the address names; later, each that appears.
-      const shown = known ? known.shown : !first || (asked.length ? asked.includes(card.name) : !stages.has(card.stage));
+      // At first those that the address names, or are given as shown, or the newest of each stage; later, each that appears.
+      const begins = asked.length ? asked.includes(card.name) : card.shown ?? !stages.has(card.stage);
+      const shown = known ? known.shown : !first || begins;
       stages.add(card.stage);
       runs.set(card.name, { ...card, points, shown, colour: known ? known.colour : colours++ % COLOURS });
     }

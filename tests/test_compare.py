@@ -1,0 +1,272 @@
+"""`niels-gpt compare`: experiments beside each other, in the terminal and on a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.comparing import result_of
+from niels_gpt.pipeline.experiments import Experiment, list_experiments
+from niels_gpt.pipeline.git import read_committed
+from niels_gpt.report.comparison import Measure, Result, compare, differing, notes, render_comparison
+from niels_gpt.report.grid import Grid, lay_out
+from tests.conftest import ROOT, real_browser
+
+PARAMS = (ROOT / "presets/sample.yaml").read_text()
+BITS = Measure("pretrain val_wiki", "lowest", ".4f", ("sources.wiki",))
+KNOWN = Measure("median P(z)", "highest", ".4f")
+SIZE = Measure("parameters")
+
+
+def column(grid: Grid, name: str) -> dict[str, str]:
+    return dict(zip(grid.rows, (row[grid.columns.index(name)] for row in grid.cells), strict=True))
+
+
+def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> None:
+    results = [
+        Result("a", {"p": 0.1}, {SIZE: 1000, BITS: 2.5, KNOWN: 0.25}),
+        Result("b", {"p": 0.2}, {SIZE: 2000, BITS: 2.25, KNOWN: 0.75}),
+        Result("c", {"p": 0.2}, {SIZE: 3000, BITS: 2.25}),
+        Result("d"),
+    ]
+    grid = compare(results)
+    assert grid.rows == ["p", "parameters", "pretrain val_wiki", "median P(z)"]
+    assert column(grid, "a") == dict(zip(grid.rows, ("0.1", "1,000", "2.5000", "0.2500"), strict=True))
+    assert column(grid, "b") == dict(zip(grid.rows, ("0.2", "2,000", "2.2500 *", "0.7500 *"), strict=True))
+    assert column(grid, "c") == dict(zip(grid.rows, ("0.2", "3,000", "2.2500 *", "-"), strict=True))
+    assert set(column(grid, "d").values()) == {"-"}
+    same = compare([Result("a", {}, {BITS: 2.5}), Result("b", {}, {BITS: 2.5})])
+    assert same.cells == [["2.5000", "2.5000"]]  # nobody's best
+
+
+def test_only_parameters_that_differ_are_named() -> None:
+    results = [
+        Result("a", {"x": 1, "y": [1, 2], "only": None, "z": True}, {}),
+        Result("b", {"x": 1, "y": [1, 3], "z": False}, {}),
+        Result("c", None, {}),
+    ]
+    assert differing(results) == ["y", "only", "z"]
+    grid = compare(results)
+    assert column(grid, "a") == {"y": "[1, 2]", "only": "null", "z": "true"}
+    assert column(grid, "b") == {"y": "[1, 3]", "only": "-", "z": "false"}
+    assert differing(results[:1]) == differing([]) == []
+    many = [Result(name, {f"p{i}": f"{name}{i}" for i in range(20)}, {BITS: 1.0}) for name in "ab"]
+    assert compare(many).rows == [*(f"p{i}" for i in range(8)), BITS.name]
+    assert list(notes(many)) == ["12 more parameters differ: the page has them all"]
+    assert all(f"p{i}" in render_comparison(many) for i in range(20))
+
+
+def test_numbers_of_other_text_have_no_best() -> None:
+    def results(name: str) -> list[Result]:
+        return [Result(str(i), {name: i}, {BITS: 2.0 + i}) for i in range(2)]
+
+    for name in ("sources.wiki.input", "sources.wiki.split.val_frac"):
+        assert compare(results(name)).cells[-1] == ["2.0000", "3.0000"]
+        (note,) = notes(results(name))
+        assert note.endswith(f": {name} differ")
+    for name in ("sources.roam.input", "sources.wikipedia.input", "sources.wiki.budget.max_train_tokens"):
+        assert compare(results(name)).cells[-1] == ["2.0000 *", "3.0000"]
+        assert not list(notes(results(name)))
+
+
+def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
+    for experiments in (1, 2, 5, 6, 20, 40):
+        results = [
+            Result(
+                f"{'long-' * (i % 3)}name{i}",
+                {"train.base_lr": i, "sources.roam.split.a_long_name_of.its_own": i},
+                {Measure(f"measure number{k}", "lowest", ".4f"): 1.0 + i + k for k in range(11)},
+            )
+            for i in range(experiments)
+        ]
+        grid = compare(results)
+        lines = lay_out(grid, width=100)
+        assert max(map(len, lines)) <= 100
+        text = "\n".join(lines)
+        for result in results:
+            assert result.name in text
+        for row in grid.rows:
+            assert row.rpartition(" ")[2][-20:] in text
+        assert "measure number0" in text or experiments > 5  # turned only where they are many
+        for k in range(11):
+            assert f"{1.0 + k:.4f}{' *' if experiments > 1 else ''}" in text
+        assert len(lines) <= max(15, 3 * (experiments + 3))
+    few = lay_out(Grid(["a", "b"], ["x y", "z"], [["1.0 *", "1"], ["2", "33 *"]]), width=100)
+    assert few == ["         a     b", "x y  1.0 *   1", "z      2    33 *"]
+
+
+def test_a_table_turned_has_names_of_two_lines() -> None:
+    grid = Grid([f"e{i}" for i in range(12)], ["pretrain val", "loss"], [["1"] * 12, ["22"] * 12])
+    lines = lay_out(grid, width=24)
+    assert lines[:3] == ["     pretrain", "          val  loss", "e0          1    22"]
+    assert len(lines) == 14
+
+
+# What follows reads experiments out of git, in the form in which DVC keeps them.
+
+SCORES = {"pretrain": {"val_wiki": {"nats": 3.0, "bits_per_byte": 2.5, "tokens": 100}}}
+TRAINED = {
+    "steps": 4, "tokens": 64, "parameters": 1234, "loss": 3.5, "val_loss": 3.25, "best_val_loss": 3.25, "best_step": 4,
+    "mix": {"wiki": {"p": 1.0, "rows": 16, "drawn": 1.0}},
+}  # fmt: skip
+
+
+def result_files(*, weight: float, bits: float) -> dict[str, str]:
+    scores = json.loads(json.dumps(SCORES))
+    scores["pretrain"]["val_wiki"]["bits_per_byte"] = bits
+    return {
+        "params.yaml": PARAMS.replace("  roam: 0.26\n", f"  roam: {weight}\n"),
+        "metrics/eval.json": json.dumps(scores),
+        "metrics/train.json": json.dumps(TRAINED),
+        "metrics/train.tsv": "step\tloss\tlr\n2\t4.5\t0.1\n4\t3.5\t0.1\n",
+        "metrics/train_val.tsv": "step\tval_loss\twiki\n4\t3.25\t3.25\n",
+        "metrics/leak.json": json.dumps({"sources": {"roam": {"sft": {"extractable_passages": round(bits)}}}}),
+        "metrics/memorize.json": json.dumps({"documents": {"doc1": {"after": {"median_pz": weight}}}}),
+    }
+
+
+def git(*arguments: str, when: int = 0) -> str:
+    who = {f"GIT_{role}_{what}": "t@t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    time = {f"GIT_{role}_DATE": f"{1_700_000_000 + when} +0000" for role in ("AUTHOR", "COMMITTER")}
+    return subprocess.check_output(["git", *arguments], text=True, env={**os.environ, **who, **time}).strip()
+
+
+def write(files: dict[str, str]) -> None:
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A commit, and three experiments on it; the workspace holds the third."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    git("init", "-q", "-b", "main")
+    write({"dvc.yaml": "stages: {}\n", ".gitignore": (ROOT / ".gitignore").read_text()})
+    write(result_files(weight=0.25, bits=2.5))
+    git("add", "-A")
+    git("commit", "-qm", "run")
+    base = git("rev-parse", "HEAD")
+    for when, (name, weight, bits) in enumerate([("old", 0.1, 2.25), ("mid", 0.5, 2.125), ("new", 0.75, 2.75)]):
+        write(result_files(weight=weight, bits=bits))
+        git("add", "-A")
+        commit = git("commit-tree", git("write-tree"), "-p", base, "-m", name, when=when)
+        git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/{name}", commit)
+    git("update-ref", "refs/exps/stash", base)  # as DVC keeps its queue
+    git("update-ref", "refs/exps/exec/EXEC_HEAD", base)
+    git("reset", "-q")
+    return tmp_path
+
+
+def run(*command: str) -> str:
+    result = CliRunner().invoke(app, ["compare", *command])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refusal(*command: str) -> str:
+    result = CliRunner().invoke(app, ["compare", *command])
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def runs_of(page: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["runs"]
+    return found
+
+
+def test_without_names_everything_is_compared_the_newest_first(project: Path) -> None:
+    shown = run().splitlines()
+    assert shown[0].split() == ["workspace", "HEAD", "new", "mid", "old"]
+    rows = {line[:20].strip(): line[20:].split() for line in shown[1 : shown.index("")]}
+    assert rows["p_train.roam"] == ["0.75", "0.25", "0.75", "0.5", "0.1"]
+    assert [name for name in rows if "." in name] == ["p_train.roam"]
+    assert rows["pretrain val_wiki"] == ["2.7500", "2.5000", "2.7500", "2.1250", "*", "2.2500"]
+    assert rows["lowest validation"] == ["3.2500"] * 5
+    assert rows["parameters"] == ["1,234"] * 5
+    assert rows["passages told"] == ["3", "2", "*", "3", "2", "*", "2", "*"]
+    assert rows["median P(z)"] == ["0.7500", "*", "0.2500", "0.7500", "*", "0.5000", "0.1000"]
+    assert max(map(len, shown)) <= 100
+    page = (project / "metrics/compare.html").read_text()
+    assert [card["name"] for card in runs_of(page)] == [f"{name} train" for name in shown[0].split()]
+    assert all(card["shown"] and len(card["points"]) == 3 for card in runs_of(page))
+    assert "compare.html" not in git("status", "--porcelain", "--untracked-files=all")
+    assert run("-n", "1").splitlines()[0].split() == ["workspace", "HEAD", "new"]
+    assert "note: 2 older experiments are left out: -n 3 shows them" in run("-n", "1")
+
+
+def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
+    shown = run("old", "main", "old", git("rev-parse", "HEAD")[:12], "--html", "mine.html").splitlines()
+    assert shown[0].split() == ["old", "main", git("rev-parse", "HEAD")[:12]]
+    assert not (project / "metrics/compare.html").exists()
+    before = (project / "mine.html").read_text()
+    assert run("new", "--html", "mine.html")
+    assert (project / "mine.html").read_text() != before
+    (project / "letter.html").write_text("dear reader")
+    assert "letter.html is there already and is no page of this command's" in refusal("--html", "letter.html")
+    assert (project / "letter.html").read_text() == "dear reader"
+    line = refusal("old", "nope")
+    assert "called nope; there are: workspace, HEAD, new, mid, old" in line
+
+
+def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Path) -> None:
+    (project / "metrics/eval.json").write_text('{"pretrain": {"val_wiki": {}}}')
+    (project / "metrics/train.tsv").write_text("step\tloss\n1\t2\n")
+    (project / "metrics/leak.json").unlink()
+    shown = run()
+    for file in ("eval.json", "train.tsv"):
+        assert f"note: metrics/{file} of workspace is damaged, or of another version, and is left out" in shown
+    assert shown.count("note: ") == 2
+    rows = {line[:20].strip(): line[20:].split() for line in shown.splitlines()}
+    assert rows["pretrain val_wiki"][0] == rows["passages told"][0] == rows["parameters"][0] == "-"
+    assert rows["median P(z)"][0] == "0.7500"
+    faults: list[str] = []
+    result = result_of(Experiment("x", {"params.yaml": "- 1"}), fault=faults.append)
+    assert (result.params, result.numbers, list(result.trainings)) == (None, {}, [])
+    assert len(faults) == 1
+
+
+def test_without_a_project_or_a_commit_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert "there is no dvc.yaml here" in refusal()
+    assert not list(tmp_path.iterdir())
+    write({"dvc.yaml": "", **result_files(weight=0.25, bits=2.5)})
+    assert run().splitlines()[0].split() == ["workspace"]
+    assert "called HEAD; there are: workspace, HEAD" in refusal("HEAD")
+    assert list_experiments(tmp_path) == {}
+    assert read_committed(tmp_path, [("HEAD", "a"), ("HEAD", "b")]) == [None, None]
+
+
+def test_files_are_read_out_of_commits_whatever_is_in_them(project: Path) -> None:
+    texts = {"a": "", "b c": "x blob 3\nmissing\n", "d": "\n\nno end"}
+    write(texts)
+    git("add", "-A")
+    git("commit", "-qm", "more")
+    wanted = ["b c", "nothing", "a", "metrics", "d"]
+    assert read_committed(project, [("HEAD", name) for name in wanted]) == [texts["b c"], None, "", None, texts["d"]]
+
+
+def test_in_a_browser_the_curves_of_all_are_on_one_chart(project: Path) -> None:
+    run()
+    faults: list[str] = []
+    with real_browser() as (browser, expect):
+        for scheme, width in (("light", 1200), ("dark", 390)):
+            tab = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+            tab.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+            tab.goto((project / "metrics/compare.html").as_uri())
+            names = tab.locator("[data-chart=loss] .legend button span")
+            expect(names).to_have_text([f"{name} train" for name in ("workspace", "HEAD", "new", "mid", "old")])
+            expect(tab.locator("td", has_text="2.1250 *")).to_be_visible()
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            tab.close()
+    assert faults == []
