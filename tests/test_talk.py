@@ -328,12 +328,15 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     parts = [{"file": "train/part-00000.bin", "sha256": "ab" * 32, "bytes": 20}]
     mix = {"sources": {"wiki": {"train": {"parts": parts, "tokens": 10}}}}
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
-    params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
+    empty = ("model", "tokenizer", "p_sft", "train", "sft", "sources", "chats")
+    params = {key: {} for key in empty} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
-    card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores, private=(), leaks={})
+    made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}
+    card = model_card(whole, form="plain", folder="out", **made_of, private=(), leaks={})
+    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not said |" in card  # it is no source any more
+    assert "```bash\nniels-gpt chat --model out\nniels-gpt serve --model out " in card
     assert "ab" * 32 in card
     assert "cd" * 32 in card
-    assert "| wiki | 0.5 | 10 |" in card
     assert (
         "| model | held out | nats a token | bits a byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
         in card

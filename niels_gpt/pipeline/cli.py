@@ -13,13 +13,14 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
-from niels_gpt.pipeline.console import one_sentence
+from niels_gpt.pipeline.console import PresetCommand, one_sentence, print_any_text, show_version
 from niels_gpt.pipeline.dvc_files import committed_lock
 from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
+from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.presets import apply_preset, read_preset
+from niels_gpt.pipeline.presets import apply_preset, known_presets, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
@@ -52,6 +53,7 @@ def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = F
     from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
 
+    check_model(folder)
     device = prepare_device(device, threads=threads)
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
@@ -67,15 +69,21 @@ def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
         return error.raw, error.problems
 
 
-@app.command()
-def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml: sample, v0")]) -> None:
+@app.callback()
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
+    ] = False,
+) -> None:
+    print_any_text()
+
+
+@app.command(cls=PresetCommand)
+def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
     """Write a preset's values into params.yaml. Your comments stay where they are."""
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
-        known = (
-            ", ".join(sorted(path.stem for path in layout.PRESETS.glob("*.yaml")))
-            or "none: run this in the project's folder"
-        )
+        known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
         whole = layout.PRESETS / "sample.yaml"  # on which the others rest
@@ -289,6 +297,8 @@ def export(
 
         card = model_card(
             talker,
+            form="transformers" if transformers else "gguf" if gguf else "plain",
+            folder=Path(folder).name,
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
             params=raw,
