@@ -113,6 +113,16 @@ def test_a_chat_that_no_longer_fits_loses_its_beginning() -> None:
     assert (long["forgotten_messages"], "forgotten_messages" in short) == (2, False)
 
 
+def test_a_question_beyond_the_context_says_what_was_not_read() -> None:
+    app = build_app(tiny_talker(), card={})
+    whole, cut = (post(app, ask("x" * length, max_tokens=1)).json() for length in (61, 70))
+    assert "cut_tokens" not in whole
+    assert cut["cut_tokens"] == 9
+    assert whole["usage"]["prompt_tokens"] == cut["usage"]["prompt_tokens"] == 64  # what the model has read
+    first, *_ = post(app, ask("x" * 70, max_tokens=1, stream=True)).text.split("\n\n")
+    assert json.loads(first.removeprefix("data: "))["cut_tokens"] == 9
+
+
 def test_nobody_gets_more_than_the_limit() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=5))
     for most in ({"max_tokens": 40}, {"max_tokens": None}, {"max_completion_tokens": 40, "max_tokens": 1}):

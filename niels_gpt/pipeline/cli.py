@@ -112,13 +112,14 @@ def chat(
 ) -> None:
     """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
     from niels_gpt.inference.sampling import Sampling
+    from niels_gpt.talk.history import line_reader
     from niels_gpt.talk.terminal import Conversation, converse
 
     with one_sentence():
         talker = _talker(model, bf16=bf16)
         sampling = Sampling(temperature, top_k, top_p)
         conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
-        converse(conversation, read=lambda: input("> "), show=lambda text: print(visible(text), end="", flush=True))
+        converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
 
 
 @app.command()
@@ -142,7 +143,10 @@ def sample(
             ) from error
         talker = _talker(model, bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
+        from niels_gpt.talk.terminal import CUT
 
+        if cut := talker.beyond(talker.tokenizer.encode(prompt)):
+            typer.echo(CUT.format(cut), err=True, nl=False)
         sampling = Sampling(temperature, top_k, top_p)
         texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
         print(prompt, end="", flush=True)

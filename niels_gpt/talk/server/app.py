@@ -31,7 +31,8 @@ def build_app(
     scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
     metrics = Metrics(scheduler)
     service = Service(talker, scheduler, metrics, limits)
-    entry = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
+    entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
+    entry["max_model_len"] = talker.model.cfg.T  # as other servers call the context
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
