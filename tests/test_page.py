@@ -351,6 +351,10 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     page.locator("#text").fill("for ever")
     page.keyboard.press("Enter")
     tab.expect(page.locator("article.assistant .text").nth(1)).not_to_be_empty()
+    chats.click()
+    page.locator("#list [aria-current]").click()  # it is open already
+    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("article")).to_have_count(4)
     page.locator("#new").click()
     tab.said()
     tab.done()
@@ -375,8 +379,9 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("here")
     titles("one", "one", "two\n" + "x" * 76)
     other.close()
-    # Deleted when asked twice; the one that is shown goes from the page, too.
     chats.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Deleted when asked twice; the one that is shown goes from the page, too.
     delete.nth(2).click()
     tab.expect(delete.nth(2)).to_have_count(0)
     page.get_by_role("button", name="Really?").blur()
@@ -421,7 +426,7 @@ def test_who_answers_and_how_full_the_context_is(tab: Tab, address: str) -> None
     tab.expect(room).to_be_hidden()
     tab.ask("one")
     used = len("one") + 3 + len(ANSWER)  # tokens of a byte, and of the chat
-    tab.expect(room).to_have_text(f"{used} of {T} tokens of the context are used")
+    tab.expect(room).to_have_text(f"{used} of {T} tokens of context")
     assert page.locator("meter").evaluate("(meter) => meter.value / meter.max") == used / T
     tab.expect(page.locator("article.assistant .by")).to_have_text("saying")
     tab.reload()

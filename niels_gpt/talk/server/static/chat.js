@@ -145,6 +145,8 @@ function keep() {
 
 // Leave the chat that is shown, an answer in the middle of it as it is, for another.
 function turnTo(other) {
+  list.parentElement.open = false;
+  if (other.id === current.id) return; // as it is, not as it was last saved
   answering?.abort();
   stopEditing();
   if (messages.length) keep();
@@ -153,7 +155,6 @@ function turnTo(other) {
   say("");
   present(other);
   keep();
-  list.parentElement.open = false;
   text.focus();
 }
 
@@ -259,7 +260,7 @@ function showRoom() {
   if (room.hidden) return;
   const used = Math.min(tokens, context), meter = room.querySelector("meter");
   Object.assign(meter, { max: context, high: 0.75 * context, value: used });
-  room.querySelector("span").textContent = `${used} of ${context} tokens of the context are used`;
+  room.querySelector("span").textContent = `${used} of ${context} tokens of context`;
 }
 
 // What went wrong, beside the input box until the next question.
