@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import resource
 import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +146,22 @@ def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypat
     assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == " M params.yaml\n"  # no copy in git
     file.unlink()
     assert keep_copy(file) is None
+
+
+def test_the_help_of_preset_lists_all(project: Path) -> None:
+    (project / "presets/mine.yaml").write_text("# mine: what I like. And more.\nmodel:\n  T: 64\n")
+    shown = " ".join(run("preset", "--help").split())
+    for preset in (ROOT / "presets").glob("*.yaml"):
+        assert f" {preset.stem}: " in shown
+    assert " mine: what I like " in shown
+    assert "And more" not in shown
+    shutil.rmtree(project / "presets")
+    assert "Run it in the project's folder." in run("preset", "--help")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version") == f"niels-gpt {declared}\n"
 
 
 def test_a_broken_sample_is_named_and_nothing_is_written(project: Path) -> None:
@@ -510,6 +529,106 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
         assert "an export has one form: give --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
+
+
+COMMANDS = (
+    *(["check"], ["doctor", "--no-speed"], ["gc"], ["mend"], ["summary"], ["sample", "x"], ["--help"], ["--version"]),
+    *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "sft"], ["inspect", "documents", "roam"]),
+    *(
+        ["inspect", "duplicates"],
+        ["tokenizer", "report"],
+        ["tokens", "verify"],
+        ["export", "away"],
+    ),
+    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"]),
+)
+
+
+def test_every_command_is_tried_here() -> None:
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    served = {"serve", "watch"}  # until they are interrupted: test_talk.py and test_watch.py
+    assert {*names, *groups} - {command[0] for command in COMMANDS} == served
+
+
+def test_with_an_empty_params_file_no_command_shows_a_traceback(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", raising(EOFError()))
+    for command in (*COMMANDS, ["tokens", "prune"]):
+        (finished / "params.yaml").write_text("")
+        result = CliRunner().invoke(app, command)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exc_info)
+        assert result.exit_code in (0, 1, 2)
+
+
+def raising(error: Exception) -> Any:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_closed_pipe_ends_a_command_quietly(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`niels-gpt summary | true`. At the end Python flushes what is left, and would complain of the pipe once more."""
+    monkeypatch.setattr("builtins.input", lambda _: print("> ", flush=True) or "hi")
+    said = 0
+    for command in COMMANDS:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe, monkeypatch.context() as patch, io.StringIO() as errors:
+            patch.setattr(sys, "stdout", pipe)
+            patch.setattr(sys, "stderr", errors)
+            with pytest.raises(SystemExit):
+                app(command)
+            sys.stdout.flush()
+            assert "Traceback" not in errors.getvalue(), (command, errors.getvalue())
+            said += not errors.getvalue()
+            patch.undo()
+            with suppress(BrokenPipeError):
+                pipe.close()
+    assert said >= 15  # others have an error of their own to tell: there is no repository here
+
+
+def test_what_a_terminal_cannot_write_is_shown_by_number(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finished / "metrics/samples.md").write_text("# Samples\n\n## Why?\n\n\u2603 and \ufffd\n")
+    with io.TextIOWrapper(io.BytesIO(), encoding="latin-1") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        with pytest.raises(SystemExit) as end:
+            app(["summary"])
+        patch.undo()
+        terminal.flush()
+        shown = terminal.buffer.getvalue()
+    assert end.value.code == 0
+    assert b"\\u2603 and \\ufffd" in shown
+
+
+def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) -> None:
+    run("export", "away")
+    (finished / "other").mkdir()
+    (finished / "other/config.json").write_text("{}")  # of something else
+    for command in (["sample", "x"], ["chat"], ["serve"], ["export", "again"]):
+        line = refusal(*command, "--model", "nope")
+        assert line == "ERROR: nope holds no model; these do: models/pretrain, models/sft, away"
+    shutil.rmtree(finished / "models/sft")  # it will be there: then it is said how
+    assert "models/sft holds no model yet" in refusal("chat")
+
+
+def test_the_card_says_how_it_is_used_and_under_what_licences(finished: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed: no card of a GGUF was written")
+    (finished / "data/LICENSE").write_text("\n# MIT | License\n\nmore\n")
+    (finished / "data/roam/COPYING.txt").write_text("All rights reserved\n")
+    text = (finished / "params.yaml").read_text()
+    hub = {"kind": "wikitext", "dataset": "Salesforce/wikitext", "config": "x", "revision": None}
+    (finished / "params.yaml").write_text(
+        with_values(text, {"sources.wiki.load": hub, "sources.wiki.split": {"by": "given"}})
+    )
+    card = run_and_read_card("my model", "--i-know")
+    licences = {row.split(" | ")[0][2:]: row.split(" | ")[-1][:-2] for row in card.splitlines() if "` | " in row}
+    assert licences == {"wiki": "CC BY-SA 3.0 and GFDL", "roam": "All rights reserved", "primer": "MIT \\| License"}
+    assert "niels-gpt chat --model 'my model'\n" in card
+    assert 'AutoTokenizer.from_pretrained("hf")' in run_and_read_card("hf", "--transformers", "--i-know")
+    assert "ollama create half -f Modelfile" in run_and_read_card("half", "--gguf", "--i-know")
 
 
 def test_gc_names_what_it_cannot_delete(finished: Path) -> None:

@@ -84,6 +84,27 @@ def test_no_network_is_named_for_each_dataset(
         )
 
 
+def test_the_disk_that_text_of_the_hub_needs_is_counted(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "is_offline", lambda: True)
+    monkeypatch.setattr(hub, "cached_commit", lambda *_: "abc")
+
+    def disk() -> str:
+        return next(finding.what for finding in examine(params, folder=tmp_path) if finding.what.startswith("disk"))
+
+    assert disk().endswith("about 0.1 GiB needed")
+    source = params["sources"]["roam"]
+    source["load"] = {"kind": "fineweb_edu", "dataset": "a/b", "config": "c", "bytes_per_token": 4.0}
+    source["budget"] = {"max_train_tokens": 3 << 28, "max_val_tokens": 1 << 28}
+    assert disk().endswith("about 16.1 GiB needed")  # 4 GiB of text, and tokens, each twice
+    source["budget"]["max_val_tokens"] = None
+    words = "about 0.1 GiB needed, and four times the text of {}, which is read whole from the hub"
+    assert disk().endswith(words.format("roam"))
+    params["sources"]["wiki"]["load"]["dataset"] = "d/e"
+    assert disk().endswith(words.format("wiki, roam"))
+
+
 def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))

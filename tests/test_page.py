@@ -239,17 +239,36 @@ def test_the_chat_outlives_a_reload_but_not_the_tab(tab: Tab, address: str) -> N
     assert tab.sent[-1] == ["one"]
 
 
+def stored(messages: str, **facts: object) -> str:
+    """A chat as the page stores it."""
+    return f'{json.dumps({"id": "a", "system": "", "when": 1, **facts})[:-1]}, "messages": {messages}}}'
+
+
 def test_a_stored_chat_that_is_damaged_or_foreign_is_no_chat(tab: Tab, address: str) -> None:
     tab.page.goto(address)
-    for value in FOREIGN:
-        tab.page.add_init_script(f"sessionStorage.setItem('niels_gpt.chat', {json.dumps(value)})")
+    whole = '[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "forgotten": 0}]'
+    facts = ({"id": "../x"}, {"id": 1}, {"system": None}, {"when": "now"})
+    foreign = [*FOREIGN, *map(stored, FOREIGN[5:]), *(stored(whole, **fact) for fact in facts)]
+    read = "async (texts) => { const m = await import('/static/chats.js'); return texts.map(m.chatOf); }"
+    assert tab.page.evaluate(read, foreign) == [None] * len(foreign)
+    for value in (FOREIGN[1], stored(FOREIGN[-1]), stored("[]")):
+        tab.page.add_init_script(
+            "for (const [storage, key] of [[sessionStorage, 'niels_gpt.chat'], [localStorage, 'niels_gpt.chat.a']])"
+            f" storage.setItem(key, {json.dumps(value)})"
+        )
         tab.page.reload()
         tab.expect(tab.page.locator("#card")).to_contain_text("few")
         tab.said()
         tab.box("")
+        assert tab.page.locator("#list li").count() == 0
+    tab.page.add_init_script(f"sessionStorage.setItem('niels_gpt.chat', {json.dumps(stored(whole))})")
+    tab.page.reload()
+    tab.said("x", "y")
+    tab.page.locator("#new").click()
     tab.page.add_init_script("sessionStorage.setItem('niels_gpt.key', '\u2603')")
     tab.page.add_init_script("Storage.prototype.setItem = () => { throw new Error('full'); };")
     tab.reload()
+    tab.page.locator("#new").click()
     tab.ask("one")
     tab.said("one", "x")
     tab.expect(tab.page.locator("#problem")).to_contain_text("no room for this chat")
@@ -305,6 +324,138 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     assert page.evaluate("getSelection().toString().trim()") == "xx"
 
 
+def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> None:
+    page, rows = tab.page, tab.page.locator("#list li")
+    chats = page.locator("#saved summary")
+    delete = page.get_by_role("button", name="Delete")
+
+    def titles(*expected: str) -> None:
+        tab.expect(rows.locator(".open")).to_have_text(list(expected))
+
+    tab.open(address)
+    chats.click()
+    tab.expect(page.locator("#list")).to_be_visible()
+    titles()
+    tab.ask("one")
+    page.locator("#new").click()
+    tab.said()
+    tab.ask("two\n" + "x" * 100)
+    tab.ask("three")
+    titles("two\n" + "x" * 76, "one")
+    # The one that is left in the middle of an answer keeps what there is of it.
+    page.locator("#saved summary").click()
+    rows.nth(1).locator(".open").click()
+    tab.said("one", "x")
+    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.set(max_tokens=10**6)
+    page.locator("#text").fill("for ever")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article.assistant .text").nth(1)).not_to_be_empty()
+    chats.click()
+    page.locator("#list [aria-current]").click()  # it is open already
+    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("article")).to_have_count(4)
+    page.locator("#new").click()
+    tab.said()
+    tab.done()
+    wait_until(lambda: under_way(address) == 0)
+    titles("one", "two\n" + "x" * 76)
+    chats.click()
+    rows.first.locator(".open").click()
+    tab.expect(page.locator("article")).to_have_count(4)
+    tab.expect(rows.first.locator("[aria-current]")).to_have_text("one")
+    # Other tabs, and those to come, have the same list; both go on with the same chat, and neither is lost.
+    other = page.context.new_page()
+    other.goto(address)
+    other.locator("#saved summary").click()
+    other.locator("#list li .open").first.click()
+    other.locator("#settings summary").click()
+    other.locator("#max_tokens").fill("4")
+    other.locator("#text").fill("elsewhere")
+    other.keyboard.press("Enter")
+    tab.expect(other.locator("article")).to_have_count(6)
+    tab.expect(other.locator("#send")).to_be_visible()
+    tab.set(max_tokens=len(ANSWER))
+    tab.ask("here")
+    titles("one", "one", "two\n" + "x" * 76)
+    other.close()
+    chats.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Deleted when asked twice; the one that is shown goes from the page, too.
+    delete.nth(2).click()
+    tab.expect(delete.nth(2)).to_have_count(0)
+    page.get_by_role("button", name="Really?").blur()
+    tab.expect(rows).to_have_count(3)
+    for left in (2, 1, 0):
+        delete.first.click()
+        page.get_by_role("button", name="Really?").click()
+        tab.expect(rows).to_have_count(left)
+        if left == 2:
+            tab.said()
+            chats.click()
+    page.reload()
+    tab.expect(page.locator("#card")).to_contain_text("few")
+    tab.expect(rows).to_have_count(0)
+    tab.said()
+
+
+def test_a_system_prompt_goes_first_and_belongs_to_its_chat(tab: Tab, address: str) -> None:
+    page, system = tab.page, tab.page.locator("#system")
+    tab.open(address)
+    system.fill(" be brief ")
+    tab.ask("one")
+    assert tab.sent[-1] == ["be brief", "one"]
+    tab.reload()
+    tab.expect(system).to_have_value(" be brief ")
+    page.locator("#new").click()
+    tab.expect(system).to_have_value(" be brief ")
+    system.fill("be long")
+    tab.ask("two")
+    page.locator("#saved summary").click()
+    page.locator("#list .open").nth(1).click()
+    tab.expect(system).to_have_value(" be brief ")
+    tab.set(max_tokens=len(ANSWER))
+    tab.ask("three")
+    assert tab.sent[-1] == ["be brief", "one", ANSWER, "three"]
+
+
+def test_who_answers_and_how_full_the_context_is(tab: Tab, address: str) -> None:
+    page, room = tab.page, tab.page.locator("#room")
+    tab.open(address)
+    tab.expect(page.locator("#model")).to_have_text("saying")
+    tab.expect(room).to_be_hidden()
+    tab.ask("one")
+    used = len("one") + 3 + len(ANSWER)  # tokens of a byte, and of the chat
+    tab.expect(room).to_have_text(f"{used} of {T} tokens of context")
+    assert page.locator("meter").evaluate("(meter) => meter.value / meter.max") == used / T
+    tab.expect(page.locator("article.assistant .by")).to_have_text("saying")
+    tab.reload()
+    tab.expect(room).to_contain_text(f"{used} of {T}")
+    # A question that does not fit is cut, and says so; what is read is all that there is room for.
+    tab.ask("x" * 100)
+    words = f"Of its question the first {100 + 3 - T} tokens did not fit the context and were not read."
+    tab.expect(page.locator(".cut-line")).to_have_text(words)
+    tab.expect(room).to_contain_text(f"{T} of {T}")
+    page.locator("#new").click()
+    tab.expect(room).to_be_hidden()
+
+
+def test_an_edited_question_that_was_not_answered_yet_has_changed_nothing(tab: Tab, address: str) -> None:
+    page = tab.page
+    tab.open(address)
+    for question in ("one", "two"):
+        tab.ask(question)
+    page.route("**/v1/*/*", lambda _: None)
+    page.get_by_role("button", name="Edit").first.click()
+    page.locator("#text").fill("eins")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article")).to_have_count(2)
+    tab.reload()
+    tab.said("one", "x", "two", "x")
+    tab.box("eins")
+    page.unroute_all()
+
+
 def test_a_key_is_asked_for_and_kept_for_the_tab(tab: Tab) -> None:
     page, field, dialog = tab.page, tab.page.locator("#key"), tab.page.get_by_role("dialog")
     shown: list[str | None] = []
@@ -338,7 +489,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(tab: Tab) -> None:
         page.reload()
         tab.expect(page.locator("#card")).to_contain_text("few")
         tab.said("one", "x")
-        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        assert "s3cret" not in page.evaluate("JSON.stringify({ ...localStorage }) + document.cookie")
         other = page.context.new_page()
         other.goto(address)
         tab.expect(other.get_by_role("dialog")).to_be_visible()

@@ -114,6 +114,16 @@ def test_a_chat_that_no_longer_fits_loses_its_beginning() -> None:
     assert (long["forgotten_messages"], "forgotten_messages" in short) == (2, False)
 
 
+def test_a_question_beyond_the_context_says_what_was_not_read() -> None:
+    app = build_app(tiny_talker(), card={})
+    whole, cut = (post(app, ask("x" * length, max_tokens=1)).json() for length in (61, 70))
+    assert "cut_tokens" not in whole
+    assert cut["cut_tokens"] == 9
+    assert whole["usage"]["prompt_tokens"] == cut["usage"]["prompt_tokens"] == 64  # what the model has read
+    first, *_ = post(app, ask("x" * 70, max_tokens=1, stream=True)).text.split("\n\n")
+    assert json.loads(first.removeprefix("data: "))["cut_tokens"] == 9
+
+
 def test_nobody_gets_more_than_the_limit() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=5))
     for most in ({"max_tokens": 40}, {"max_tokens": None}, {"max_completion_tokens": 40, "max_tokens": 1}):
@@ -230,11 +240,16 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
         text = {"content-type": "text/plain"}
         assert_refused(client.post("/v1/chat/completions", content=b"{}", headers=text), 415, "application/json")
         for path in ("/nowhere", "/v1/nowhere", "/static/nothing.js", "/static/%00", "/static/..%2fapp.py"):
-            assert_refused(client.get(path), 404, "Not Found")
+            assert_refused(client.get(path), 404, "docs/serve.md")
+            assert client.get(path).json()["error"]["code"] == "unknown_url"
         for method, path in (("GET", "/v1/chat/completions"), ("DELETE", "/v1/models"), ("BREW", "/")):
             answer = client.request(method, path)
-            assert_refused(answer, 405, "Not Allowed")
-            assert answer.headers["allow"]
+            assert_refused(answer, 405, f"there is no {method} {path} here, but {answer.headers['allow']}")
+            assert answer.json()["error"]["code"] == "method_not_supported"
+        assert_refused(client.post("/static/chat.js"), 405, "but GET, HEAD")
+        answer = client.get("/v1/models/gpt-5")
+        assert_refused(answer, 404, "no model 'gpt-5'")
+        assert answer.json()["error"]["code"] == "model_not_found"
     assert b'{"error": {"message": "what came is not HTTP"' in received(address, b"nonsense\r\n\r\n")
 
 

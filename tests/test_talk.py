@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,6 +34,7 @@ from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.plain import export_model
 from niels_gpt.talk.export.transformers import export_transformers
+from niels_gpt.talk.history import MOST_LINES, history_file, line_reader
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.talk.terminal import HELP, Conversation, converse
@@ -217,6 +221,81 @@ def test_a_chat_says_what_it_has_forgotten() -> None:
     assert "".join(shown).endswith("yes!yes!")
 
 
+def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
+    conversation.answer("x" * CFG.T, show=shown.append)
+    words = "(the first {} tokens of that do not fit the context: the model reads the rest alone)\n"
+    assert shown[0] == words.format(3)  # the two chat tokens before and the one behind it
+    assert "".join(shown[1:]) == "yes!"
+    conversation.answer("b?", show=shown.append)
+    assert "tokens of that" not in "".join(shown[1:])
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for length, said in ((CFG.T, ""), (CFG.T + 1, words.format(1))):
+        assert CliRunner().invoke(app, ["sample", "x" * length, "--max-tokens", "1"]).stderr == said
+
+
+TERMINAL = """
+import sys
+from pathlib import Path
+from niels_gpt.talk.history import line_reader
+read = line_reader(lambda: Path(sys.argv[1]))
+while (line := read()) != "end":
+    print(repr(line), flush=True)
+"""
+
+
+def typed(file: Path, *lines: str) -> str:
+    """What a chat's input makes of keys that are typed at a terminal, a line at a time."""
+    reader, terminal = pty.openpty()
+    command = [sys.executable, "-c", TERMINAL, str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        shown = ""
+        for number, line in enumerate((*lines, "end")):
+            while shown.count("> ") <= number:  # it has asked for this line
+                shown += os.read(reader, 1000).decode()
+            os.write(reader, f"{line}\r".encode())
+        with suppress(OSError):  # the terminal's end
+            while part := os.read(reader, 1000):
+                shown += part.decode()
+    os.close(reader)
+    assert process.returncode == 0, shown
+    return shown
+
+
+def test_lines_are_edited_and_kept_for_the_next_chat_and_for_nobody_else(tmp_path: Path) -> None:
+    pytest.importorskip("readline", reason="this Python has no readline: no line was edited")
+    up, left, file = "\x1b[A", "\x1b[D", tmp_path / "state/chat_history"
+    shown = typed(file, "hallo", f"{up}{left * 3}\x08e", " secret", "", f"{up}!")
+    for line in ("'hallo'", "'hello'", "' secret'", "'hello!'"):
+        assert line in shown
+    assert file.read_text() == "hallo\nhello\nhello!\nend\n"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    file.chmod(0o644)
+    file.write_bytes("caf\xe9\n".encode("latin-1") + b"line\n" * 2 * MOST_LINES + b"last\n")
+    assert "'last?'" in typed(file, f"{up}?")
+    lines = file.read_text().splitlines()
+    assert lines == ["line"] * (MOST_LINES - 1) + ["last", "last?", "end"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "'a'" in typed(Path("/dev/null/nowhere"), "a")  # where nothing can be kept
+
+
+def test_lines_of_a_pipe_are_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert history_file() == tmp_path / "niels_gpt/chat_history"
+    monkeypatch.setattr("builtins.input", lambda prompt: f"asked with {prompt}")
+    assert line_reader()() == "asked with > "
+    monkeypatch.setitem(sys.modules, "readline", None)  # as where there is none
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert line_reader()() == "asked with > "
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    assert history_file() == Path.home() / ".local/state/niels_gpt/chat_history"
+
+
 def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens models read, a number for each time; of all models, from here to the end of the test."""
     read: list[int] = []
@@ -347,12 +426,15 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     parts = [{"file": "train/part-00000.bin", "sha256": "ab" * 32, "bytes": 20}]
     mix = {"sources": {"wiki": {"train": {"parts": parts, "tokens": 10}}}}
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
-    params = {key: {} for key in ("model", "tokenizer", "p_sft", "train", "sft")} | {"p_train": {"wiki": 0.5}}
+    empty = ("model", "tokenizer", "p_sft", "train", "sft", "sources", "chats")
+    params = {key: {} for key in empty} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
-    card = model_card(whole, mix=mix, chat_mix=chat_mix, params=params, metrics=scores, private=(), leaks={})
+    made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}
+    card = model_card(whole, form="plain", folder="out", **made_of, private=(), leaks={})
+    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not said |" in card  # it is no source any more
+    assert "```bash\nniels-gpt chat --model out\nniels-gpt serve --model out " in card
     assert "ab" * 32 in card
     assert "cd" * 32 in card
-    assert "| wiki | 0.5 | 10 |" in card
     assert (
         "| model | held out | nats a token | bits a byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
         in card

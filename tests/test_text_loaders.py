@@ -152,6 +152,19 @@ def test_chats_of_ones_own(tmp_path: Path) -> None:
             list(iter_own_chats(str(tmp_path)))
 
 
+def test_text_in_subfolders_is_found(tmp_path: Path) -> None:
+    deep = tmp_path / "2024/may/a folder"
+    deep.mkdir(parents=True)
+    (deep / "note.md").write_text("deep")
+    (tmp_path / "note.md").write_text("shallow")
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    (deep / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    found = ["2024/may/a folder/note.md", "note.md"]
+    assert [note.meta["path"] for note in iter_roam(str(tmp_path))] == found
+    assert [sample.meta["path"] for sample in iter_text(str(tmp_path), glob="*.md")] == found
+    assert len(list(iter_own_chats(str(tmp_path)))) == 1
+
+
 GOOD_LINE = b'{"text": "a"}\n'
 
 

@@ -98,9 +98,23 @@ FAULTS = (
     Fault(
         "the server forgets in silence",
         _SERVICE,
-        '{"forgotten_messages": forgotten} if forgotten else {}',
-        "{}",
+        '{"forgotten_messages": forgotten, "cut_tokens": cut}',
+        '{"cut_tokens": cut}',
         f"{_F}a_chat_longer_than_the_context_forgets_whole_turns_and_says_so",
+    ),
+    Fault(
+        "the server cuts a question in silence",
+        _SERVICE,
+        '{"forgotten_messages": forgotten, "cut_tokens": cut}',
+        '{"forgotten_messages": forgotten}',
+        "tests/test_server.py::test_a_question_beyond_the_context_says_what_was_not_read",
+    ),
+    Fault(
+        "usage counts what was not read",
+        _SERVICE,
+        "prompts=[prompt[cut:]]",
+        "prompts=[prompt]",
+        "tests/test_server.py::test_a_question_beyond_the_context_says_what_was_not_read",
     ),
     Fault(
         "a prompt is cut",

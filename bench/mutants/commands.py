@@ -8,6 +8,62 @@ _CLI, _DOCTOR, _REPORT = "tests/test_cli.py::", "tests/test_doctor.py::", "tests
 _PARAMS, _YAML, _WORDS = "tests/test_params.py::", "tests/test_yaml12.py::", "tests/test_sentences.py::"
 
 FAULTS = (
+    Fault(
+        "presets without a line about them",
+        "niels_gpt/pipeline/console.py",
+        'self.epilog = "\\n\\n".join(["Presets:", *lines])',
+        'self.epilog = "Presets:"',
+        f"{_CLI}test_the_help_of_preset_lists_all",
+    ),
+    Fault(
+        "a strange character ends a command",
+        "niels_gpt/pipeline/console.py",
+        'stream.reconfigure(errors="backslashreplace")',
+        "pass",
+        f"{_CLI}test_what_a_terminal_cannot_write_is_shown_by_number",
+    ),
+    Fault(
+        "no model, no names",
+        "niels_gpt/pipeline/models.py",
+        "known := model_folders()",
+        "known := []",
+        f"{_CLI}test_a_folder_without_a_model_is_told_those_that_have_one",
+    ),
+    Fault(
+        "any config.json is a model",
+        "niels_gpt/pipeline/models.py",
+        " if (path.parent / _WEIGHTS).is_file()",
+        "",
+        f"{_CLI}test_a_folder_without_a_model_is_told_those_that_have_one",
+    ),
+    Fault(
+        "the program's licence is that of its text",
+        "niels_gpt/data/licences.py",
+        "list(path.parents)[:-1]",
+        "list(path.parents)[1:]",
+        f"{_CLI}test_the_card_says_how_it_is_used_and_under_what_licences",
+    ),
+    Fault(
+        "prune without DVC is a traceback",
+        "niels_gpt/pipeline/stored.py",
+        "text=True, check=False)",
+        "text=True, check=True)",
+        f"{_CLI}test_with_an_empty_params_file_no_command_shows_a_traceback",
+    ),
+    Fault(
+        "the hub's text needs no disk",
+        "niels_gpt/pipeline/doctor.py",
+        'return float(sum(budget.values()) * load["bytes_per_token"])',
+        "return 0.0",
+        f"{_DOCTOR}test_the_disk_that_text_of_the_hub_needs_is_counted",
+    ),
+    Fault(
+        "a dataset that is read whole needs no disk",
+        "niels_gpt/pipeline/doctor.py",
+        'if "bytes_per_token" not in load or None in budget.values():\n        return None',
+        'if "bytes_per_token" not in load or None in budget.values():\n        return 0.0',
+        f"{_DOCTOR}test_the_disk_that_text_of_the_hub_needs_is_counted",
+    ),
     # niels-gpt
     Fault(
         "inspect mix: wrong share",

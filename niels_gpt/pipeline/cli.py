@@ -15,14 +15,15 @@ from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, sentence, visible
 from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.comparing import compare
-from niels_gpt.pipeline.console import one_sentence
+from niels_gpt.pipeline.console import PresetCommand, one_sentence, print_any_text, show_version
 from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.git import changed, committed
 from niels_gpt.pipeline.kept_models import answering_model
-from niels_gpt.pipeline.left_out import final_models
+from niels_gpt.pipeline.left_out import final_models, is_left_out
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
+from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.presets import apply_preset, keep_copy, read_preset
+from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs, offer_baseline
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
@@ -52,9 +53,8 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, th
 
 
 def _final_model() -> str:
-    """The fine-tuned model; where there is none, the pretrained one, and that is said."""
-    tuned, pretrained = layout.TUNED / layout.CONFIG, layout.PRETRAINED / layout.CONFIG
-    if tuned.is_file() or not pretrained.is_file():
+    """The fine-tuned model; where it is left out, the pretrained one, and that is said."""
+    if not is_left_out(layout.TUNED):
         return str(layout.TUNED)
     typer.echo(f"there is no fine-tuned model in {layout.TUNED}: this is {layout.PRETRAINED}", err=True)
     return str(layout.PRETRAINED)
@@ -65,6 +65,7 @@ def _talker(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = F
     from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
 
+    check_model(folder)
     device = prepare_device(device, threads=threads)
     if bf16:
         settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
@@ -83,15 +84,21 @@ def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
         return error.raw, error.problems
 
 
-@app.command()
-def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml: sample, v0")]) -> None:
+@app.callback()
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
+    ] = False,
+) -> None:
+    print_any_text()
+
+
+@app.command(cls=PresetCommand)
+def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
     """Write a preset's values into params.yaml. Your comments stay where they are."""
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
-        known = (
-            ", ".join(sorted(path.stem for path in layout.PRESETS.glob("*.yaml")))
-            or "none: run this in the project's folder"
-        )
+        known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
         whole = layout.PRESETS / "sample.yaml"  # on which the others rest
@@ -123,13 +130,14 @@ def chat(
 ) -> None:
     """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
     from niels_gpt.inference.sampling import Sampling
+    from niels_gpt.talk.history import line_reader
     from niels_gpt.talk.terminal import Conversation, converse
 
     with one_sentence():
         talker = _talker(model or _final_model(), bf16=bf16)
         sampling = Sampling(temperature, top_k, top_p)
         conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
-        converse(conversation, read=lambda: input("> "), show=lambda text: print(visible(text), end="", flush=True))
+        converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
 
 
 @app.command()
@@ -153,7 +161,10 @@ def sample(
             ) from error
         talker = _talker(model or str(layout.PRETRAINED), bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
+        from niels_gpt.talk.terminal import CUT
 
+        if cut := talker.beyond(talker.tokenizer.encode(prompt)):
+            typer.echo(CUT.format(cut), err=True, nl=False)
         sampling = Sampling(temperature, top_k, top_p)
         texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
         print(prompt, end="", flush=True)
@@ -308,6 +319,8 @@ def export(
 
         card = model_card(
             talker,
+            form="transformers" if transformers else "gguf" if gguf else "plain",
+            folder=Path(folder).name,
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
             params=raw,

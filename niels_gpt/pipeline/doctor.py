@@ -131,13 +131,27 @@ def _device(name: str) -> Finding:
 
 def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
-    inputs = sum(_size(folder / source["input"]) for source in params["sources"].values())
+    texts = {name: _loaded_size(source, folder) for name, source in params["sources"].items()}
+    known = sum(size for size in texts.values() if size is not None)
     # Text and tokens, each once in the work tree and once in DVC's cache; weights, moments and best weights.
-    needed = 4 * inputs + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
+    needed = 4 * known + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
+    if whole := [name for name, size in texts.items() if size is None]:
+        what += f", and four times the text of {', '.join(whole)}, which is read whole from the hub"
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
     )
+
+
+def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
+    """Bytes of text that are loaded: those that lie here, or what a stream ends at; None where nobody can say."""
+    load, budget = source["load"], source["budget"]
+    if load.get("dataset") is None:
+        return _size(folder / source["input"])
+    # Both splits come out of one stream, whose end is that of their budgets; other datasets are loaded whole.
+    if "bytes_per_token" not in load or None in budget.values():
+        return None
+    return float(sum(budget.values()) * load["bytes_per_token"])
 
 
 def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Collection
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,18 @@ if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
 _WHOLE, _BASE = "sample", "based_on"
+_THE_SAMPLE = "the bundled text, in minutes on two cores"  # its heading is that of params.yaml, for which it is written
 _TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
+
+
+def known_presets(folder: Path) -> dict[str, str]:
+    """{name: the first sentence of its heading} of all in a folder, by name."""
+    found = {}
+    for path in sorted(folder.glob("*.yaml")):
+        lines = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8", errors="replace").splitlines())
+        heading = " ".join(line.lstrip("# ") for line in lines).removeprefix(f"{path.stem}: ")
+        found[path.stem] = _THE_SAMPLE if path.stem == _WHOLE else re.split(r"[.;:](?: |$)", heading)[0]
+    return found
 
 
 def read_preset(folder: Path, name: str) -> str:

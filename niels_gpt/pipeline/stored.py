@@ -129,7 +129,11 @@ def _folders(store: Store) -> dict[str, int]:
 
 def _named() -> Iterator[str]:
     """Where the manifests of this checkout say that files lie, and those that DVC could check out again."""
-    cache = Path(subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
+    asked = subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        reason = asked.stderr.strip().removeprefix("ERROR: ")
+        raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
+    cache = Path(asked.stdout.strip())
     kept = (path for path in (cache / "files/md5").glob("??/*") if path.suffix != ".dir")
     texts = (path for folder in (layout.RAW, layout.SKETCHES) for path in folder.glob(f"*/{MANIFEST}"))
     for path in (*texts, *layout.MANIFESTS.glob("*.json"), *kept):

@@ -65,6 +65,10 @@ class Talker:
         room = T - min(max_new_tokens, T // 4)
         return remember(messages, tokens=lambda kept: len(self.prompt(kept)), room=room)
 
+    def beyond(self, prompt: Sequence[int]) -> int:
+        """How many of the first ids of a prompt the model does not read, since the context holds no more."""
+        return max(0, len(prompt) - self.model.cfg.T)
+
     def reply(
         self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
     ) -> Iterator[str]:

@@ -14,6 +14,8 @@ from niels_gpt.talk.talker import Talker
 
 HELP = "/reset forgets the chat, /system TEXT sets who is speaking, /save FILE writes the chat, /quit or Ctrl-D ends"
 
+CUT = "(the first {:,} tokens of that do not fit the context: the model reads the rest alone)\n"
+
 
 class Conversation:
     """What has been said, and the commands that begin with a slash."""
@@ -57,6 +59,8 @@ class Conversation:
         if forgotten > self._forgotten:
             show(f"(the first {forgotten} messages no longer fit the context and are forgotten)\n")
         self._forgotten = forgotten
+        if cut := self._talker.beyond(self._talker.prompt(messages)):
+            show(CUT.format(cut))
         try:
             for piece in self._talker.reply(messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed):
                 said += piece

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from niels_gpt.data.licences import UNSAID, licence_of
 from niels_gpt.report.leak import HEAD as LEAKED
 from niels_gpt.report.leak import leak_rows
 from niels_gpt.report.scores import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 
+Form = Literal["plain", "transformers", "gguf"]
+
+_TRANSFORMERS = """\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({folder})
+model = AutoModelForCausalLM.from_pretrained({folder})
+prompt = tokenizer.apply_chat_template(
+    [{{"role": "user", "content": "Hello"}}], add_generation_prompt=True, return_tensors="pt"
+)
+answer = model.generate(**prompt, max_new_tokens=64)
+print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+```"""
+_GGUF = """\
+```bash
+llama-cli -m model.gguf --jinja
+ollama create {folder} -f Modelfile && ollama run {folder}
+```"""
+
 
 def model_card(
     talker: Talker,
     *,
+    form: Form,
+    folder: str,
     mix: dict[str, Any],
     chat_mix: dict[str, Any],
     params: dict[str, Any],
@@ -22,8 +47,8 @@ def model_card(
     private: Sequence[str],
     leaks: Mapping[str, Mapping[str, Any]] | None,
 ) -> str:
-    """Names, numbers and hashes; no text that the model was trained on. `leaks`: by private source what it tells of it,
-    None where that was not measured."""
+    """Names, numbers and hashes; no text that the model was trained on. `form` and `folder` say how it is used;
+    `leaks`: by private source what it tells of it, None where that was not measured."""
     cfg = talker.model.cfg
     size = f"T={cfg.T}, C={cfg.C}, L={cfg.L}, H={cfg.H}, d_ff={cfg.d_ff}, V={cfg.V}"
     lines = [
@@ -32,25 +57,53 @@ def model_card(
         f"A GPT of {talker.model.parameter_count():,} parameters ({size}), trained by niels_gpt.",
         f"Chats are put to it as {'tokens of their own' if talker.renderer == 'chat_tokens' else 'a text transcript'}.",
         "",
+        "## Use it",
+        "",
+        _usage(talker, form, folder),
+        "",
         "## Trained on",
         "",
-        "| source | weight in the mix | training tokens | files | sha256 |",
-        "|---|---|---|---|---|",
+        "| source | weight in the mix | training tokens | files | sha256 | licence |",
+        "|---|---|---|---|---|---|",
     ]
+    licences = _licences(params)
     for name, source in mix["sources"].items():
         hashes = " ".join(f"`{part['sha256']}`" for part in source["train"]["parts"])
         count, tokens = len(source["train"]["parts"]), source["train"]["tokens"]
-        lines.append(f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} |")
+        lines.append(
+            f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} | {licences[name]} |"
+        )
     if talker.renderer == "chat_tokens":
         for name, source in chat_mix["sources"].items():
             hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
-            lines.append(f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |")
+            row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |"
+            lines.append(f"{row} {licences[name]} |")
+    lines += ["", "The weights have no licence of their own: whoever passes them on minds those of the sources."]
     scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
     lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
     lines += ["", "## Private text in it", "", *_private(talker.name, private, leaks)]
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     lines += ["", "## Parameters", "", "```json", json.dumps(shown, indent=2), "```", ""]
     return "\n".join(lines)
+
+
+def _usage(talker: Talker, form: Form, folder: str) -> str:
+    if form == "transformers":
+        return _TRANSFORMERS.format(folder=json.dumps(folder))
+    folder = shlex.quote(folder)
+    if form == "gguf":
+        return _GGUF.format(folder=folder)
+    ways = [f"niels-gpt chat --model {folder}", f"niels-gpt serve --model {folder}    # a web page, and OpenAI's API"]
+    if talker.renderer == "transcript":
+        ways.insert(0, f'niels-gpt sample "Once upon" --model {folder}')
+    return "\n".join(["```bash", *ways, "```"])
+
+
+def _licences(params: Mapping[str, Any]) -> Mapping[str, str]:
+    """By source; those that are no longer in the parameters have none that is known."""
+    sources = {**params["sources"], **params["chats"]}
+    found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
+    return defaultdict(lambda: UNSAID, {name: licence.replace("|", "\\|") for name, licence in found.items()})
 
 
 def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str, Any]] | None) -> list[str]:

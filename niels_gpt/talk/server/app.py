@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from niels_gpt.report.page import WEB
 from niels_gpt.talk.server.gate import Access, Gate
 from niels_gpt.talk.server.metrics import Metrics
-from niels_gpt.talk.server.refusals import refusal
+from niels_gpt.talk.server.refusals import refusal, refuse
 from niels_gpt.talk.server.scheduler import Scheduler
 from niels_gpt.talk.server.service import Limits, Service
 from niels_gpt.talk.talker import Talker
@@ -31,7 +31,8 @@ def build_app(
     scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
     metrics = Metrics(scheduler)
     service = Service(talker, scheduler, metrics, limits)
-    entry = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
+    entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
+    entry["max_model_len"] = talker.model.cfg.T  # as other servers call the context
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -41,9 +42,7 @@ def build_app(
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's, which FastAPI's is one of: a page that is not there and a method that is not allowed are said by it.
-    app.add_exception_handler(
-        AnyHTTPException, lambda _, error: refusal(error.status_code, error.detail, headers=error.headers)
-    )
+    app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # of these errors alone
     app.add_exception_handler(Exception, lambda _, error: refusal(500, f"this is an error of the server: {error!r}"))
 
     @app.get("/")

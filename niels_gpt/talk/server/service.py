@@ -47,15 +47,18 @@ class Service:
         most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
         said = [message.model_dump() for message in asked.messages]
         messages, forgotten = self._talker.remember(said, max_new_tokens=most)
+        prompt = self._talker.prompt(messages)
+        cut = self._talker.beyond(prompt)
+        dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
         return await self._answered(
             request,
             asked,
             ChatForm(self._talker.tokenizer, logprobs=asked.logprobs),
-            prompts=[self._talker.prompt(messages)],
+            prompts=[prompt[cut:]],
             most=most,
             stops=(*asked.stops, *self._talker.stops),
             top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-            more={"forgotten_messages": forgotten} if forgotten else {},
+            more={name: count for name, count in dropped.items() if count},
         )
 
     async def complete(self, request: Request) -> Response:

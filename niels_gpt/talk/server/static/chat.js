@@ -1,12 +1,15 @@
+import { chatOf, keyOf, newChat, read, remove, save, savedChats, write } from "./chats.js";
 import { markdown } from "./markdown.js";
 
-const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card] =
-  ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card"]
-    .map((id) => document.getElementById(id));
+const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room] =
+  ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card", "system",
+    "list", "room"].map((id) => document.getElementById(id));
 const again = button("Ask again", "ask the last question again: this answer goes", askAgain); // at the last answer alone
 
-// User and assistant by turns: {role, content}; of an answer also how many of the first messages were forgotten by then.
-let messages = [];
+let current = newChat(); // the chat that is shown, as it was last saved
+let messages = []; // what is shown of it
+let waiting = null; // {before: the messages, question} from a question to the first word of its answer
+let context = 0; // tokens that the model can read; 0 until that is known
 let answering = null; // an AbortController while an answer is coming
 let editing = null; // {at: which message is being edited, draft: what was in the input box}
 let key = read("key")?.match(/^[ -~]+$/)?.[0]; // anything else could not be sent
@@ -18,6 +21,7 @@ async function ask(question, at) {
   const kept = messages.slice(0, at), asked = [...kept, { role: "user", content: question }];
   const answer = { role: "assistant", content: "", forgotten: forgottenBy(kept) };
   const mine = (answering = new AbortController());
+  waiting = { before, question: before[at]?.content === question ? "" : question };
   messages = asked;
   chat.replaceChildren(...shown.slice(0, at));
   show(asked.at(-1));
@@ -31,9 +35,13 @@ async function ask(question, at) {
     // What is forgotten is not sent again, so that a request does not grow with the chat.
     for await (const part of parts(asked.slice(answer.forgotten), mine.signal)) {
       answer.forgotten = forgottenBy(kept) + (part.forgotten_messages ?? 0);
-      const piece = part.choices[0].delta.content;
+      answer.model = part.model;
+      answer.cut = part.cut_tokens ?? 0;
+      if (part.usage) answer.tokens = part.usage.total_tokens;
+      const piece = part.choices[0]?.delta.content;
       if (!piece || answering !== mine) continue;
       answer.content += piece;
+      waiting = null;
       messages = [...asked, answer];
       following(() => fill(article, answer));
       if (answer.content === piece) settle();
@@ -47,12 +55,13 @@ async function ask(question, at) {
   const begun = whole || answer.content !== "";
   messages = begun ? [...asked, answer] : before;
   if (!begun) chat.replaceChildren(...shown);
-  answering = null;
+  answering = waiting = null;
   busy(false);
   settle();
   if (!begun) toEnd();
   keep();
   text.focus();
+  if (begun && !context) introduce();
   return begun;
 }
 
@@ -64,13 +73,15 @@ function askAgain() {
 // The parts of an answer, as they come; an Error has the server's own sentence.
 async function* parts(messages, signal) {
   const number = (id) => Number(document.getElementById(id).value);
+  const first = system.value.trim() ? [{ role: "system", content: system.value.trim() }] : [];
   const response = await request("/v1/chat/completions", {
     method: "POST",
     signal,
     headers: { "content-type": "application/json" },
     body: JSON.stringify({
-      messages: messages.map(({ role, content }) => ({ role, content })),
-      stream: true, temperature: number("temperature"), top_k: number("top_k"), max_tokens: number("max_tokens"),
+      messages: [...first, ...messages].map(({ role, content }) => ({ role, content })),
+      stream: true, stream_options: { include_usage: true },
+      temperature: number("temperature"), top_k: number("top_k"), max_tokens: number("max_tokens"),
     }),
   });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -114,36 +125,80 @@ async function askForKey() {
   return true;
 }
 
-// The chat and the key outlive a reload, not the tab; two tabs have two chats.
-function read(name) {
-  try { return sessionStorage.getItem(`niels_gpt.${name}`); } catch { return null; }
-}
-
-function write(name, value) {
-  try { sessionStorage.setItem(`niels_gpt.${name}`, value); } catch { return false; } // full, or not allowed
-  return true;
-}
-
+// The chat as far as it is answered: a question that has no answer yet has changed nothing.
 function answered() {
-  return messages.slice(0, messages.length - (messages.length % 2));
+  return waiting ? waiting.before : messages;
 }
 
+// The chat of this tab outlives a reload; once there is an answer in it, it is among those of the list, too.
 function keep() {
-  if (!write("chat", JSON.stringify(answered()))) say("the browser has no room for this chat: it will not outlive a reload");
-}
-
-function stored() {
-  try {
-    const found = JSON.parse(read("chat"));
-    return found.every(isMessage) && found.length % 2 === 0 ? found : [];
-  } catch {
-    return []; // nothing, or nothing that this page has written
+  const now = { ...current, system: system.value, messages: answered() };
+  const said = (one) => JSON.stringify([one.system, one.messages]);
+  if (now.messages.length && said(now) !== said(current)) {
+    now.when = Date.now();
+    if (save(now)) current = now;
+    else say("the browser has no room for this chat: it is not saved; delete older ones under Chats");
+    fillList();
   }
+  if (!write("chat", JSON.stringify(now))) say("the browser has no room for this chat: it will not outlive a reload");
 }
 
-function isMessage({ role, content, forgotten }, i) {
-  if (typeof content !== "string" || role !== (i % 2 ? "assistant" : "user")) return false;
-  return role === "user" || (Number.isInteger(forgotten) && forgotten >= 0 && forgotten < i);
+// Leave the chat that is shown, an answer in the middle of it as it is, for another.
+function turnTo(other) {
+  list.parentElement.open = false;
+  if (other.id === current.id) return; // as it is, not as it was last saved
+  answering?.abort();
+  stopEditing();
+  if (messages.length) keep();
+  answering = waiting = null;
+  busy(false);
+  say("");
+  present(other);
+  keep();
+  text.focus();
+}
+
+function present(other) {
+  current = other;
+  messages = other.messages;
+  system.value = other.system;
+  chat.replaceChildren();
+  messages.forEach(show);
+  settle();
+  toEnd();
+  fillList();
+}
+
+// The saved chats, each with a button to open and one to delete it.
+function fillList() {
+  list.replaceChildren(...savedChats().map((saved) => {
+    const row = document.createElement("li"), title = saved.messages[0].content.trim().slice(0, 80) || "(no words)";
+    const open = button(title, `open this chat of ${new Date(saved.when).toLocaleString()}`, () => turnTo(saved));
+    open.className = "open";
+    open.dir = "auto";
+    if (saved.id === current.id) open.ariaCurrent = "true";
+    row.append(open, button("Delete", "delete this chat for good", (event) => twice(event.target, () => drop(saved))));
+    return row;
+  }));
+}
+
+function drop(saved) {
+  if (saved.id === current.id) {
+    messages = []; // so that leaving it does not save it again
+    turnTo(newChat(system.value));
+  }
+  remove(saved);
+  fillList();
+}
+
+// What cannot be undone is done when its button is pressed a second time.
+function twice(pressed, act) {
+  if (pressed.dataset.sure) return act();
+  const label = pressed.textContent;
+  pressed.dataset.sure = "yes";
+  pressed.textContent = "Really?";
+  pressed.focus();
+  pressed.addEventListener("blur", () => { delete pressed.dataset.sure; pressed.textContent = label; }, { once: true });
 }
 
 function forgottenBy(messages) {
@@ -165,6 +220,7 @@ function show(message) {
       ? button("Edit", "edit this question and ask again: what came after it goes", () => edit(articles().indexOf(article)))
       : button("Copy", "copy this answer", (event) => copy(message.content, body, event.target)),
   );
+  if (message.role === "assistant") tools.append(element("span", "by"));
   article.append(body, tools);
   fill(article, message);
   chat.append(article);
@@ -175,18 +231,36 @@ function fill(article, { role, content }) {
   article.querySelector(".text").replaceChildren(role === "user" ? content : markdown(content));
 }
 
-// After each change of the chat: what is forgotten is grey and said where it was, and the last answer can be asked again.
+// After each change of the chat: what the model does not read any more is grey and said where it was, who gave an answer
+// stands below it, the last one can be asked again, and how full the context is stands below all.
 function settle() {
-  chat.querySelectorAll(".forgotten-line").forEach((line) => line.remove());
+  chat.querySelectorAll(".forgotten-line, .cut-line").forEach((line) => line.remove());
   articles().forEach((article, i) => {
     article.classList.toggle("forgotten", i < forgottenBy(messages));
-    const forgotten = messages[i].forgotten ?? 0;
-    if (forgotten <= (messages[i - 2]?.forgotten ?? 0)) return;
-    const line = element("p", "forgotten-line");
-    line.textContent = `The first ${forgotten} messages no longer fit the context and are forgotten.`;
-    article.prepend(line);
+    const { forgotten = 0, cut = 0, model = "" } = messages[i];
+    if (cut) note(article, "cut-line", `Of its question the first ${cut} tokens did not fit the context and were not read.`);
+    if (forgotten > (messages[i - 2]?.forgotten ?? 0))
+      note(article, "forgotten-line", `The first ${forgotten} messages no longer fit the context and are forgotten.`);
+    const by = article.querySelector(".by");
+    if (by) by.textContent = model;
   });
-  articles().at(-1)?.querySelector(".tools").append(again);
+  articles().at(-1)?.querySelector(".tools .by")?.before(again);
+  showRoom();
+}
+
+function note(article, className, sentence) {
+  const line = element("p", className);
+  line.textContent = sentence;
+  article.prepend(line);
+}
+
+function showRoom() {
+  const tokens = messages.at(-1)?.tokens;
+  room.hidden = !tokens || !context;
+  if (room.hidden) return;
+  const used = Math.min(tokens, context), meter = room.querySelector("meter");
+  Object.assign(meter, { max: context, high: 0.75 * context, value: used });
+  room.querySelector("span").textContent = `${used} of ${context} tokens of context`;
 }
 
 // What went wrong, beside the input box until the next question.
@@ -278,38 +352,43 @@ text.addEventListener("keydown", (event) => {
 });
 stop.addEventListener("click", () => answering?.abort());
 leave.addEventListener("click", stopEditing);
-fresh.addEventListener("click", () => {
-  answering?.abort();
-  answering = null;
-  stopEditing();
-  busy(false);
-  messages = [];
-  chat.replaceChildren();
-  say("");
-  keep();
-  text.focus();
+fresh.addEventListener("click", () => turnTo(newChat(system.value)));
+system.addEventListener("change", keep);
+addEventListener("storage", ({ key: changed, newValue }) => {
+  // Another tab goes on with the same chat: from here on this one is another.
+  if (changed === keyOf(current) && newValue !== null) current = { ...current, id: newChat().id };
+  fillList();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !unlock.open) answering ? answering.abort() : stopEditing();
   if (event.code === "KeyN" && event.altKey) fresh.click();
 });
 addEventListener("pagehide", () => {
-  const unanswered = messages.slice(answered().length).map(({ content }) => content);
   keep();
-  write("draft", together(...unanswered, text.value));
+  write("draft", together(waiting?.question, text.value));
 });
 
-messages = stored();
+// Who is answering, and how much it can read.
+async function introduce() {
+  try {
+    const [model] = (await (await request("/v1/models")).json()).data;
+    context = model.max_model_len;
+    document.getElementById("model").textContent = model.id;
+    showRoom();
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+present(chatOf(read("chat")) ?? newChat());
 text.value = read("draft") ?? "";
-messages.forEach(show);
-settle();
-toEnd();
 
 try {
   for (const [name, value] of Object.entries(await (await request("/card")).json())) {
     card.appendChild(document.createElement("dt")).textContent = name;
     card.appendChild(document.createElement("dd")).textContent = value;
   }
+  await introduce();
 } catch (error) {
   say(error.message);
 }
