@@ -1,4 +1,4 @@
-"""eval: every held-out stream apart, in nats a token and bits a byte, and what the models say."""
+"""eval: every held-out stream apart, in nats a token and bits a byte; a report card; and what the models say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
+from niels_gpt.config import Renderer
 from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.device import prepare_device
+from niels_gpt.eval.card import Card, blind_card, human_card, measure_card
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.held_out import Score, score_stream
+from niels_gpt.eval.human import held_out_replies, held_out_texts
+from niels_gpt.eval.probes import OPENINGS
 from niels_gpt.eval.samples import Sampler
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
@@ -26,12 +30,15 @@ from niels_gpt.report.duplicates import data_rows
 from niels_gpt.report.leak import HEAD as LEAKED
 from niels_gpt.report.leak import leak_rows
 from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.report_card import card_rows
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.scaling_law import most_epochs
 
+RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
+REPLIES = 64  # held-out ones that answers are held against
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "p_sft", "train", "sft"}
 
 
@@ -45,7 +52,7 @@ def main(stage: Stage) -> None:
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     pretrained, tuned = (load_model(folder / layout.BEST, device) for folder in (layout.PRETRAINED, layout.TUNED))
-    T = pretrained.cfg.T
+    models, T = {"pretrain": pretrained, "sft": tuned}, pretrained.cfg.T
     mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)
     chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
@@ -54,12 +61,18 @@ def main(stage: Stage) -> None:
     how: dict[str, Any] = {"token_bytes": tokenizer.token_bytes(), "B": settings.B, "max_tokens": settings.max_tokens}
     tables: dict[str, dict[str, Score]] = {
         model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
-        for model_name, model in {"pretrain": pretrained, "sft": tuned}.items()
+        for model_name, model in models.items()
     }
     for name, examples in chats.val.items():
         tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
     scores = {model: {name: vars(score) for name, score in table.items()} for model, table in tables.items()}
-    write_json(stage.out(layout.SCORES), scores)
+    replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
+    cards: dict[str, Card] = {
+        name: measure_card(model, tokenizer, renderer=RENDERERS[name], replies=replies, T=T, B=settings.B)
+        for name, model in models.items()
+    }
+    values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}
+    write_json(stage.out(layout.SCORES), {**scores, layout.CARD: values})
 
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
@@ -71,6 +84,7 @@ def main(stage: Stage) -> None:
     whole_mix, training = read_meta(layout.MIX), stage.params.train
     tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
     seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
+    people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies)
     report = render_report(
         trainings=[read_training(name) for name in ("train", "sft")],
         flops_per_token=flops_per_token(pretrained, T=T),
@@ -82,6 +96,7 @@ def main(stage: Stage) -> None:
         samples=samples,
         params=stage.params.model_dump(include=REPORTED),
         tables={
+            "Report card": card_rows(cards, blind=blind_card(tokenizer), people=people),
             "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
             "Private text that the models tell": [LEAKED, *leak_rows(read_meta(layout.LEAK)["sources"])],
         },

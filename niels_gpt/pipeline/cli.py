@@ -21,7 +21,7 @@ from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs
-from niels_gpt.pipeline.results import read_result
+from niels_gpt.pipeline.results import read_result, read_scores
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report.scores import HEAD, score_rows
@@ -184,7 +184,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
     }
     if layout.SCORES.is_file():
-        table = read_result(layout.SCORES).get(talker.name, {})
+        table = read_scores().get(talker.name, {})
         card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
     return card
 
@@ -292,7 +292,7 @@ def export(
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
             params=raw,
-            metrics=read_result(layout.SCORES),
+            metrics=read_scores(),
             private=sharing.private,
             leaks=sharing.leaks,
         )
@@ -347,7 +347,7 @@ def summary() -> None:
         missing = [path for path in _SUMMARISED if not path.is_file()]
         if missing:
             raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
-        scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
+        scores, trained = read_scores(), read_result(layout.TRAINED)
         question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
         typer.echo()
         for row in (HEAD, *score_rows(scores)):
