@@ -341,6 +341,24 @@ app.add_typer(stored.app, name="tokens")
 
 
 @app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="the page to write; a report that is there is written anew")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """The page about the last run to show around, with when, where and for how long it trained."""
+    with one_sentence():
+        from niels_gpt.pipeline.reporting import full_report, is_report
+
+        if file.exists() and not is_report(file):
+            raise ValueError(f"{file} is there already, and is no report: give another name")
+        page = full_report()
+        with atomic_path(file) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        typer.echo(f"{file}: one page, with everything in it; open it in a browser")
+
+
+@app.command()
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
     with one_sentence():
@@ -365,7 +383,7 @@ _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
 _PLACES = (
     ("models", "models/pretrain/ and models/sft/ (best.pt, last.pt, config.json)"),
     ("metrics", "metrics/train.json, sft.json, eval.json, and curves in metrics/*.tsv"),
-    ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
+    ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),

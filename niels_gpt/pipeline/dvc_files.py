@@ -139,6 +139,14 @@ def committed_lock(root: Path) -> str | None:
     return _git(root, "show", f"HEAD:./{LOCK}")
 
 
+def current_commit(root: Path) -> str:
+    """The commit that is checked out, by its short name, and whether files that git tracks differ from it; nothing
+    where there is no commit."""
+    name = (_git(root, "rev-parse", "--short", "HEAD") or "").strip()
+    changed = name and _git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{name}, changed" if changed else name
+
+
 def _committed_name(root: Path) -> str:
     """Git's name for the content of the committed dvc.lock."""
     return (_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
