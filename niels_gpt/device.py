@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
+import subprocess
 from dataclasses import dataclass
 
 # Names of <malloc.h>.
@@ -82,3 +84,24 @@ def prepare_device(name: str, *, threads: int) -> str:
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # where CUDA graphs, Triton's kernels and what ranks tell each other go
     return device
+
+
+def machine_name(device: str) -> str:
+    """What computes there, by the name that its maker gave it."""
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        said = subprocess.run(
+            ["lscpu"], env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.SubprocessError):  # not a Linux, or a bare one
+        said = ""
+    named = re.search(r"^Model name:\s*(\S.*)$", said, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""eval: every held-out stream apart, in nats a token and bits a byte, and what the models say."""
+"""eval: every held-out stream apart, in nats a token and bits a byte; a report card; and what the models say."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import load_model
+from niels_gpt.config import Renderer
 from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.device import prepare_device
+from niels_gpt.eval.card import Card, blind_card, human_card, measure_card
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.held_out import Score, score_stream
+from niels_gpt.eval.human import held_out_replies, held_out_texts
+from niels_gpt.eval.probes import OPENINGS
 from niels_gpt.eval.samples import Sampler
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
@@ -28,12 +32,15 @@ from niels_gpt.report.duplicates import data_rows
 from niels_gpt.report.leak import CANARY_HEAD, canary_rows, leak_rows
 from niels_gpt.report.leak import HEAD as LEAKED
 from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.report_card import card_rows
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.scores import score_rows
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.scaling_law import most_epochs
 
+RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
+REPLIES = 64  # held-out ones that answers are held against
 TUNING = {"p_sft", "sft"}
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
 
@@ -69,12 +76,19 @@ def main(stage: Stage) -> None:
         model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
         for model_name, model in models.items()
     }
+    replies: list[str] = []
     if tuned:
         chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
         for name, examples in chats.val.items():
             tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
+        replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {model: {name: vars(score) for name, score in table.items()} for model, table in tables.items()}
-    write_json(stage.out(layout.SCORES), scores)
+    cards: dict[str, Card] = {
+        name: measure_card(model, tokenizer, renderer=RENDERERS[name], replies=replies, T=T, B=settings.B)
+        for name, model in models.items()
+    }
+    values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}
+    write_json(stage.out(layout.SCORES), {**scores, layout.CARD: values})
 
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
@@ -85,6 +99,7 @@ def main(stage: Stage) -> None:
     whole_mix, training = read_meta(layout.MIX), stage.params.train
     tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
     seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
+    people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies)
     report = render_report(
         trainings=[read_training(name) for name, folder in layout.MODEL_OF.items() if folder.name in models],
         flops_per_token=flops_per_token(pretrained, T=T),
@@ -95,7 +110,10 @@ def main(stage: Stage) -> None:
         scores=scores,
         samples=samples,
         params=stage.params.model_dump(include=REPORTED if tuned else REPORTED - TUNING),
-        tables={title: [head, *rows] for title, (head, rows) in tables_of().items() if rows},
+        tables={
+            "Report card": card_rows(cards, blind=blind_card(tokenizer), people=people),
+            **{title: [head, *rows] for title, (head, rows) in tables_of().items() if rows},
+        },
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):

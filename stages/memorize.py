@@ -65,7 +65,9 @@ def main(stage: Stage) -> None:
         results.append(DocumentResult(name, tokens, document.starts, pz, *token_log_probs(models["after"], tokens)))
     page = render_page(results, load_tokenizer(layout.TOKENIZER), window=window)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
-    stage.out(layout.MEMORIZED_STRIPS).write_text(render_strips(results, **window), encoding="utf-8")
+    stage.out(layout.MEMORIZED_STRIPS).write_text(
+        render_strips([result.strip for result in results], **window), encoding="utf-8"
+    )
     for when, stats in together.items():
         stage.say(
             f"{when}: median P(z) {stats['median_pz']:.3g}, mean {stats['mean_pz']:.3g}, {stats['num_windows']} windows"

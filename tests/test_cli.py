@@ -184,13 +184,16 @@ def test_summary_before_a_run_says_what_to_do(project: Path) -> None:
 def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     (project / "metrics").mkdir()
     score = {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}
-    (project / "metrics/eval.json").write_text(json.dumps({"pretrain": {"val_wiki": score}}))
+    (project / "metrics/eval.json").write_text(
+        json.dumps({"pretrain": {"val_wiki": score}, "card": {"sft": {"form": 0.5}}})
+    )
     mix = {"wiki": {"p": 1.0, "rows": 5, "drawn": 1.0}}
     (project / "metrics/train.json").write_text(json.dumps({"parameters": 10, "tokens": 20, "mix": mix}))
     (project / "metrics/samples.md").write_text("# Samples\n\n## Why?\n\n```text\nonce upon\n```\n")
     output = CliRunner().invoke(app, ["summary"]).output
     assert "val_wiki" in output
     assert "2.2500" in output
+    assert "form" not in output.partition("Asked")[0]
     assert "once upon" in output
     assert "Asked: Why?" in output
     assert "models/pretrain" in output
@@ -199,7 +202,10 @@ def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
 # What follows needs the files of a finished run. The data are made by the stages; the models are not trained.
 
 TEXTS = {"wiki": 5, "roam": 9, "primer": 3}  # lines of each document of a source
-SCORES = {"pretrain": {"val_wiki": {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}}}
+SCORES = {
+    "pretrain": {"val_wiki": {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 1000}},
+    "card": {"sft": {"form": 0.5}},
+}
 TRAINED = {"parameters": 10, "tokens": 20, "mix": {"wiki": {"p": 1.0, "rows": 5, "drawn": 0.25}}}
 SAMPLES = "# Samples\n\n## Why?\n\n```text\nonce upon\n```\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -21,6 +22,33 @@ def test_the_report_is_one_page_with_everything_in_it(built_repo: Repo) -> None:
     for run in runs:
         assert {"loss", "lr", "validation"} <= {key for point in run["points"] for key in point}
         assert run["drawn"]
+
+
+def test_a_page_to_show_around_has_when_where_and_what_was_learned_by_heart(built_repo: Repo) -> None:
+    before = (built_repo.path / "metrics/report.html").read_bytes()
+    refused = built_repo.run("niels-gpt", "report", "params.yaml", check=False)
+    assert refused.returncode == 1
+    assert "params.yaml is there already, and is no report: give another name" in refused.stderr
+    for _ in range(2):  # one that is there is written anew
+        assert "report.html" in built_repo.run("niels-gpt", "report").stdout
+    page = (built_repo.path / "report.html").read_text()
+    commit = built_repo.run("git", "rev-list", "--max-parents=0", "--abbrev-commit", "HEAD").stdout.strip()
+    rows = re.findall(
+        r"<tr><td>(train|sft|splice)</td><td>(.*?) UTC</td><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", page
+    )
+    assert [row[0] for row in rows] == ["train", "sft", "splice"]
+    for _, ended, took, machine, of in rows:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", ended)
+        assert took.endswith((" s", "min"))
+        assert machine.endswith(" thread")
+        assert of == commit
+    assert "Learned by heart" in page
+    assert (built_repo.path / "metrics/report.html").read_bytes() == before
+    assert built_repo.run("git", "status", "--porcelain").stdout == ""
+    for log in (built_repo.path / "logs").iterdir():
+        log.unlink()
+    built_repo.run("niels-gpt", "report")
+    assert "Of train, sft, splice there is no log" in (built_repo.path / "report.html").read_text()
 
 
 def test_plots_show_without_a_network(built_repo: Repo) -> None:

@@ -8,12 +8,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from niels_gpt.data.epochs import Exposure
 from niels_gpt.report.duplicates import HEAD as DUPLICATES
 from niels_gpt.report.duplicates import data_rows
-from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.memorization import Strip, render_splice
+from niels_gpt.report.page import ORIGIN, SPLICE, Training, render_report, render_table, with_sections
 from niels_gpt.report.samples import format_samples
 from niels_gpt.report.tsv import read_tsv, write_tsv
 from tests.conftest import real_browser
@@ -111,6 +113,40 @@ def test_the_same_run_gives_the_same_bytes() -> None:
     assert report("word") == report("word")
 
 
+def splice_section(name: str) -> str:
+    stats = {"doc_len": 1234, "num_windows": 40, "fraction_at_least": {"0.5": 0.925}}
+    facts = {"documents": {name: {"before": {"median_pz": 1.9e-86}, "after": {**stats, "median_pz": 0.87}}}}
+    strip = Strip(name, 30, np.array([0, 5]), np.array([0.25, 0.75]))
+    return render_splice(facts, [strip], window={"chunk_size": 20, "prompt_tokens": 10})
+
+
+def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> None:
+    def whole(text: str) -> str:
+        return with_sections(report(text), {ORIGIN: "<p>origin</p>", SPLICE: splice_section(text)})
+
+    plain, hostile = Page(whole("word")), Page(whole(HOSTILE))
+    assert hostile.tags == plain.tags
+    assert hostile.attributes == plain.attributes
+    page = whole("word")
+    assert ORIGIN not in page
+    assert SPLICE not in page
+    assert page.index("<p>origin</p>") < page.index("Held-out text") < page.index("Learned by heart")
+    numbers = "".join(f'<td class="n">{number}</td>' for number in ("1,234", 40, "1.9e-86", 0.87, "92%"))
+    assert f"<td>word</td>{numbers}" in page
+    assert "given 10 tokens" in page
+    assert "the next 10 exactly" in page
+
+
+@pytest.mark.parametrize("text", ["1", "1,234", "0.5", "-0.25", "1.9e-86", "92%", "0.894 ± 0.032"])
+def test_numbers_stand_at_the_right(text: str) -> None:
+    assert f'<th class="n">a</th></tr></thead><tbody><tr><td class="n">{text}</td>' in render_table(["a"], [[text]])
+
+
+@pytest.mark.parametrize("text", ["", "0 of 729", "not logged", "2026-11-16 22:14 UTC", "1e5f00d", "0.5 (0.4 to 0.6)"])
+def test_words_stand_at_the_left(text: str) -> None:
+    assert f"<td>{text}</td>" in render_table(["a"], [[text]])
+
+
 # Whatever is written onto a canvas is noted at the chart it is in: a test cannot see, but it can read.
 NOTE_TEXT = """
 const write = CanvasRenderingContext2D.prototype.fillText;
@@ -135,6 +171,12 @@ CONTRAST = """(selector) => {
 }"""
 
 
+ACCENT = """(e) => {
+  e.style.color = "var(--accent)";
+  return getComputedStyle(e).color;
+}"""
+
+
 def written(text: str) -> re.Pattern[str]:
     """What NOTE_TEXT leaves of it."""
     return re.compile(rf"\|{re.escape(text)}\|")
@@ -142,7 +184,8 @@ def written(text: str) -> re.Pattern[str]:
 
 def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(report(HOSTILE), encoding="utf-8")
+    page_of_all = with_sections(report(HOSTILE), {SPLICE: splice_section("d")})
+    file.write_text(page_of_all, encoding="utf-8")
     with real_browser() as (browser, expect):
         expect.set_options(timeout=60_000)  # a watchdog's
         context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
@@ -173,6 +216,9 @@ def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_p
             contrast, background = page.evaluate(CONTRAST, selector)
             assert contrast > 4.5, selector
             assert background < 0.05
+        shade = page.locator(".strips rect[fill-opacity]").first
+        colours = [shade.evaluate("(e) => getComputedStyle(e).fill"), page.locator("h2").first.evaluate(ACCENT)]
+        assert colours[0] == colours[1] != "rgb(0, 0, 0)"  # that of the night, by a variable in an attribute
         assert [text for text in amiss if not text.startswith("data:")] == []
 
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.config import TrainConfig
 from niels_gpt.report.cards import live_card
+from niels_gpt.report.history import History
+from niels_gpt.report.origin import render_origin, run_of
 from niels_gpt.report.runs import Log, Logs, Run, add_lines
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.meter import StepReport
@@ -45,15 +48,17 @@ def steps(run: Run) -> list[int]:
 
 
 def test_what_a_training_logs_is_read(tmp_path: Path) -> None:
-    log = RunLog(tmp_path / "train.jsonl", run="abcdef0123", decode=lambda ids: "".join(map(chr, ids)))
+    origin = {"machine": "a CPU", "commit": "abc1234"}
+    log = RunLog(tmp_path / "train.jsonl", run="abcdef0123", decode=lambda ids: "".join(map(chr, ids)), origin=origin)
     validation = {"wiki": 3.0, "roam": 3.5}
     told = {**REPORT, "val_loss": 3.25, "validation": validation}
     log(StepReport(step=100, tokens=6400, loss=4.0, sample=(104, 105), **told))
-    log(StepReport(step=200, tokens=12800, loss=3.5, sample=(), **REPORT))
+    log(StepReport(step=200, tokens=12800, loss=3.5, sample=(), seconds=2.5, **REPORT))
     logs = Logs(tmp_path)
     logs.read_on()
     (run,) = logs.runs
     assert (run.name, run.stage, run.total_steps, steps(run)) == ("train-abcdef01", "train", 400, [100, 200])
+    assert (run.seconds, run.machine, run.commit) == (2.5, "a CPU", "abc1234")
     first, second = run.points
     assert (first.loss, first.val_loss, first.validation, first.sample) == (4.0, 3.25, validation, "hi")
     assert (second.tokens, second.val_loss, second.validation, second.sample) == (12800, None, None, "")
@@ -170,7 +175,50 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
     (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
     done = live_card(ended, now=ended.time + 10**6)
     assert done.state == "finished"
-    assert not {"time left", "share of the machine", "validation"} & set(dict(done.facts))
+    assert not {"time left", "share of the machine", "validation", "took", "machine"} & set(dict(done.facts))
+    (told,) = runs_of(line(400, seconds_left=0.0, seconds=75.0, machine="a CPU", commit="abc1234"))
+    facts = dict(live_card(told, now=told.time).facts)
+    assert (facts["took"], facts["machine"], facts["commit"]) == ("1 min 15 s", "a CPU", "abc1234")
+
+
+def test_a_run_took_what_all_of_its_processes_took() -> None:
+    (run,) = runs_of(
+        line(100, seconds=10.0, machine="old"),
+        line(200, seconds=20.0, machine="old"),
+        line(200, first_step=100, seconds=9.0, machine="new"),  # what was lost is trained again, and counts
+        line(400, first_step=100, seconds=30.0, machine="new"),
+    )
+    assert (run.seconds, run.machine) == (50.0, "new")
+
+
+def history(*losses: float) -> History:
+    cfg = TrainConfig(total_steps=len(losses))
+    return History(cfg, T=8, parameters=1, losses=list(losses), validations=[], best_val_loss=None, best_step=None,
+                   drawn_rows={}, samples=[])  # fmt: skip
+
+
+def test_a_model_is_known_again_by_its_losses() -> None:
+    def run(name: str, *losses: float, time: float = 1.0, total: int = 2) -> list[bytes]:
+        told = {"run": name, "total_steps": total, "time": time}
+        return [line(step, loss=loss, **told) for step, loss in enumerate(losses, start=1)]
+
+    runs = runs_of(*run("a", 4.0, 3.0), *run("c", 4.0, 3.0, time=9.0), *run("b", 4.0, 3.5), *run("d", 4.0, total=3))
+    found = run_of(history(4.0, 3.0), runs, stage="train")
+    assert found is not None
+    assert found.name == "train-c"  # the later of two that are equal
+    assert run_of(history(4.0, 3.0), runs, stage="sft") is None
+    assert run_of(history(4.0, 3.25), runs, stage="train") is None
+    assert run_of(history(4.0), runs, stage="train") is None  # of d, which has not ended, nor of any that went further
+    assert run_of(history(4.0, 3.0, 2.0), runs, stage="train") is None
+
+
+def test_when_and_where_is_told_or_said_to_be_unknown() -> None:
+    (run,) = runs_of(line(400, time=86400.0 * 365, seconds=3600.0, machine="<b>CPU</b>", commit="abc1234, changed"))
+    html = render_origin({"train": run, "sft": None})
+    for text in ("1971-01-01 00:00 UTC", "1 h 00 min", "&lt;b&gt;CPU", "abc1234, changed", "Of sft there is no log"):
+        assert text in html
+    assert "not logged" in render_origin({"train": runs_of(line(400))[0]})
+    assert render_origin({}) == ""
 
 
 def test_a_card_has_what_is_new_alone_and_no_number_that_json_has_not() -> None:

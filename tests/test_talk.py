@@ -593,7 +593,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
     write_project(tmp_path)
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics/eval.json").write_text(
-        json.dumps({"sft": {"val": {"bits_per_byte": 1.25, "nats": 1.0, "tokens": 9}}})
+        json.dumps({"sft": {"val": {"bits_per_byte": 1.25, "nats": 1.0, "tokens": 9}}, "card": {"sft": {"form": 1}}})
     )
     command = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -618,7 +618,14 @@ def test_damaged_scores_are_named_before_anything_is_served(tmp_path: Path, monk
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "metrics").mkdir()
-    for damaged in ("{", "[]", '{"sft": []}', '{"sft": {"val": {}}}', '{"sft": {"val": {"bits_per_byte": "x"}}}'):
+    for damaged in (
+        "{",
+        "[]",
+        '{"sft": []}',
+        '{"sft": {"val": {}}}',
+        '{"sft": {"val": {"bits_per_byte": "x"}}}',
+        '{"card": []}',
+    ):
         (tmp_path / "metrics/eval.json").write_text(damaged)
         result = CliRunner().invoke(app, ["serve", "--port", "0"])
         assert result.exit_code == 1

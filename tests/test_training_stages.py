@@ -26,8 +26,10 @@ from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
 from niels_gpt.eval.canaries import make_canaries, planted_texts
+from niels_gpt.eval.card import measure_card
 from niels_gpt.eval.chats import generate_reply, score_chats
 from niels_gpt.eval.held_out import evaluate, score_stream
+from niels_gpt.eval.human import held_out_replies
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checksums import list_files, sha256_file
 from niels_gpt.files.damage import Damaged
@@ -377,6 +379,13 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     for name, examples in chats.val.items():
         expected = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, **how)
         assert scores["sft"][chats.val_names[name]] == pytest.approx(asdict(expected), rel=1e-6)
+    replies = held_out_replies(chats.val, VOCABULARY, weights=params.p_sft, at_most=64)
+    models = {"pretrain": load_model("models/pretrain/best.pt", "cpu"), "sft": tuned}
+    for name, renderer in eval_stage.RENDERERS.items():
+        card = measure_card(models[name], VOCABULARY, renderer=renderer, replies=replies, T=32, B=params.eval.B)
+        assert scores["card"][name] == pytest.approx({key: it.value for key, it in card.items()}, rel=1e-5)
+    report = Path("metrics/report.html").read_text()
+    assert report.index("Report card") < report.index(f"{scores['card']['sft']['spelling']:.3f} ± 0.0")
     page = Path("metrics/samples.md").read_text()
     prompt, question, settings = params.eval.prompts[0], params.eval.questions[0], params.eval
     written = generate(

@@ -335,7 +335,7 @@ FAULTS = (
         """title="no context">{text}""",
         _SHOWN,
     ),
-    Fault("text unescaped", _PAGE, '{opacity:.2f})">{escape(text)}</span>', '{opacity:.2f})">{text}</span>', _SHOWN),
+    Fault("text unescaped", _PAGE, 'class="s{shade}">{escape(text)}</span>', 'class="s{shade}">{text}</span>', _SHOWN),
     Fault(
         "strips show the last P(z), not the highest",
         _PAGE,

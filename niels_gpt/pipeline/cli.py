@@ -25,7 +25,7 @@ from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
 from niels_gpt.pipeline.reproduction import compare_runs, offer_baseline
-from niels_gpt.pipeline.results import read_result
+from niels_gpt.pipeline.results import read_result, read_scores
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.surroundings import problems_around
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -214,7 +214,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
     }
     if layout.SCORES.is_file():
-        table = read_result(layout.SCORES).get(talker.name, {})
+        table = read_scores().get(talker.name, {})
         card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
     return card
 
@@ -324,7 +324,7 @@ def export(
             mix=read_result(layout.MIX),
             chat_mix=read_result(layout.CHAT_MIX),
             params=raw,
-            metrics=read_result(layout.SCORES),
+            metrics=read_scores(),
             private=sharing.private,
             leaks=sharing.leaks,
         )
@@ -374,13 +374,31 @@ app.add_typer(stored.app, name="tokens")
 
 
 @app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="the page to write; a report that is there is written anew")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """The page about the last run to show around, with when, where and for how long it trained."""
+    with one_sentence():
+        from niels_gpt.pipeline.reporting import full_report, is_report
+
+        if file.exists() and not is_report(file):
+            raise ValueError(f"{file} is there already, and is no report: give another name")
+        page = full_report()
+        with atomic_path(file) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        typer.echo(f"{file}: one page, with everything in it; open it in a browser")
+
+
+@app.command()
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
     with one_sentence():
         missing = [path for path in _SUMMARISED if not path.is_file()]
         if missing:
             raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
-        scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
+        scores, trained = read_scores(), read_result(layout.TRAINED)
         question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
         typer.echo()
         for row in (HEAD, *score_rows(scores)):
@@ -401,7 +419,7 @@ def summary() -> None:
 _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
 _PLACES = (
     ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
-    ("report", "metrics/report.html, all of it on one page; samples alone in metrics/samples.md"),
+    ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),

@@ -35,6 +35,14 @@ def read_committed(root: Path, wanted: Sequence[tuple[str, str]]) -> list[str | 
     return found or [None] * len(wanted)
 
 
+def current_commit(root: Path) -> str:
+    """The commit that is checked out, by its short name, and whether files that git tracks differ from it; nothing
+    where there is no commit."""
+    name = (ask_git(root, "rev-parse", "--short", "HEAD") or "").strip()
+    differs = name and ask_git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{name}, changed" if differs else name
+
+
 def changed(root: Path, *paths: Path) -> list[str]:
     """Of these files and folders, those files that are not as in the last commit; none where there is no repository."""
     told = ask_git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", *map(str, paths))

@@ -28,6 +28,7 @@ MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # by the stag
 METRICS = Path("metrics")
 TRAINED = METRICS / "train.json"
 DATA = METRICS / "data.json"  # duplicates, and how much of what is held out stands in training text
+CARD = "card"  # the report card, in the scores beside the models
 SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"
 MEMORIZED, MEMORIZED_PAGE, MEMORIZED_STRIPS = (METRICS / f"memorize.{kind}" for kind in ("json", "html", "svg"))
 LEAK, LEAK_PAGE = METRICS / "leak.json", METRICS / "leak.html"

@@ -100,7 +100,12 @@ class ModelFile(BaseModel):
     T: int
 
 
-Scores = dict[str, dict[str, Score]]
+class Scores(BaseModel, extra="allow"):
+    """By model, its held-out streams; and beside the models the report card."""
+
+    __pydantic_extra__: dict[str, dict[str, Score]]
+    card: dict[str, dict[str, float]] = {}
+
 
 _WRITTEN: dict[Path, tuple[Any, str]] = {
     layout.SCORES: (Scores, "dvc repro"),
@@ -127,3 +132,8 @@ def read_result(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run `{made_by}`") from error
     return values
+
+
+def read_scores() -> dict[str, Any]:
+    """By model, its held-out streams, without the report card."""
+    return {model: table for model, table in read_result(layout.SCORES).items() if model != layout.CARD}

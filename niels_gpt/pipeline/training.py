@@ -11,12 +11,13 @@ from pathlib import Path
 
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import Renderer, TrainConfig, to_dict
-from niels_gpt.device import prepare_device
+from niels_gpt.device import machine_name, prepare_device
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.agreement import check_agreement
+from niels_gpt.pipeline.git import current_commit
 from niels_gpt.pipeline.hosts import end_with_launcher, find_rendezvous, run_ranks
 from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.stage import Stage, project_root
@@ -125,8 +126,9 @@ def train_to_the_end(
     among = f"{execution.device} in each of {ranks.size} processes" if ranks.size > 1 else execution.device
     say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens a step")
     say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
+    origin = {"commit": current_commit(project_root()), "machine": machine_name(execution.device)}
     hooks = Hooks(
-        report=RunLog(log, run=folder.name, decode=decode),
+        report=RunLog(log, run=folder.name, decode=decode, origin=origin),
         log_every=runtime.log_every,
         checkpoint_every=runtime.checkpoint_every,
     )

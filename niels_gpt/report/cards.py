@@ -68,6 +68,9 @@ def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
     facts = [("tokens a second", f"{last.tokens_per_second:,.0f}")]
     if last.utilisation is not None:
         facts.append(("share of the machine", f"{last.utilisation:.0%}"))
+    if state == "finished" and run.seconds:
+        facts.append(("took", format_duration(run.seconds)))
+    facts += [(what, it) for what, it in (("machine", run.machine), ("commit", run.commit)) if it]
     if state == "running":
         facts.append(("time left", format_duration(max(0.0, run.seconds_left - (now - run.time)))))
     if state == "silent":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -23,6 +24,10 @@ from niels_gpt.report.scores import HEAD, score_rows
 
 WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"
+_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d{1,3})?%?( ± [\d.]+)?")
+REPORT_TITLE = "What was trained, and what came of it"
+# Places for what is no result of the pipeline's, or comes after the report's stage: `with_sections` fills them.
+ORIGIN, SPLICE = "<!-- when and where -->", "<!-- learned by heart -->"
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,13 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
     )
 
 
+def with_sections(report: str, sections: Mapping[str, str]) -> str:
+    """A page with HTML at places that it keeps for it."""
+    for place, html in sections.items():
+        report = report.replace(place, html, 1)
+    return report
+
+
 def render_report(
     *,
     trainings: Sequence[Training],
@@ -87,6 +99,7 @@ def render_report(
         f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
         for title, (head, *rows) in tables.items()
     ]
+    after.append(SPLICE)
     for title, pairs in samples.items():
         said = "".join(
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
@@ -97,10 +110,16 @@ def render_report(
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
     after.append(_folded("Parameters", render_table(("key", "value"), values)))
     return render_page(
-        "What was trained, and what came of it",
+        REPORT_TITLE,
         cards=[finished_card(training, flops_per_token=flops_per_token) for training in trainings],
         live=False,
-        before=f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>{_seen(seen, notes)}",
+        before="\n".join(
+            [
+                ORIGIN,
+                f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>",
+                _seen(seen, notes),
+            ]
+        ),
         after="\n".join(after),
     )
 
@@ -178,7 +197,8 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_fro
 
 
 def _is_number(text: str) -> bool:
-    return text.removesuffix(BEST).replace(",", "").replace(".", "", 1).isdigit()
+    """Also one with its error, in percent, too small to be written out, or the best of several."""
+    return bool(_NUMBER.fullmatch(text.removesuffix(BEST)))
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

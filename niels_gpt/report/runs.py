@@ -42,6 +42,9 @@ class Line(BaseModel):
     val_loss: float | None
     validation: dict[str, float] | None
     sample: str
+    seconds: float = 0.0
+    commit: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,15 @@ class Run:
     first_step: int = 0  # that its last process began after
     time: float = 0.0  # of its last line
     seconds_left: float = 0.0  # at that time
+    commit: str = ""
+    machine: str = ""
+    _earlier_seconds: float = 0.0  # of the processes before the last
+    _seconds: float = 0.0  # of the last
+
+    @property
+    def seconds(self) -> float:
+        """How long it was trained for, what a crash took back and was trained again included."""
+        return self._earlier_seconds + self._seconds
 
     @property
     def step(self) -> int:
@@ -101,6 +113,9 @@ class Run:
 
     def add(self, line: Line, revisions: Iterator[int]) -> None:
         another_process = line.step <= self.step or line.first_step != self.first_step
+        if another_process:
+            self._earlier_seconds = self.seconds
+        self._seconds, self.commit, self.machine = line.seconds, line.commit, line.machine
         if another_process and line.first_step < self.step:
             self.points = [point for point in self.points if point.step <= line.first_step]
             self.revision = next(revisions)

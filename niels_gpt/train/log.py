@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from niels_gpt.files.progress import format_duration, say_above_bar
@@ -28,12 +28,19 @@ class RunLog:
     """Appends to `path`, so that the parts of an interrupted run stand one after the other.
 
     Experiments that run at once share the file, so every line names its `run`: the fingerprint of all that decides its
-    numbers.
+    numbers. `origin` says of what and by what it is trained: the commit, the machine.
     """
 
-    def __init__(self, path: Path, *, run: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        run: str,
+        decode: Callable[[Sequence[int]], str],
+        origin: Mapping[str, str] | None = None,
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._run, self._decode = path, run, decode
+        self._path, self._run, self._decode, self._origin = path, run, decode, origin or {}
         self._before = "\n" if _ends_within_a_line(path) else ""
 
     def __call__(self, report: StepReport) -> None:
@@ -42,7 +49,7 @@ class RunLog:
         if sample:
             say_above_bar(f"  writes: {json.dumps(sample, ensure_ascii=False)}")
         with self._path.open("a", encoding="utf-8") as f:
-            line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample}
+            line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self._origin}
             f.write(f"{self._before}{json.dumps(line)}\n")
         self._before = ""
 

@@ -31,6 +31,7 @@ class StepReport:
     val_loss: float | None = None
     validation: Mapping[str, float] | None = None  # by source
     sample: tuple[int, ...] = ()
+    seconds: float = 0.0  # since this process began to train
 
 
 class Meter:
@@ -74,4 +75,5 @@ class Meter:
             val_loss=val_loss,
             validation=losses or None,
             sample=tuple(run.samples[-1]["ids"]) if sampled else (),
+            seconds=round(now - self._start, 3),
         )

@@ -1,0 +1,84 @@
+"""What the report card's numbers are worth: over seeds of the probes, over seeds of training, and between models that
+are known to differ.
+
+Run: python -m bench.card            in a checkout where `dvc repro` has run; about five minutes
+
+Small models are trained on the text of that run: untrained, 100 and 400 steps, two widths, three seeds. A number tells
+two kinds of models apart where their means differ by more than twice what the seeds of training differ by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.chat_manifest import open_chats
+from niels_gpt.checkpoint import load_model
+from niels_gpt.eval import probes
+from niels_gpt.eval.card import Card, blind_card, measure_card
+from niels_gpt.eval.human import held_out_replies
+from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.pretraining import open_pretraining
+from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.loop import train
+
+PROBE_SEEDS, TRAINING_SEEDS = range(1, 6), (1, 2, 3)
+KINDS = {"untrained": (0, 64), "100 steps": (100, 64), "400 steps": (400, 64), "400 steps, half as wide": (400, 32)}
+
+
+def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
+    task, cfg = open_pretraining(params, device="cpu")
+    task = replace(task, cfg=replace(task.cfg, total_steps=max(1, steps), eval_every=max(1, steps), seed=seed))
+    set_seed(derive_seed(seed, "init"))
+    model = GPT(replace(cfg, C=width, d_ff=4 * width))
+    if steps:
+        train(model, task, task.cfg)
+    return model
+
+
+def row(name: str, cards: Sequence[Card]) -> str:
+    """The mean over cards, and their standard deviation."""
+    shown = []
+    for key in ("spelling", "closing", "form", "length", "repetition", "distinct"):
+        values = [card[key].value for card in cards if key in card]
+        shown.append(
+            f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+            if len(values) > 1
+            else f"{values[0]:.3f}"
+            if values
+            else ""
+        )
+    return f"| {name} | {' | '.join(shown)} |"
+
+
+def main() -> None:
+    params, tokenizer = read_params()[0], load_tokenizer(layout.TOKENIZER)
+    T = params.model.T
+    chats = open_chats(layout.CHAT_MIX, names=list(params.chats), T=T, device="cpu", root=Path())
+    replies = held_out_replies(chats.val, tokenizer, weights=params.p_sft, at_most=64)
+
+    def card(model: GPT, renderer: str, seed: int = probes.SEED) -> Card:
+        return measure_card(model, tokenizer, renderer=renderer, replies=replies, T=T, B=64, seed=seed)  # type: ignore[arg-type]
+
+    print("| model | spelling | closing | form | length | repetition | distinct |\n|---|---|---|---|---|---|---|")
+    print(row("by chance", [blind_card(tokenizer)]), flush=True)
+    folders: Mapping[str, tuple[Path, str]] = {
+        "pretrain": (layout.PRETRAINED, "transcript"),
+        "sft": (layout.TUNED, "chat_tokens"),
+    }
+    for name, (folder, renderer) in folders.items():
+        model = load_model(folder / layout.BEST, "cpu")
+        print(row(f"{name}, seeds of the probes", [card(model, renderer, seed) for seed in PROBE_SEEDS]), flush=True)
+    for name, (steps, width) in KINDS.items():
+        models = (trained(params, steps=steps, width=width, seed=seed) for seed in TRAINING_SEEDS)
+        print(row(f"{name}, seeds of training", [card(model, "transcript") for model in models]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

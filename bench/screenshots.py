@@ -1,0 +1,110 @@
+"""The pictures in docs/pictures: the report, the page of what was learned by heart, the chat and the page of runs, as a
+real browser shows them after a real run.
+
+Run: python -m bench.screenshots [FOLDER]      in a checkout where `dvc repro` has run; chromium and playwright needed
+
+Each is taken by day; those named `dark` by night, those named `phone` at a phone's width. JPEG where that is smaller.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.serve import serving
+from niels_gpt.device import prepare_device
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.reporting import full_report
+from niels_gpt.pipeline.watch import build_watch
+from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.talker import open_talker
+
+PICTURES = Path("docs/pictures")
+MOST_BYTES = 150_000
+WIDE, PHONE = {"width": 1100, "height": 760}, {"width": 390, "height": 760}
+QUESTION = "Who is niels?"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is taken, of which page, and what is done there first."""
+
+    name: str
+    address: str
+    act: Callable[[Any], None] = lambda page: None
+    viewport: dict[str, int] | None = None
+    dark: bool = False
+
+
+def ask(page: Any) -> None:
+    page.locator("#text").fill(QUESTION)
+    page.keyboard.press("Enter")
+    page.locator("#send").wait_for(state="visible", timeout=120_000)
+
+
+def drawn(page: Any) -> None:
+    page.locator("figure canvas").first.wait_for(timeout=60_000)
+
+
+def scrolled_to(text: str) -> Callable[[Any], None]:
+    def act(page: Any) -> None:
+        page.locator("h2", has_text=text).first.evaluate("(e) => e.scrollIntoView()")
+
+    return act
+
+
+def take(browser: Any, picture: Picture, folder: Path) -> Path:
+    context = browser.new_context(
+        viewport=picture.viewport or WIDE, color_scheme="dark" if picture.dark else "light", reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto(picture.address)
+    picture.act(page)
+    page.wait_for_timeout(500)  # for canvases to have their last size
+    file = folder / f"{picture.name}.png"
+    page.screenshot(path=file)
+    context.close()
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise SystemExit(f"{file} has {size:,} bytes, more than {MOST_BYTES:,}: take less of the page")
+    return file
+
+
+def main(folder: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    folder.mkdir(parents=True, exist_ok=True)
+    talker = open_talker(layout.TUNED, device=prepare_device("auto", threads=1), tokenizer=layout.TOKENIZER)
+    card = {"model": talker.name, "parameters": f"{talker.model.parameter_count():,}"}
+    with tempfile.TemporaryDirectory() as place, serving(build_app(talker, card=card)) as chat:
+        report = Path(place, "report.html")
+        report.write_text(full_report(), encoding="utf-8")
+        with serving(build_watch(layout.LOGS)) as watch, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+            pictures = [
+                Picture("report", report.as_uri(), drawn),
+                Picture("report-card", report.as_uri(), scrolled_to("Report card")),
+                Picture("report-heart", report.as_uri(), scrolled_to("Learned by heart")),
+                Picture("report-dark", report.as_uri(), scrolled_to("Runs"), dark=True),
+                Picture("report-phone", report.as_uri(), drawn, viewport=PHONE),
+                Picture("memorize", layout.MEMORIZED_PAGE.resolve().as_uri()),
+                Picture("memorize-dark", layout.MEMORIZED_PAGE.resolve().as_uri(), dark=True),
+                Picture("watch", watch, drawn),
+                Picture("watch-phone-dark", watch, drawn, viewport=PHONE, dark=True),
+                Picture("chat", chat, ask),
+                Picture("chat-phone-dark", chat, ask, viewport=PHONE, dark=True),
+            ]
+            for picture in pictures:
+                file = take(browser, picture, folder)
+                print(f"{file}: {file.stat().st_size:,} bytes", flush=True)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)

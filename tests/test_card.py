@@ -1,0 +1,336 @@
+"""The report card, of models whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenStream
+from niels_gpt.chat_template import format_chat
+from niels_gpt.config import ModelConfig
+from niels_gpt.eval import probes
+from niels_gpt.eval.card import (
+    Measured,
+    answer_card,
+    blind_card,
+    human_card,
+    likelihood_card,
+    measure_card,
+    nats_saved,
+    share_right,
+    text_card,
+    text_nats,
+)
+from niels_gpt.eval.human import held_out_replies, held_out_texts
+from niels_gpt.eval.probes import Choice, Marked
+from niels_gpt.eval.written import (
+    MAX_BYTES,
+    SAMPLING,
+    Text,
+    distinct_share,
+    in_form,
+    opening_prompt,
+    question_prompt,
+    repeated_share,
+    write_texts,
+)
+from niels_gpt.inference.sampling import GREEDY
+from niels_gpt.model.gpt import GPT
+from niels_gpt.report.report_card import MEASURES, card_rows
+from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
+from niels_gpt.tokenizer.training import train_sentencepiece
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+from tests.test_talk import saying
+
+T = 128
+BYTES = ByteTokenizer()
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("pieces") / "pieces.model"
+    right = [choice.texts[0] for choice in probes.spelling()]
+    path.write_bytes(train_sentencepiece(right * 3, vocab_size=400))
+    return SentencePieceTokenizer(path)
+
+
+class Uniform(nn.Module):
+    """Every token is equally likely."""
+
+    def __init__(self, V: int) -> None:
+        super().__init__()
+        self.V = V
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*x.shape, self.V)
+
+
+class Reader(Uniform):
+    """Has read some texts and knows how each goes on; of all else, nothing."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer.vocab_size)
+        eot = tokenizer.special_token_ids()["eot"]
+        read = [[eot, *map(int, ids)] for ids in tokenizer.encode_batch(list(texts))]
+        self.after: dict[tuple[int, ...], set[int]] = {}
+        for ids in read:
+            for n in range(1, len(ids)):
+                self.after.setdefault(tuple(ids[:n]), set()).add(ids[n])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        for row, ids in zip(logits, x.tolist(), strict=True):
+            for i in range(len(ids)):
+                known = self.after.get(tuple(ids[: i + 1]))
+                if known is None:  # nor does it know what comes behind that
+                    break
+                row[i, list(known)] = 30.0
+        return logits
+
+
+def test_probes_are_the_same_every_time_and_differ_by_seed() -> None:
+    assert probes.spelling() == probes.spelling()
+    assert probes.spelling() != probes.spelling(probes.SEED + 1)
+    assert probes.closing() == probes.closing()
+    assert probes.closing() != probes.closing(probes.SEED + 1)
+    for choice in probes.spelling():
+        assert len(set(choice.texts)) == 4
+        assert len({len(text.encode()) for text in choice.texts}) == 1  # none is likelier for being shorter
+
+
+def test_what_is_opened_is_closed_by_each_mark_and_its_own_stands_on_the_diagonal() -> None:
+    for marked in probes.closing():
+        for i, (opened, closed) in enumerate(probes.MARKS.items()):
+            for j, other in enumerate(probes.MARKS.values()):
+                left, _, rest = marked.texts[i][j].partition(opened)
+                assert rest.count(other) == 1
+                assert (other == closed) == (i == j)
+                assert not set(left) & set('"()[]')
+
+
+def test_a_uniform_model_is_right_by_chance_and_saves_nothing() -> None:
+    card = likelihood_card(Uniform(260), BYTES, T=T, B=64)
+    assert card["spelling"].value == pytest.approx(1 / 4)
+    assert card["closing"].value == pytest.approx(0, abs=1e-6)
+    for name, measured in blind_card(BYTES).items():
+        assert measured.value == pytest.approx(card[name].value, abs=1e-6)
+
+
+def test_what_a_tokenizer_knows_by_itself_is_that_of_a_uniform_model(pieces: Tokenizer) -> None:
+    blind, uniform = blind_card(pieces), likelihood_card(Uniform(pieces.vocab_size), pieces, T=T, B=64)
+    for name, measured in uniform.items():
+        assert blind[name].value == pytest.approx(measured.value, abs=1e-4)
+    assert blind["spelling"].value > 0.5  # words it was trained on are fewer pieces
+
+
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_never(
+    kind: str, pieces: Tokenizer
+) -> None:
+    tokenizer: Tokenizer = BYTES if kind == "bytes" else pieces
+    own = [marked.texts[i][i] for marked in probes.closing() for i in range(3)]
+    others = [marked.texts[i][(i + 1) % 3] for marked in probes.closing() for i in range(3)]
+    for place, marked, share in ((0, own, 1.0), (1, others, 0.0)):
+        read = [choice.texts[place] for choice in probes.spelling()] + marked
+        card = likelihood_card(Reader(read, tokenizer), tokenizer, T=T, B=50)
+        assert card["spelling"].value == share
+        assert card["closing"].value > 10 if share else card["closing"].value < -4
+
+
+def test_a_mark_that_is_common_everywhere_saves_nothing() -> None:
+    class Quoter(Uniform):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits = super().forward(x)
+            logits[..., ord('"')] = 5.0
+            return logits
+
+    assert likelihood_card(Quoter(260), BYTES, T=T, B=64)["closing"].value == pytest.approx(0, abs=1e-4)
+
+
+def test_nats_saved_are_of_the_right_mark_against_the_mean_of_the_others() -> None:
+    marked = Marked((("aa", "ab"), ("ba", "bb")))
+    saved = nats_saved([marked, marked], {"aa": 1.0, "ab": 4.0, "ba": 6.0, "bb": 2.0})
+    assert saved == Measured(3.5, 0.0)
+
+
+def test_text_costs_the_same_whatever_stands_beside_it(pieces: Tokenizer) -> None:
+    texts = ["A", "The river was cold, and nobody went in.", "x" * 40, "one two three"]
+    for tokenizer in (BYTES, pieces):
+        torch.manual_seed(0)
+        model = GPT(ModelConfig(V=tokenizer.vocab_size, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)).train()
+        expected = []
+        model.eval()
+        for text in texts:
+            ids = [tokenizer.special_token_ids()["eot"], *tokenizer.encode(text)]
+            parts = [torch.tensor(ids[i : i + 17]) for i in range(0, len(ids) - 1, 16)]
+            with torch.no_grad():
+                losses = [F.cross_entropy(model(p[None, :-1])[0], p[1:], reduction="sum") for p in parts]
+            expected.append(float(torch.stack(losses).sum()))
+        model.train()
+        for B in (1, 3, 64):
+            assert text_nats(model, tokenizer, texts, T=16, B=B) == pytest.approx(expected, rel=1e-5)
+        assert model.training
+
+
+def test_equal_texts_share_the_point() -> None:
+    choices = [Choice(("a", "b")), Choice(("c", "b")), Choice(("d", "b"))]
+    measured = share_right(choices, {"a": 1.0, "b": 1.0, "c": 0.5, "d": 2.0})
+    assert measured.value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert measured.error == pytest.approx(0.5 / math.sqrt(3))
+
+
+def test_one_item_has_no_error_and_no_warning() -> None:
+    assert Measured.mean([1.0]) == Measured(1.0, 0.0)
+
+
+def sure(renderer: str, ids: Sequence[int]) -> GPT:
+    """Says these ids, and nothing else can be drawn."""
+    model = saying(renderer, ids, T=64).model
+    with torch.no_grad():
+        model.blocks[0].mlp.fc2.weight.mul_(1000)  # type: ignore[union-attr, operator]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("renderer", "ids", "expected"),
+    [
+        ("chat_tokens", [*b"Hi bot.", 259], Text("Hi bot.", True)),
+        ("chat_tokens", [*b"Hi", 257, *b"me"], Text("Hi", True)),
+        ("chat_tokens", b"hoo", Text("h" + "o" * (MAX_BYTES - 1), False)),
+        ("transcript", b"Na.\nuser: ", Text("Na.", True)),
+        ("transcript", [*b"so", 259], Text("so", True)),
+    ],
+)
+def test_a_text_ends_with_its_turn_or_when_there_is_enough(renderer: str, ids: Sequence[int], expected: Text) -> None:
+    prompts = [question_prompt(BYTES, question, renderer) for question in ("x", "Who?")]  # type: ignore[arg-type]
+    written = write_texts(sure(renderer, ids), BYTES, [(ids, SAMPLING) for ids in prompts], seed=1)
+    assert written == [expected] * 2
+
+
+def test_a_text_is_drawn_by_its_own_seed() -> None:
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.5))
+    ids = opening_prompt(BYTES, "The")
+    prompts = [(ids, SAMPLING)] * 3
+    *texts, likeliest = write_texts(model, BYTES, [*prompts, (ids, GREEDY)], seed=1)
+    assert len({text.text for text in (*texts, likeliest)}) == 4
+    assert write_texts(model, BYTES, [(ids, GREEDY)], seed=2) == [likeliest]
+    assert write_texts(model, BYTES, prompts[:1], seed=1) == texts[:1]
+    assert write_texts(model, BYTES, prompts[:1], seed=2) != texts[:1]
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "good"),
+    [
+        ("I am a model.", True, True),
+        ("Why not?\n", True, True),
+        ('He said "no"', True, True),
+        ("I am a model.", False, False),
+        ("I am a", True, False),
+        ("No.", True, False),
+        ("", True, False),
+        ("Well.\nuser: and you? I am.", True, False),
+        ("Half a \ufffd letter.", True, False),
+    ],
+)
+def test_form(text: str, ended: bool, good: bool) -> None:
+    assert in_form(Text(text, ended)) == good
+
+
+def test_words_are_counted_and_not_tokens() -> None:
+    assert repeated_share("a b c d e f", 4) == 0
+    assert repeated_share("A b, c d! a B c d", 4) == pytest.approx(1 / 5)
+    assert repeated_share("one two three", 4) == 0
+    assert distinct_share(["a b a b", "b a"], 2) == pytest.approx(2 / 4)
+    assert distinct_share(["alone"], 2) == 0
+
+
+def test_a_card_of_what_was_written() -> None:
+    answers = [Text("One two.", True), Text("three", False), Text("Four five six.", True), Text("Seven", True)]
+    card = answer_card(answers, replies=["1234567", "123456789"])
+    assert card["form"] == Measured(0.5, pytest.approx(math.sqrt(1 / 3) / 2))
+    assert card["length"].value == pytest.approx(8 / 8)
+    assert card["length"].error == pytest.approx(math.hypot(math.sqrt(18) / 2, 1) / 8)
+    assert "length" not in answer_card(answers, replies=[])
+    stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=["y" * 5000] * 2)
+    assert stopped["length"].value == pytest.approx(1)  # a reply is not held against an answer that was stopped
+    drawn, likeliest = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
+    card = text_card(drawn, likeliest)
+    assert card["repetition"] == Measured(pytest.approx(2 / 4), 0.0)
+    assert card["distinct"] == Measured(pytest.approx(5 / 6), pytest.approx(0))
+    uneven = text_card([Text("a b a b a", False), Text("c d e", False)], likeliest)["distinct"]
+    assert uneven == Measured(pytest.approx(4 / 6), pytest.approx(abs(1 - 2 / 4) / 2))
+
+
+def test_people_are_scored_by_the_same_rules() -> None:
+    card = human_card(["a b c d e"] * 2, ["A good answer.", "No end", "x. " * 100])
+    assert card["form"].value == pytest.approx(2 / 3)
+    assert card["distinct"].value == pytest.approx(0.5)
+    assert "length" not in card
+    assert "form" not in human_card(["a b"], [])
+
+
+def test_a_model_that_answers_well_has_form_and_no_variety() -> None:
+    model = sure("chat_tokens", [*b"Not yes.", 259])
+    card = measure_card(model, BYTES, renderer="chat_tokens", replies=["Not yes."], T=64, B=64)
+    assert set(card) == set(MEASURES)
+    assert card["form"] == Measured(1.0, 0.0)
+    assert card["length"] == Measured(1.0, 0.0)
+    other = measure_card(model, BYTES, renderer="transcript", replies=["Not yes."], T=64, B=64)
+    assert other["form"].value == 0
+
+
+def test_held_out_texts_are_spread_over_all_streams() -> None:
+    streams = [TokenStream([np.full(1000, ord(letter), dtype="<u2")]) for letter in "ab"]
+    texts = held_out_texts(streams, BYTES, n=5)
+    assert [text[0] for text in texts] == ["a", "a", "a", "b", "b"]
+    assert {len(text) for text in texts} == {MAX_BYTES}
+    short = held_out_texts([TokenStream([np.arange(48, 58, dtype="<u2")])], BYTES, n=2)
+    assert short == ["0123456789"] * 2
+
+
+def test_the_first_reply_of_held_out_chats_by_the_weights_of_their_sources(tmp_path: Path) -> None:
+    special = BYTES.special_token_ids()
+
+    def source(name: str, count: int) -> SFTExampleDataset:
+        chats = [
+            [("user", "q"), ("assistant", f"{name}{i}"), ("user", "and?"), ("assistant", "last")] for i in range(count)
+        ]
+        ids = [
+            np.array(format_chat(BYTES, [{"role": r, "content": c} for r, c in chat]), dtype="<u2") for chat in chats
+        ]
+        folder = tmp_path / name
+        folder.mkdir()
+        write_token_file(folder / "t.bin", folder / "i.npy", ids)
+        return SFTExampleDataset(
+            folder / "t.bin", folder / "i.npy", T=40, device="cpu", eot_id=special["eot"], asst_id=special["asst"]
+        )
+
+    chats = {"a": source("a", 9), "b": source("b", 9), "c": source("c", 9)}
+    replies = held_out_replies(chats, BYTES, weights={"a": 3.0, "b": 1.0, "c": 0.0}, at_most=4)
+    assert replies == ["a0", "a4", "a8", "b0"]
+
+
+def test_the_table_has_every_number_with_its_error_and_what_to_hold_it_against() -> None:
+    card = {"spelling": Measured(0.75, 0.0321), "form": Measured(0.5, 0.1)}
+    head, *rows = card_rows(
+        {"pretrain": card, "sft": {"form": Measured(1, 0)}},
+        blind={"spelling": Measured(0.25, 0.5)},
+        people={"form": Measured(0.9, 0.5)},
+    )
+    assert head == ["number", "what it measures", "pretrain", "sft", "by chance", "held-out text"]
+    assert rows == [
+        ["spelling", MEASURES["spelling"], "0.750 ± 0.032", "", "0.250", ""],
+        ["form", MEASURES["form"], "0.500 ± 0.100", "1.000 ± 0.000", "", "0.900"],
+    ]
