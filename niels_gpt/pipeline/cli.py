@@ -16,6 +16,7 @@ from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.dvc_files import committed_lock
 from niels_gpt.pipeline.dvc_files import mend as mend_files
+from niels_gpt.pipeline.init import init
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
@@ -335,6 +336,7 @@ def gc(
     typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
+app.command()(init)
 app.add_typer(inspection.tokenizer_app, name="tokenizer")
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(stored.app, name="tokens")

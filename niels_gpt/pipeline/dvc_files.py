@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.pipeline.git import ask_git
 from niels_gpt.pipeline.layout import LOCK
 
 _TMP = Path(".dvc/tmp")
@@ -136,20 +136,12 @@ def _is_json(path: Path) -> bool:
 
 
 def committed_lock(root: Path) -> str | None:
-    return _git(root, "show", f"HEAD:./{LOCK}")
+    return ask_git(root, "show", f"HEAD:./{LOCK}")
 
 
 def _committed_name(root: Path) -> str:
     """Git's name for the content of the committed dvc.lock."""
-    return (_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
-    except FileNotFoundError:  # no git here
-        return None
-    return None if done.returncode else done.stdout.decode("utf-8", errors="replace")
+    return (ask_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
 
 
 def _read(path: Path) -> str | None:
