@@ -164,7 +164,8 @@ def told(survey: Survey) -> list[str]:
     """What was found in a folder, a line a thing."""
     spoken = [f"{name or 'no language that shows'} {share:.0%}" for name, share in survey.languages.items()]
     lines = [
-        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} documents "
+        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} "
+        f"document{'s' if survey.documents > 1 else ''} "
         f"({told_endings(survey.files)}); {', '.join(spoken) or 'languages unknown'}"
     ]
     others = {name: count for name, count in survey.encodings.items() if name != "utf-8"}

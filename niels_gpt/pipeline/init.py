@@ -227,7 +227,7 @@ def _summary(
         lines.append("         (as often as is worth it: more text would make it better, more hours would not)")
     total = sum(seconds.values())
     parts = {"reading the text": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
-    lines.append(f"takes    about {format_duration(total)} of the {hours:g} hours here: ")
+    lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
     lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
     if not own_chats:
         english = all(survey.english() for survey in surveys)

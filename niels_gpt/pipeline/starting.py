@@ -159,7 +159,7 @@ def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     """Whether whole documents can be held out: there are many, and none of them is most of it."""
     held_out = survey.text_bytes * _held_out_share(survey) / bytes_a_token(V)
     drawn = survey.documents * _held_out_share(survey)
-    even = survey.longest <= 0.05 * survey.text_bytes
+    even = survey.longest <= 0.1 * survey.text_bytes
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
@@ -194,7 +194,7 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
         reason = f"{survey.documents:,} documents, so whole ones are held out, to see what it makes of new ones."
         split = {"by": Setting(by, reason), "val_frac": share, "seed": _SEED}
     else:
-        reason = f"{survey.documents:,} documents are few, or too little text: the end of each is held out."
+        reason = "The end of every document is held out: they are few, or one of them is much of the text."
         load["held_out_tail"] = Setting(share, reason)
         split = {"by": "given"}
     load["on_secret"] = Setting(
@@ -347,7 +347,7 @@ def _why_steps(run: Run) -> str:
 
 
 def _head(surveys: Sequence[Survey], hours: float) -> list[str]:
-    lines = [f"Written by niels-gpt init, for {hours:g} hours on the machine it ran on, from what it found:"]
+    lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from what it found:"]
     lines += [f"  {line}" for survey in surveys for line in told(survey)]
     return [
         *lines,
