@@ -159,7 +159,7 @@ def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     """Whether whole documents can be held out: there are many, and none of them is most of it."""
     held_out = survey.text_bytes * _held_out_share(survey) / bytes_a_token(V)
     drawn = survey.documents * _held_out_share(survey)
-    even = survey.longest <= 0.1 * survey.text_bytes
+    even = survey.longest <= 0.25 * survey.text_bytes
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
