@@ -268,7 +268,7 @@ def _settings(
         **({} if not chats else {"eval.questions": Setting(["Who are you?", "What do you know?"])}),
         "splice.dataset_name": Setting(learned, "One short document to learn by heart, to see what that looks like."),
         "splice.num_docs": Setting(1),
-        "splice.min_doc_length": Setting(chunk),
+        "splice.min_doc_length": Setting(2 * chunk),
         "splice.doc_select_mode": Setting("shortest"),
         "splice.strict_num_docs": Setting(False),
         "splice.train.total_steps": Setting(splice_steps),
