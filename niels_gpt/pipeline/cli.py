@@ -18,6 +18,7 @@ from niels_gpt.pipeline.comparing import compare
 from niels_gpt.pipeline.console import PresetCommand, one_sentence, print_any_text, show_version
 from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.git import changed, committed
+from niels_gpt.pipeline.init import init
 from niels_gpt.pipeline.kept_models import answering_model
 from niels_gpt.pipeline.left_out import final_models, is_left_out
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
@@ -368,6 +369,7 @@ def gc(
 
 
 app.command()(compare)
+app.command()(init)
 app.add_typer(inspection.tokenizer_app, name="tokenizer")
 app.add_typer(inspection.app, name="inspect")
 app.add_typer(stored.app, name="tokens")

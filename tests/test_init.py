@@ -1,0 +1,451 @@
+"""niels-gpt init: what it finds in a folder, what it makes of it, and what it refuses without leaving a trace."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from niels_gpt.data import survey as survey_module
+from niels_gpt.data.epochs import exposures, read_too_often
+from niels_gpt.data.survey import Survey, language_of, survey_folder, told
+from niels_gpt.pipeline import init as init_module
+from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.params_text import Setting, inline, with_section, with_settings
+from niels_gpt.pipeline.starting import Chats, Plan, plan_params, plan_text, source_names
+from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.tokenizer.training import train_sentencepiece
+from niels_gpt.train.scaling_law import bytes_per_token, most_epochs
+from niels_gpt.train.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
+from tests.conftest import ROOT
+
+SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+VALUES: dict[str, Any] = parse_yaml(SAMPLE, name="sample")
+LAPTOP, GPU = Machine(2e10), Machine(2e14, cuda=True)
+
+
+def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
+    """Of English in documents of about one size."""
+    size = max(1, text_bytes // documents)
+    values: dict[str, Any] = {
+        "path": "/home/me/notes",
+        "files": {".md": documents},
+        "left_out": {},
+        "documents": documents,
+        "text_bytes": text_bytes,
+        "sizes": (size // 2 + 1, size, 2 * size),
+        "encodings": {"utf-8": documents},
+        "languages": {"English": 1.0},
+        "characters": 90,
+        "words": int(4 * text_bytes**0.6),
+    }
+    return Survey(**values | more)
+
+
+def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[Chats, ...] = ()) -> Plan:
+    bundled = {"bundled": VALUES["chats"], "bundled_weights": VALUES["p_sft"]}
+    return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
+
+
+@pytest.mark.parametrize("size", [2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10], ids=lambda size: f"{size:.0e}")
+@pytest.mark.parametrize("hours", [0.1, 1.0, 24.0])
+def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time(size: float, hours: float) -> None:
+    """Also that nothing is read too often, by the same figures as doctor has, and that it ends in time."""
+    case = round(math.log10(size) + hours)
+    documents = (1, 7, 3000, 2_000_000)[case % 4]
+    surveys = [a_survey(int(size), min(documents, int(size) // 100))]
+    if case % 2 and size > 1e5:
+        surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
+    machine = GPU if case % 3 == 0 else LAPTOP
+    plan = planned(*surveys, machine=machine, hours=hours)
+    params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
+    assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
+    assert raw["splice"]["dataset_name"] in raw["sources"]
+    assert all(source.private for source in params.sources.values())
+    a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
+    shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
+    tokens = {
+        name: survey.text_bytes * shares[name] / a_token for name, survey in zip(raw["sources"], surveys, strict=True)
+    }
+    steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
+    seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
+    assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
+    assert raw["train"]["warmup_steps"] <= steps // 2
+    assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
+    assert raw["train"]["eval_every"] <= steps
+    if plan.seconds["text"] < 1800 * hours:
+        assert sum(plan.seconds.values()) <= 3600 * hours + 60
+    # A window fits into what is held out of each.
+    for name, survey in zip(raw["sources"], surveys, strict=True):
+        assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
+
+
+def _trained_share(source: dict[str, Any]) -> float:
+    return 1 - float(source["load"].get("held_out_tail") or source["split"]["val_frac"])
+
+
+def test_more_time_and_more_text_make_a_larger_model_and_no_text_a_larger_one_than_it_can_feed() -> None:
+    sizes = [planned(a_survey(2_000_000, 500), hours=hours).run.parameters for hours in (0.1, 1, 24)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    small = [planned(a_survey(200_000, 500), hours=hours, machine=GPU).run for hours in (0.1, 24)]
+    assert [run.size for run in small] == [SIZES[0]] * 2
+    assert small[0].steps == small[1].steps  # it ends when the text is read often enough
+    assert small[1].limited_by == "text"
+    assert fit_run(1e9, V=16128, machine=LAPTOP, seconds=600).limited_by == "time"
+
+
+def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> None:
+    text = plan_text(planned(a_survey(3_000_000, 900)), SAMPLE)
+    raw = parse_yaml(text, name="planned")
+    assert list(raw["sources"]) == ["notes"]
+    assert set(raw["chats"]) == set(VALUES["chats"])
+    assert "data/wikitext" not in text
+    assert "data/roam" not in text
+    for reason in ("900 documents, so whole ones are held out", "scaling law", "times over the text", "By size"):
+        assert reason in text
+    assert "The text is small and read a dozen times" not in text  # the sample's reason for another value
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+    assert text == plan_text(planned(a_survey(3_000_000, 900)), SAMPLE)
+
+
+def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
+    chats = (Chats("/home/me/chats.jsonl", "chat", 500), Chats("/home/me/talks.txt", "dialogues", 20))
+    _, raw = parse_params(plan_text(planned(a_survey(3_000_000, 900), chats=chats), SAMPLE), name="planned")
+    assert {name: chat["load"]["kind"] for name, chat in raw["chats"].items()} == {
+        "chats": "chat",
+        "talks": "dialogues",
+    }
+    assert set(raw["p_sft"]) == set(raw["chats"])
+
+
+def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> None:
+    def split(survey: Survey) -> tuple[Any, Any]:
+        (source,) = parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")["sources"].values()
+        return source["split"]["by"], source["load"].get("held_out_tail")
+
+    assert split(a_survey(3_000_000, 11)) == ("given", 0.1)
+    assert split(a_survey(3_000_000, 900)) == ("document", None)
+    assert split(a_survey(3_000_000, 900, sizes=(10, 2_000_000))) == ("given", 0.1)  # one is most of it
+    assert split(a_survey(3_000_000_000, 3_000_000)) == ("hash", None)
+
+
+def test_a_source_too_small_for_a_window_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"holds 1,999 bytes of text, too little .*: 2,000 are the least"):
+        planned(a_survey(1999, 10))
+    with pytest.raises(ValueError, match=r"/b holds 3,000 bytes of text, too little for a source of its own: put it"):
+        planned(a_survey(50_000_000, 900), a_survey(3000, 3, path="/b"))
+
+
+def test_names_are_made_of_folders_and_never_used_twice() -> None:
+    paths = [
+        "/x/My Notes",
+        "/y/my-notes",
+        "/x/2024",
+        "/x/null",
+        "/x/日記",
+        "/x/dolly",
+        "/x/" + "a" * 99,
+        '/z/Ærø\'s "it"',
+    ]
+    names = source_names(paths, taken=["dolly"])
+    assert names == ["my_notes", "my_notes_2", "text_2024", "text_null", "text", "dolly_2", "a" * 40, "r_s_it"]
+
+
+def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
+    """Or the tokenizer could not be trained; and there is one for every character where they are many."""
+    notes = [path.read_text() for path in sorted((ROOT / "data/roam").rglob("*.md"))]
+    found = survey_folder(str(ROOT / "data/roam"))
+    V = vocabulary_for(found.text_bytes, characters=found.characters, words=found.words)
+    assert V in (512, 1024)
+    train_sentencepiece(notes, vocab_size=V)
+    assert vocabulary_for(3e6, characters=90, words=100) == BYTES  # one line again and again
+    assert vocabulary_for(3e4, characters=90, words=4000) == BYTES
+    assert vocabulary_for(3e6, characters=90, words=40_000) == 4096
+    assert vocabulary_for(3e6, characters=3500, words=40_000) == 8192
+    assert vocabulary_for(1e10, characters=90, words=400_000) == 16128
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+ENGLISH = "The tide comes in twice a day, and the boats that are moored to the pier rise with it for a while. "
+GERMAN = "Der Hafen ist nicht groß, und die Boote liegen auch im Winter auf dem Wasser, das sich kaum bewegt. "
+
+
+def test_a_folder_is_told_by_kind_size_language_and_encoding(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {f"{i}.md": f"# {i}\n\n{ENGLISH * 30}" for i in range(8)}
+    files |= {"sub/g.txt": (GERMAN * 40).encode("cp1252"), "rows.jsonl": '{"text": "a row"}\n{"text": "another"}\n'}
+    files |= {
+        "photo.JPG": b"\xff\xd8",
+        "paper.pdf": b"%PDF",
+        "Makefile": "x",
+        ".obsidian/x.md": "hidden",
+        "empty.md": " \n",
+    }
+    found = survey_folder(str(write(tmp_path / "notes", files)))
+    assert found.files == {".jsonl": 1, ".md": 9, ".txt": 1}
+    assert found.left_out == {"": 1, ".jpg": 1, ".pdf": 1}
+    assert found.documents == 8 + 1 + 2  # an empty one is none
+    assert found.text_bytes == sum(len(f"# {i}\n\n{ENGLISH * 30}") for i in range(8)) + len((GERMAN * 40).encode()) + 12
+    assert found.longest == len((GERMAN * 40).encode())
+    assert found.encodings == {"utf-8": 10, "cp1252": 1}
+    assert list(found.languages) == ["English", "German"]
+    text = "\n".join(told(found))
+    for said in ("11 documents (9 .md, 1 .jsonl, 1 .txt)", "English 86%", "1 cp1252", "1 without an ending"):
+        assert said in text
+
+
+def test_of_much_text_some_is_read_and_the_rest_reckoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: dict[str, str | bytes] = {f"{i:03}.md": f"{i} {ENGLISH * (1 + i % 7)}" for i in range(210)}
+    folder = str(write(tmp_path / "notes", files))
+    whole = survey_folder(folder)
+    assert whole.documents == 210
+    monkeypatch.setattr(survey_module, "_READ_BYTES", whole.text_bytes // 5)
+    some = survey_folder(folder)
+    assert len(some.sizes) < 60
+    assert some.text_bytes == pytest.approx(whole.text_bytes, rel=0.02)
+    assert some.documents == pytest.approx(210, rel=0.2)
+    rows = "".join(f'{{"text": "{ENGLISH}{i}"}}\n' for i in range(3000))
+    big = survey_folder(str(write(tmp_path / "rows", {"a.jsonl": rows})))
+    assert len(big.sizes) < 3000
+    assert big.text_bytes == pytest.approx(len(rows), rel=0.1)
+
+
+def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"a.md": ENGLISH * 30, "b.txt": ENGLISH, "t.csv": "id,date\n1,2\n"}
+    folder = write(tmp_path / "notes", files)
+    found = survey_folder(str(folder))
+    assert found.glob == "*.[mt][dx]*"
+    assert found.files == {".md": 1, ".txt": 1}
+    assert "t.csv has the columns" in told(found)[-1]
+    _, raw = parse_params(plan_text(planned(found), SAMPLE), name="planned")
+    assert raw["sources"]["notes"]["load"]["glob"] == found.glob
+    (folder / "b.txt").unlink()
+    assert survey_folder(str(folder)).glob == "*.md*"
+    (folder / "a.md").unlink()
+    with pytest.raises(ValueError, match=r"t\.csv has the columns .* name the one to read so"):
+        survey_folder(str(folder))
+
+
+def test_languages_are_told_by_script_or_by_their_commonest_words() -> None:
+    for text, language in (
+        (ENGLISH, "English"),
+        (GERMAN, "German"),
+        ("Jeg har en båd, og det er ikke den som blev til af træ på havnen", "Danish"),
+        ("春眠不覺曉，處處聞啼鳥。", "Chinese"),
+        ("これは日本語の文章です。", "Japanese"),
+        ("Это не книга, а лодка", "Russian or another in Cyrillic"),
+        ("0 1 2 3 4 5", ""),
+    ):
+        assert language_of(text) == language
+
+
+def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
+    new = {"model.C": Setting(64, "Small."), "model.qk_norm": Setting(True), "splice.train.B": Setting(3)}
+    text = with_settings(SAMPLE, new)
+    assert parse_yaml(text, name="x")["model"] == {**VALUES["model"], "C": 64, "qk_norm": True}
+    assert parse_yaml(text, name="x")["splice"]["train"]["B"] == 3
+    assert "  # Small.\n  C: 64\n" in text
+    changed = set(text.splitlines()) ^ set(SAMPLE.splitlines())
+    assert changed == {"  # Small.", "  C: 64", "  C: 128", "  qk_norm: true", "    B: 3", "    B: 8"}
+    section = with_section(SAMPLE, "p_val", ["  a: 1"])
+    assert parse_yaml(section, name="x") == {**VALUES, "p_val": {"a": 1}}
+    for value in ("no", "a b", "1e5", 'it\'s "so"', "\n", 1e-7, 0.00625, None, True, [1, "x"], {"a": 0.5}):
+        assert parse_yaml(f"k: {inline(value)}", name="x") == {"k": value}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without its code, one commit; a machine that need not be measured."""
+    folder = tmp_path / "project"
+    shutil.copytree(ROOT / "presets", folder / "presets")
+    for name in ("params.yaml", "dvc.yaml", ".gitignore"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".dvc").mkdir()
+    for key in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{key}_NAME", "t")
+        monkeypatch.setenv(f"GIT_{key}_EMAIL", "t@example.invalid")
+    monkeypatch.setattr(init_module, "measure", lambda *_, **__: LAPTOP)
+    monkeypatch.chdir(folder)
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "start")
+    return folder
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and ".git" not in path.relative_to(folder).parts
+    }
+
+
+def notes(folder: Path, *, count: int = 60) -> Path:
+    return write(folder, {f"{i}.md": f"# {i}\n\n{ENGLISH * 4}{i * 7919}\n" for i in range(count)})
+
+
+def ran(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["init", "--no-speed", *map(str, arguments)])
+
+
+HOSTILE = {
+    "missing": (lambda at: at / "nowhere", "nowhere does not exist: give the name of one that does"),
+    "a file": (lambda at: write(at, {"a.txt": ENGLISH}) / "a.txt", "a.txt is a file: put it into a folder of its own"),
+    "empty": (lambda at: write(at, {"e/.keep": ""}) / "e", "e holds no text: put files of .txt, .md"),
+    "binary": (
+        lambda at: write(at, {"b/a.bin": b"\0\1", "b/c.png": b"\x89"}) / "b",
+        "holds no text, only 1 .bin, 1 .png",
+    ),
+    "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "are called text and hold none"),
+    "blank": (lambda at: write(at, {"b/a.txt": " \n"}) / "b", "are empty: put text there"),
+    "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train on"),
+    "newline": (lambda at: notes(at / "a\nb"), "cannot be printed: rename the folder"),
+    "the project": (lambda at: notes(at / "project/x").parent, "the project itself lies in there"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_no_folder_of_text_is_refused_in_a_sentence_and_nothing_is_written(
+    case: str, project: Path, tmp_path: Path
+) -> None:
+    make, sentence = HOSTILE[case]
+    if case == "the project":
+        write(project, {".gitignore": "x\n"})
+        git("commit", "-qam", "x is ignored")
+    folder = make(tmp_path)
+    before, head = files_of(project), git("rev-parse", "HEAD")
+    result = ran(folder)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("ERROR: ")
+    assert result.stderr.count("\n") == 1
+    assert sentence in result.stderr
+    assert (files_of(project), git("rev-parse", "HEAD")) == (before, head)
+
+
+def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project: Path, tmp_path: Path) -> None:
+    one = notes(tmp_path / "notes")
+    (tmp_path / "link").symlink_to(one)
+    notes(one / "sub")
+    os.mkfifo(notes(tmp_path / "pipe") / "x.md")
+    tracked = notes(project / "mine")
+    before, head = files_of(project), git("rev-parse", "HEAD")
+    for folders, sentence in (
+        ([one, tmp_path / "link"], "are one folder: give it once"),
+        ([one, one / "sub"], "one lies in the other"),
+        ([tmp_path / "pipe"], "x.md is a FIFO, no file: remove it"),
+        ([tracked], "mine lies in the project's folder and git does not ignore it: `echo '/mine' >> .gitignore`"),
+    ):
+        result = ran(*folders)
+        assert (result.exit_code, sentence in result.stderr) == (1, True), result.stderr
+    git("add", "mine")
+    assert "mine is tracked by git" in ran(tracked).stderr
+    assert (files_of(project), git("rev-parse", "HEAD")) == (before, head)
+
+
+def test_without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do(project: Path, tmp_path: Path) -> None:
+    folder = notes(tmp_path / "notes")
+    params = project / "params.yaml"
+    text = params.read_text()
+    params.write_text(text + "# mine\n")
+    assert "`git commit -m mine params.yaml` keeps them" in ran(folder).stderr
+    assert params.read_text() == text + "# mine\n"
+    params.write_text(text)
+    (project / ".dvc").rmdir()
+    assert "`dvc init`" in ran(folder).stderr
+    (project / ".dvc").mkdir()
+    (project / ".git").rename(tmp_path / "git")
+    assert "`git init && git add -A" in ran(folder).stderr
+    (project / "dvc.yaml").unlink()
+    assert "run this in the project's folder" in ran(folder).stderr
+    assert params.read_text() == text
+    assert not list(project.glob("params.old*"))
+
+
+def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(project: Path, tmp_path: Path) -> None:
+    """From folders of one name with anything in it, and one that git ignores."""
+    odd = notes(tmp_path / 'a/it\'s "my" notes #1: ${x}')
+    twin = notes(tmp_path / 'b/it\'s "my" notes #1: ${x}')
+    (project / ".roam-data").symlink_to(notes(tmp_path / "linked"))
+    before = (project / "params.yaml").read_text()
+    write(project, {"other.txt": "staged"})
+    git("add", "other.txt")
+    result = ran(odd, twin, ".roam-data", "--hours", "0.5")
+    assert result.exit_code == 0, result.output
+    assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
+    assert git("status", "--porcelain") == "A  other.txt\n"  # neither the link nor the copy shows
+    assert (project / "params.old.yaml").read_text() == before
+    assert "kept     the params.yaml of before, as params.old.yaml" in result.output
+    text = (project / "params.yaml").read_text()
+    raw = parse_yaml(text, name="params.yaml")
+    assert [(name, source["input"]) for name, source in raw["sources"].items()] == [
+        ("it_s_my_notes_1_x", str(odd)),
+        ("it_s_my_notes_1_x_2", str(twin)),
+        ("roam_data", ".roam-data"),
+    ]
+    assert re.search(r"takes    about .* of the 0\.5 h here: reading the text .*, train .*, sft .*", result.output)
+    assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
+    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    assert ran(odd).exit_code == 0
+    assert (project / "params.old-2.yaml").read_text() == text
+
+
+def test_where_git_refuses_the_file_is_as_it_was(project: Path, tmp_path: Path) -> None:
+    before = (project / "params.yaml").read_text()
+    hook = project / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho not today >&2\nexit 1\n")
+    hook.chmod(0o755)
+    result = ran(notes(tmp_path / "notes"))
+    assert result.exit_code == 1
+    assert "git would not commit params.yaml (not today)" in result.stderr
+    assert (project / "params.yaml").read_text() == before
+    assert git("status", "--porcelain") == ""
+
+
+def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(project: Path, tmp_path: Path) -> None:
+    params = project / "params.yaml"
+    params.write_text(with_settings(params.read_text(), {"runtime.threads": Setting(3)}))
+    git("commit", "-qam", "three threads")
+    chat = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
+    folder, few, many = notes(tmp_path / "notes"), tmp_path / "few.jsonl", tmp_path / "many.jsonl"
+    few.write_text(chat * 3)
+    many.write_text(chat * 20)
+    assert "holds 3 chats: 10 are the least" in ran(folder, "--chat", few).stderr
+    assert "does not exist" in ran(folder, "--chat", tmp_path / "none").stderr
+    assert ran(folder, "--chat", many).exit_code == 0
+    raw = parse_yaml(params.read_text(), name="params.yaml")
+    assert raw["runtime"]["threads"] == 3
+    assert list(raw["chats"]) == ["many"]
+
+
+def test_real_steps_correct_what_a_matrix_product_promised(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is ten times slower at steps gets a run that is about as much shorter."""
+    surveys = [replace(survey_folder(str(notes(tmp_path / "notes"))), text_bytes=500_000_000, words=100_000)]
+    how: dict[str, Any] = {"sample": SAMPLE, "runtime": {}, "hours": 1.0}
+    promised, _ = init_module._planned(surveys, [], speed=False, **how)
+    seconds = 10 * promised.run.seconds(LAPTOP)
+    monkeypatch.setattr("niels_gpt.pipeline.doctor.seconds_to_train", lambda params: {"train": seconds})
+    real, _ = init_module._planned(surveys, [], speed=True, **how)
+    assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
