@@ -61,7 +61,7 @@ FAULTS = (
         _NOBODY,
     ),
     # commands
-    Fault("always the tuned model", _CLI, "if tuned.is_file() or not pretrained.is_file():", "if True:", _SAID),
+    Fault("always the tuned model", _CLI, "if not is_left_out(layout.TUNED):", "if True:", _SAID),
     Fault(
         "not a word of which model",
         _CLI,
