@@ -26,9 +26,9 @@ FAULTS = (
     Fault(
         "an empty table in the report",
         "stages/eval.py",
-        "tables_of().items() if rows}",
-        "tables_of().items()}",
-        _NOTHING,
+        "tables.items() if table[1:]}",
+        "tables.items()}",
+        _OUT + "test_a_table_without_rows_is_not_in_the_report",
     ),
     Fault(
         "parameters of what was left out",
