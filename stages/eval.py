@@ -50,14 +50,15 @@ def read_training(name: str) -> Training:
     return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
 
 
-def tables_of() -> dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]]:
-    """By title, a head and rows; without rows there is nothing to show."""
+def other_tables() -> dict[str, Sequence[Sequence[str]]]:
+    """By title, a head and rows, where there are any: of text that is all public nothing leaks."""
     leak = read_meta(layout.LEAK)
-    return {
-        "Duplicates": (DUPLICATES, data_rows(read_meta(layout.DATA))),
-        "Private text that the models tell": (LEAKED, leak_rows(leak["sources"])),
-        "Canaries in a copy of the run": (CANARY_HEAD, canary_rows(leak["canaries"])),
+    tables: dict[str, list[Sequence[str]]] = {
+        "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
+        "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
+        "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
     }
+    return {title: table for title, table in tables.items() if table[1:]}
 
 
 def main(stage: Stage) -> None:
@@ -110,10 +111,7 @@ def main(stage: Stage) -> None:
         scores=scores,
         samples=samples,
         params=stage.params.model_dump(include=REPORTED if tuned else REPORTED - TUNING),
-        tables={
-            "Report card": card_rows(cards, blind=blind_card(tokenizer), people=people),
-            **{title: [head, *rows] for title, (head, rows) in tables_of().items() if rows},
-        },
+        tables={"Report card": card_rows(cards, blind=blind_card(tokenizer), people=people), **other_tables()},
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):

@@ -14,13 +14,15 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.doctor import examine, seconds_to_train
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import execute
+from niels_gpt.pipeline.stage import Stage, execute
 from niels_gpt.pipeline.training import join_training
 from niels_gpt.pipeline.yaml12 import parse_yaml
+from stages import eval as evaluation
 from tests.conftest import ROOT, Repo, make_repo
 from tests.test_dvc_yaml import ITERATED, LISTED, STAGES, module_of
 
@@ -35,6 +37,12 @@ NOTES = {
     "budget": {"max_train_tokens": None, "max_val_tokens": None},
 }
 LEFT_OUT = ("sft", "splice", "memorize")
+
+
+def run_as_dvc_would(stage: Stage) -> None:
+    """Only where all that it depends on is there."""
+    assert [dep for dep in stage.inputs.deps if not Path(dep).exists()] == []
+    importlib.import_module(f"stages.{module_of(stage.name)}").main(stage)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +69,7 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in STAGES:
             keys = LISTED.get(name) or tuple(values[ITERATED[name]] if name in ITERATED else ("",))
             for key in keys:
-                execute(name, key, importlib.import_module(f"stages.{module_of(name)}").main)
+                execute(name, key, run_as_dvc_would)
         yield path
     torch.set_num_threads(threads)
 
@@ -83,6 +91,16 @@ def test_what_is_left_out_holds_nothing_and_what_follows_says_nothing_of_it(own_
     data = json.loads(report.split('id="data">')[1].split("</script>")[0])
     assert [run["name"] for run in data["runs"]] == ["train"]
     assert "<tbody></tbody>" not in report
+
+
+def test_a_table_without_rows_is_not_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of text that is all public nothing is measured."""
+    monkeypatch.chdir(tmp_path)
+    names = ("documents", "exact", "near", "clusters", "left_out", "runs_in_train", "characters_in_train")
+    counts = dict.fromkeys(names, 0)
+    write_json(layout.DATA, {"notes": counts})
+    write_json(layout.LEAK, {"sources": {}})
+    assert list(evaluation.other_tables()) == ["Duplicates"]
 
 
 def run(*command: str, said: str = "") -> str:
@@ -111,6 +129,7 @@ def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: 
     """Another host would wait for ever; doctor does not measure how long it takes."""
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("niels_gpt.pipeline.training.run_ranks", lambda *_, **__: pytest.fail("it waits"))
     for stage in ("sft", "splice"):
         with pytest.raises(ValueError, match=rf"{stage}\.run is false"):
             join_training(stage)

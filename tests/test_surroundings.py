@@ -138,6 +138,16 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
     assert list(problems_around(params, wrong=[])) == []
 
 
+@pytest.mark.parametrize("text", [b"url = here\n", b"[core\n", b"[core]\n\xff = 1\n"])
+def test_a_configuration_of_dvcs_that_is_none_hides_nothing_else(project: Path, text: bytes) -> None:
+    (project / ".dvc/config").write_bytes(text)
+    written(project, {"train.B": 0, "sources.roam.input": "nowhere"})
+    found = check()
+    for words in ("train.B is 0", "sources.roam.input is nowhere", "DVC's configuration cannot be read ("):
+        assert sum(words in line for line in found) == 1, found
+    assert len(found) == 3
+
+
 def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
     written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
     assert check() == ["tokenizer.corpus is data/no-input.md, which is not there: put it back from git"]

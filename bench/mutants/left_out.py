@@ -26,9 +26,9 @@ FAULTS = (
     Fault(
         "an empty table in the report",
         "stages/eval.py",
-        "tables_of().items() if rows}",
-        "tables_of().items()}",
-        _NOTHING,
+        "tables.items() if table[1:]}",
+        "tables.items()}",
+        _OUT + "test_a_table_without_rows_is_not_in_the_report",
     ),
     Fault(
         "parameters of what was left out",
@@ -147,6 +147,13 @@ FAULTS = (
     Fault("no remote of one's own", _PLACES, '[file, file.with_suffix(".local")]', "[file]", _REMOTES),
     Fault("no remote of the machine", _PLACES, "(system_config_dir(), global_config_dir())", "()", _REMOTES),
     Fault("a remote where there is no DVC", _PLACES, "if not file.is_file():", "if False:", _REMOTES),
+    Fault(
+        "a configuration that is none ends all",
+        _PLACES,
+        "except (configparser.Error, ValueError) as error:",
+        "except configparser.NoOptionError as error:",
+        _AROUND + "test_a_configuration_of_dvcs_that_is_none_hides_nothing_else",
+    ),
     Fault("bytes need no file", _PLACES, '["kind"] == "byte":', '["kind"] == "bytes":', _WATCHED),
     Fault(
         "a file is told of for each reader",

@@ -32,7 +32,11 @@ def remote_problems(
     params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]
 ) -> Iterator[Problem]:
     """Of sources whose remote DVC does not know in that checkout."""
-    known = known_remotes(folder / _CONFIG)
+    try:
+        known = known_remotes(folder / _CONFIG)
+    except (configparser.Error, ValueError) as error:
+        yield Problem((), f"DVC's configuration cannot be read ({' '.join(str(error).split())}): mend that file")
+        return
     if known is None:
         return
     for path, source in _sources(params):
