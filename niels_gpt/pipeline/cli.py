@@ -17,13 +17,12 @@ from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.comparing import compare
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.dvc_files import mend as mend_files
-from niels_gpt.pipeline.git import changed, committed
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.kept_models import answering_model
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, read_preset
-from niels_gpt.pipeline.reproduction import compare_runs, offer_baseline
+from niels_gpt.pipeline.reproduction import what_is_committed
 from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -367,8 +366,7 @@ def summary() -> None:
         mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
         typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
         typer.echo(visible(f"\nAsked: {question}\n\n{answer.strip()}\n"))
-        run = changed(Path(), layout.LOCK, layout.METRICS)
-        for line in (*_reproduction(), *offer_baseline(run), ""):
+        for line in (*what_is_committed(Path()), ""):
             typer.echo(line)
         for what, where in _PLACES:
             typer.echo(f"{what:<9}{where}")
@@ -383,13 +381,3 @@ _PLACES = (
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
 )
-
-
-def _reproduction() -> list[str]:
-    """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
-    try:
-        locks = committed(Path(), layout.LOCK) or "", read_text(layout.LOCK)
-        before, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
-        return compare_runs(now, before)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []
