@@ -36,6 +36,9 @@ def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built_repo: Repo) ->
     assert (built_repo.path / "metrics/train.json").read_bytes() == before
     shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
     assert "mixed" in shown
+    head, weight, *_ = built_repo.run("niels-gpt", "compare").stdout.splitlines()
+    assert head.split() == ["workspace", "HEAD", "mixed"]
+    assert weight.split() == ["p_train.roam", "0.26", "0.26", "0.3"]
 
 
 def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -> None:

@@ -158,7 +158,7 @@ FAULTS = (
     ),
     Fault(
         "summary: compares dvc.lock with itself",
-        "niels_gpt/pipeline/cli.py",
+        "niels_gpt/pipeline/reproduction.py",
         "compare_runs(now, before)",
         "compare_runs(now, now)",
         _CLI + "test_summary_says_what_came_out_as_committed",

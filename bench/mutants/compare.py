@@ -146,7 +146,13 @@ FAULTS = (
         "            pass\n        number",
         _PRESET,
     ),
-    Fault("summary: no baseline is offered", _CLI, "*offer_baseline(run)", "*offer_baseline([])", _BASELINE),
+    Fault(
+        "summary: no baseline is offered",
+        "niels_gpt/pipeline/reproduction.py",
+        "offer_baseline(changed(root, LOCK, METRICS))",
+        "offer_baseline([])",
+        _BASELINE,
+    ),
     Fault(
         "summary: files that git does not know are none",
         _GIT,

@@ -17,7 +17,6 @@ from niels_gpt.pipeline import inspection, layout, stored
 from niels_gpt.pipeline.comparing import compare
 from niels_gpt.pipeline.console import PresetCommand, one_sentence, print_any_text, show_version
 from niels_gpt.pipeline.dvc_files import mend as mend_files
-from niels_gpt.pipeline.git import changed, committed
 from niels_gpt.pipeline.init import init
 from niels_gpt.pipeline.kept_models import answering_model
 from niels_gpt.pipeline.left_out import final_models, is_left_out
@@ -25,7 +24,7 @@ from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
-from niels_gpt.pipeline.reproduction import compare_runs, offer_baseline
+from niels_gpt.pipeline.reproduction import what_is_committed
 from niels_gpt.pipeline.results import read_result, read_scores
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
 from niels_gpt.pipeline.surroundings import problems_around
@@ -410,8 +409,7 @@ def summary() -> None:
         models = final_models()
         asked = "Asked" if layout.TUNED.name in models else "Begun with"
         typer.echo(visible(f"\n{asked}: {question}\n\n{answer.strip()}\n"))
-        run = changed(Path(), layout.LOCK, layout.METRICS)
-        for line in (*_reproduction(), *offer_baseline(run), ""):
+        for line in (*what_is_committed(Path()), ""):
             typer.echo(line)
         folders = " and ".join(f"{folder}/" for folder in models.values())
         for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
@@ -426,13 +424,3 @@ _PLACES = (
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
 )
-
-
-def _reproduction() -> list[str]:
-    """What of the last run is as committed; nothing where that cannot be known (no git, no commit, half a dvc.lock)."""
-    try:
-        locks = committed(Path(), layout.LOCK) or "", read_text(layout.LOCK)
-        before, now = (parse_yaml(text, name=str(layout.LOCK)) for text in locks)
-        return compare_runs(now, before)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []

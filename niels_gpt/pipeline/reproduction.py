@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from niels_gpt.files.sentences import read_text
+from niels_gpt.pipeline.git import changed, committed
+from niels_gpt.pipeline.layout import LOCK, METRICS
+from niels_gpt.pipeline.yaml12 import parse_yaml
+
 _LAST_OF_THE_DATA = "mix"
+
+
+def what_is_committed(root: Path) -> list[str]:
+    """What of the last run is as committed, and how to commit the rest; nothing where that cannot be known."""
+    try:
+        locks = committed(root, LOCK) or "", read_text(root / LOCK)
+        before, now = (parse_yaml(text, name=str(LOCK)) for text in locks)
+        told = compare_runs(now, before)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no git, no commit, half a dvc.lock
+        told = []
+    return [*told, *offer_baseline(changed(root, LOCK, METRICS))]
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
