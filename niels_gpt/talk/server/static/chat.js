@@ -183,11 +183,8 @@ function fillList() {
 }
 
 function drop(saved) {
-  if (saved.id === current.id) {
-    messages = []; // so that leaving it does not save it again
-    turnTo(newChat(system.value));
-  }
-  remove(saved);
+  if (saved.id === current.id) turnTo(newChat(system.value));
+  remove(saved); // last: leaving a chat saves it
   fillList();
 }
 
