@@ -508,8 +508,8 @@ FAULTS = (
     Fault(
         "a question without an answer is lost at a reload",
         PAGE,
-        "together(waiting?.question, text.value)",
-        "together(text.value)",
+        'write("draft", together(waiting?.question, text.value))',
+        'write("draft", together(text.value))',
         f"{PAGES}the_chat_outlives_a_reload_but_not_the_tab",
     ),
     Fault(

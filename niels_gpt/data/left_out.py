@@ -66,10 +66,10 @@ def told(sorts: Sequence[LeftOut], *, kind: str, taken: Taken, others: Callable[
     count = sum(len(one.names) for one in sorts)
     files = "1 file is" if count == 1 else f"{count:,} files are"
     yield f"{files} left out, since kind {kind} reads {', '.join(taken.suffixes)}: {'; '.join(map(str, sorts))}"
-    readers = {one.sort: kinds for one in sorts if (kinds := others(one.sort))}
-    for kinds in dict.fromkeys(tuple(kinds) for kinds in readers.values()):
-        sort = ", ".join(sort for sort, able in readers.items() if tuple(able) == kinds)
-        yield f"{sort}: a source of kind {' or '.join(kinds)} with the same input reads them"
+    able = {one.sort: " or ".join(kinds) for one in sorts if (kinds := others(one.sort))}
+    for named in dict.fromkeys(able.values()):
+        read = ", ".join(sort for sort in able if able[sort] == named)
+        yield f"{read}: a source of kind {named} with the same input reads them"
 
 
 def _sort(path: str, name: str, taken: Taken) -> str | None:

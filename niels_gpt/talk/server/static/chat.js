@@ -150,6 +150,7 @@ function turnTo(other) {
   answering?.abort();
   stopEditing();
   if (messages.length) keep();
+  text.value = together(waiting?.question, text.value); // a question that has no answer yet stays in the input box
   answering = waiting = null;
   busy(false);
   say("");
