@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from niels_gpt.data.kinds import say_left_out
 from niels_gpt.data.loading import Slice, cut_source, digest_inputs, load_parts
 from niels_gpt.data.parts import MANIFEST, manifest_of
 from niels_gpt.data.types import Request
@@ -30,6 +31,8 @@ def main(stage: Stage) -> None:
             source.kind.name, settings, request, store=store, text_bytes=text_bytes, on_secret=source.on_secret
         )
 
+    for line in say_left_out(source.kind.name, settings, path):
+        stage.say(line)
     with progress(total=None, unit="B", title=stage.title) as bar:
         tally = Tally(bar, stage.title)
         made_of = []

@@ -13,7 +13,7 @@ from niels_gpt.data.kinds import kind_files, source_kinds
 from niels_gpt.pipeline import code
 from tests.conftest import ROOT, TINY, run_python, with_values
 
-TEXTS = {"fineweb_edu", "gutenberg", "primer", "roam", "text", "wikitext"}
+TEXTS = {"fineweb_edu", "gutenberg", "primer", "rich_text", "roam", "text", "wikitext"}
 CHATS = {"chat", "dialogues", "dolly", "oasst1"}
 FILES = {name: f"niels_gpt/data/{path.name}" for name, path in kind_files(ROOT / "niels_gpt/data").items()}
 

@@ -99,7 +99,7 @@ def test_a_table_without_rows_is_not_in_the_report(tmp_path: Path, monkeypatch: 
     names = ("documents", "exact", "near", "clusters", "left_out", "runs_in_train", "characters_in_train")
     counts = dict.fromkeys(names, 0)
     write_json(layout.DATA, {"notes": counts})
-    write_json(layout.LEAK, {"sources": {}})
+    write_json(layout.LEAK, {"sources": {}, "canaries": None})
     assert list(evaluation.other_tables()) == ["Duplicates"]
 
 

@@ -25,6 +25,83 @@ _FORMAT = "niels_gpt/chat_format.py"
 _AS_CHATS = "tests/test_dialogues.py"
 
 FAULTS = (
+    Fault(
+        "empty files are left out in silence",
+        "niels_gpt/data/left_out.py",
+        'return "empty" if _is_blank(Path(path)) else None',
+        "return None",
+        "tests/test_files_left_out.py::test_what_is_left_out_is_counted_by_what_it_is",
+    ),
+    Fault(
+        "what a glob leaves out is complained of",
+        "niels_gpt/data/left_out.py",
+        "if taken.is_asked_for(name) and ",
+        "if ",
+        "tests/test_files_left_out.py::test_what_is_left_out_is_counted_by_what_it_is",
+    ),
+    Fault(
+        "a name commands the terminal",
+        "niels_gpt/data/left_out.py",
+        "map(visible, self.names[:_NAMED])",
+        "self.names[:_NAMED]",
+        "tests/test_files_left_out.py::test_what_is_left_out_is_counted_by_what_it_is",
+    ),
+    Fault(
+        "nobody is told who reads the rest",
+        "niels_gpt/data/left_out.py",
+        "if (kinds := others(one.sort))",
+        "if (kinds := [])",
+        "tests/test_files_left_out.py::test_other_kinds_that_read_them_are_named",
+    ),
+    Fault(
+        "the load stage leaves out in silence",
+        "stages/load.py",
+        "        stage.say(line)\n    with progress",
+        "        pass\n    with progress",
+        "tests/test_files_left_out.py::test_the_load_stage_names_them_and_makes_the_same_of_the_rest",
+    ),
+    Fault(
+        "doctor leaves out in silence",
+        "niels_gpt/pipeline/doctor.py",
+        "    if not faults:  # among",
+        "    if faults:  # among",
+        "tests/test_files_left_out.py::test_doctor_names_them_and_says_that_dvc_hashes_them",
+    ),
+    Fault(
+        "a zip bomb goes off",
+        "niels_gpt/data/readers/office_files.py",
+        "if size > MOST_UNPACKED_BYTES:",
+        "if False:",
+        "tests/test_rich_text.py::test_hostile_files_are_refused_by_name",
+    ),
+    Fault(
+        "an encrypted PDF has no text",
+        "niels_gpt/data/readers/office_files.py",
+        'if pdf.is_encrypted and not pdf.decrypt(""):',
+        "if False:",
+        "tests/test_rich_text.py::test_hostile_files_are_refused_by_name",
+    ),
+    Fault(
+        "a PDF for all to read is refused",
+        "niels_gpt/data/readers/office_files.py",
+        'if pdf.is_encrypted and not pdf.decrypt(""):',
+        "if pdf.is_encrypted:",
+        "tests/test_rich_text.py::test_text_of_every_form_in_subfolders",
+    ),
+    Fault(
+        "half a character out of a PDF",
+        "niels_gpt/data/readers/office_files.py",
+        'return _HALF_CHARACTER.sub("\\ufffd", text)',
+        "return text",
+        "tests/test_rich_text.py::test_half_a_character_is_made_whole",
+    ),
+    Fault(
+        "a scan is an empty document",
+        "niels_gpt/data/rich_text.py",
+        "        if text.strip():",
+        "        if True:",
+        "tests/test_rich_text.py::test_text_of_every_form_in_subfolders",
+    ),
     # Files
     Fault(
         "a FIFO is a file",

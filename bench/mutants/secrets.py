@@ -114,7 +114,13 @@ FAULTS = (
         "return True",
         _DEFAULT,
     ),
-    Fault("nothing is told", _STAGE, "        stage.say(line)\n", "        str(line)\n", _DEFAULT),
+    Fault(
+        "nothing is told",
+        _STAGE,
+        "        stage.say(line)\n    if not any",
+        "        str(line)\n    if not any",
+        _DEFAULT,
+    ),
     Fault(
         "kept is not told",
         _SCREEN,

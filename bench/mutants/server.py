@@ -522,8 +522,8 @@ FAULTS = (
     Fault(
         "a question without an answer is lost at a reload",
         PAGE,
-        "together(waiting?.question, text.value)",
-        "together(text.value)",
+        'write("draft", together(waiting?.question, text.value))',
+        'write("draft", together(text.value))',
         f"{PAGES}the_chat_outlives_a_reload_but_not_the_tab",
     ),
     Fault(
@@ -536,8 +536,8 @@ FAULTS = (
     Fault(
         "a new chat is the old one after a reload",
         PAGE,
-        "  present(other);\n  keep();\n",
-        "  present(other);\n",
+        "  messages = other.messages;\n",
+        "",
         f"{PAGES}the_chat_outlives_a_reload_but_not_the_tab",
     ),
     Fault(
@@ -611,9 +611,9 @@ FAULTS = (
         f"{PAGES}chats_are_saved_listed_opened_and_deleted",
     ),
     Fault(
-        "a deleted chat is saved again",
+        "a deleted chat stays on the page",
         PAGE,
-        "    messages = []; // so that leaving it does not save it again\n",
+        "  if (saved.id === current.id) turnTo(newChat(system.value));\n",
         "",
         f"{PAGES}chats_are_saved_listed_opened_and_deleted",
     ),

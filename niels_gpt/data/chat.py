@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from niels_gpt.chat_format import ROLES
+from niels_gpt.data.left_out import Taken
 from niels_gpt.data.readers.files import text_files
 from niels_gpt.data.readers.json_lines import iter_json_lines
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
@@ -22,6 +23,10 @@ class Settings:
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
     for sample in iter_own_chats(request.path):
         yield Chat.of(sample, id=sample.meta["index"])
+
+
+def takes(settings: Settings) -> Taken:
+    return Taken((".jsonl",), packed=True)
 
 
 def iter_own_chats(path: str) -> Iterator[ChatSample]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from niels_gpt.data.left_out import Taken
 from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes, slice_files
 from niels_gpt.data.split import split_rows
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -27,6 +28,10 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
     names = [_name(path, request.path) for path in list_roam_paths(request.path)]
     return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
+
+
+def takes(settings: Settings) -> Taken:
+    return Taken((".md",))
 
 
 def list_roam_paths(root_dir: str) -> list[str]:

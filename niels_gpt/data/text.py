@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
+from niels_gpt.data.left_out import Taken
 from niels_gpt.data.readers.fields import select_text_field
 from niels_gpt.data.readers.files import (
     decode_text,
@@ -60,6 +61,10 @@ def slices(settings: Settings, request: Request, text_bytes: int) -> list[Reques
         return []
     names = [name for _, name in text_files(request.path, SUFFIXES, glob=settings.glob)]
     return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
+
+
+def takes(settings: Settings) -> Taken:
+    return Taken(SUFFIXES, packed=True, glob=settings.glob)
 
 
 def iter_text(

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     for name, source in sources.items():
         dataset = source["load"].get("dataset")
         if dataset is None:
-            yield from _input(name, folder / source["input"], source["input"])
+            yield from _input(name, folder / source["input"], source)
         elif not hub.is_offline():
             reason = why_unreachable()
             yield Finding(f"{name}: {dataset} from the hub", reason and f"{reason}: connect, or use a local `input`")
@@ -203,14 +203,28 @@ def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float
     return min(sizes, default=None)
 
 
-def _input(name: str, path: Path, written: str) -> Iterator[Finding]:
+def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
+    written = source["input"]
     if not path.exists():
         yield Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
         return
     yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
-    for fault in check_input(str(path)):
+    faults = check_input(str(path))
+    for fault in faults:
         what, _, fix = fault.rpartition(": ")
         yield Finding(f"{name}: {what}", fix)
+    if not faults:  # among what cannot be read nothing can be told apart
+        yield from _left_out(name, path, source["load"])
+
+
+def _left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[Finding]:
+    from niels_gpt.data.kinds import say_left_out, source_kinds  # with them comes parquet
+
+    settings = source_kinds()[load["kind"]].settings
+    asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
+    for what, *others in filter(None, [say_left_out(load["kind"], settings(**asked), str(path))]):
+        watched = "DVC hashes them with the folder: a change of one runs load again, to the same text"
+        yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore keeps them out)"]))
 
 
 def _size(path: Path) -> int:

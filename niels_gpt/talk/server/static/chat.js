@@ -150,6 +150,7 @@ function turnTo(other) {
   answering?.abort();
   stopEditing();
   if (messages.length) keep();
+  text.value = together(waiting?.question, text.value); // a question that has no answer yet stays in the input box
   answering = waiting = null;
   busy(false);
   say("");
@@ -183,11 +184,8 @@ function fillList() {
 }
 
 function drop(saved) {
-  if (saved.id === current.id) {
-    messages = []; // so that leaving it does not save it again
-    turnTo(newChat(system.value));
-  }
-  remove(saved);
+  if (saved.id === current.id) turnTo(newChat(system.value));
+  remove(saved); // last: leaving a chat saves it
   fillList();
 }
 

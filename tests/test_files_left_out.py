@@ -1,0 +1,107 @@
+"""Files that a source does not read are named, and change nothing of what is loaded."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from niels_gpt.data.kinds import say_left_out, source_kinds
+from niels_gpt.data.left_out import LeftOut, Taken, left_out
+from niels_gpt.pipeline.doctor import examine
+from stages import load
+from tests.conftest import ROOT, TINY, with_values
+from tests.test_load_stage import Checkout, texts
+
+
+def notes(root: Path) -> Path:
+    """A folder as people have them."""
+    (root / "sub").mkdir(parents=True)
+    for name in ("a.md", "b.pdf", "sub/c.pdf", "d.pdf", "e.pdf", "f.json", "g.html", "h.tar.gz", "i.MD", "Makefile"):
+        (root / name).write_text(f"this is {name}")
+    (root / "sub/empty.md").touch()
+    (root / "blank.md").write_text(" \r\n\t")
+    (root / ".hidden.pdf").write_text("nobody's")
+    return root
+
+
+def test_what_is_left_out_is_counted_by_what_it_is(tmp_path: Path) -> None:
+    sorts = left_out(str(notes(tmp_path)), Taken((".md",)))
+    assert sorts == [
+        LeftOut(".pdf", ("b.pdf", "d.pdf", "e.pdf", "sub/c.pdf")),
+        LeftOut("empty", ("blank.md", "sub/empty.md")),
+        LeftOut(".MD", ("i.MD",)),
+        LeftOut(".html", ("g.html",)),
+        LeftOut(".json", ("f.json",)),
+        LeftOut(".tar.gz", ("h.tar.gz",)),
+        LeftOut("without a suffix", ("Makefile",)),
+    ]
+    assert str(sorts[0]) == "4 .pdf (b.pdf, d.pdf, e.pdf and 1 more)"
+    assert str(LeftOut(".x", ("a\x1b[2J.x",))) == r"1 .x (a\x1b[2J.x)"
+    assert left_out(str(tmp_path / "a.md"), Taken((".md",))) == []  # a file is read, or refused by name
+    # Of a glob, what it does not choose is its owner's wish.
+    assert [one.sort for one in left_out(str(tmp_path), Taken((".md",), glob="sub/*"))] == [".pdf", "empty"]
+    (tmp_path / "packed.md.gz").write_text("x")
+    assert ".md.gz" in [one.sort for one in left_out(str(tmp_path), Taken((".md",)))]
+    assert ".md.gz" not in [one.sort for one in left_out(str(tmp_path), Taken((".md",), packed=True))]
+
+
+def test_other_kinds_that_read_them_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("a note")
+    (tmp_path / "b.txt").write_text("a text")
+    (tmp_path / "c.pdf").write_text("a paper")
+
+    def said(kind: str, **settings: Any) -> list[str]:
+        return say_left_out(kind, source_kinds()[kind].settings(**settings), str(tmp_path))
+
+    assert said("roam") == [
+        "2 files are left out, since kind roam reads .md: 1 .pdf (c.pdf); 1 .txt (b.txt)",
+        ".pdf: a source of kind rich_text with the same input reads them",
+        ".txt: a source of kind text with the same input reads them",
+    ]
+    assert said("text")[0].startswith("1 file is left out, since kind text reads .txt, .md, ")
+    assert said("text", glob="*.md") == []
+    assert said("chat")[0].startswith("3 files are left out, since kind chat reads .jsonl: ")
+    assert len(said("chat")) == 1  # no kind of chats reads any of them
+
+
+def test_the_load_stage_names_them_and_makes_the_same_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+    for name in ("alone", "with others"):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        checkout = Checkout(tmp_path / name)
+        if name == "alone":
+            (checkout.notes / "a.md").write_text("this is a.md")
+        else:
+            checkout.notes.rmdir()
+            notes(checkout.notes)
+        raw = checkout.run(load, "load")
+        assert texts(raw) == ["this is a.md"]
+        made.append({path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()})
+        out = capsys.readouterr().out
+        assert ("files are left out" in out) == (name == "with others")
+    assert "4 .pdf (b.pdf, d.pdf, e.pdf and 1 more); 2 empty (blank.md, sub/empty.md); 1 .MD (i.MD)" in out
+    assert made[0] == made[1]
+
+
+def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None:
+    params = copy.deepcopy(yaml.safe_load(with_values((ROOT / "presets/sample.yaml").read_text(), TINY)))
+    for source in (*params["sources"].values(), *params["chats"].values()):
+        (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "data/roam").rmdir()
+    notes(tmp_path / "data/roam")
+    (tmp_path / "data/primer.txt").rmdir()
+    (tmp_path / "data/primer.txt").write_text("x")
+    (found,) = (finding for finding in examine(params, folder=tmp_path) if "left out" in finding.what)
+    assert found.what.startswith("roam: 11 files are left out, since kind roam reads .md: 4 .pdf")
+    assert found.fix is None
+    assert found.advice is not None
+    assert re.search("^.pdf, .html: a source of kind rich_text.*; DVC hashes them.*dvcignore", found.advice)
