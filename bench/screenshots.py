@@ -3,7 +3,7 @@ real browser shows them after a real run.
 
 Run: python -m bench.screenshots [FOLDER]      in a checkout where `dvc repro` has run; chromium and playwright needed
 
-Each is taken by day; those named `dark` by night, those named `phone` at a phone's width. JPEG where that is smaller.
+Each is taken by day; those named `dark` by night, those named `phone` at a phone's width.
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ def main(folder: Path) -> None:
                 Picture("report-heart", report.as_uri(), scrolled_to("Learned by heart")),
                 Picture("report-dark", report.as_uri(), scrolled_to("Runs"), dark=True),
                 Picture("report-phone", report.as_uri(), drawn, viewport=PHONE),
-                Picture("memorize", layout.MEMORIZED_PAGE.resolve().as_uri()),
                 Picture("memorize-dark", layout.MEMORIZED_PAGE.resolve().as_uri(), dark=True),
                 Picture("watch", watch, drawn),
-                Picture("watch-phone-dark", watch, drawn, viewport=PHONE, dark=True),
                 Picture("chat", chat, ask),
                 Picture("chat-phone-dark", chat, ask, viewport=PHONE, dark=True),
             ]

@@ -258,12 +258,12 @@ def test_words_are_counted_and_not_tokens() -> None:
 
 def test_a_card_of_what_was_written() -> None:
     answers = [Text("One two.", True), Text("three", False), Text("Four five six.", True), Text("Seven", True)]
-    card = answer_card(answers, replies=["1234567", "123456789"])
+    card = answer_card(answers, replies=[Text("1234567", True), Text("123456789", False)])
     assert card["form"] == Measured(0.5, pytest.approx(math.sqrt(1 / 3) / 2))
     assert card["length"].value == pytest.approx(8 / 8)
     assert card["length"].error == pytest.approx(math.hypot(math.sqrt(18) / 2, 1) / 8)
     assert "length" not in answer_card(answers, replies=[])
-    stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=["y" * 5000] * 2)
+    stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=[Text("y" * 5000, True)] * 2)
     assert stopped["length"].value == pytest.approx(1)  # a reply is not held against an answer that was stopped
     drawn, likeliest = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
     card = text_card(drawn, likeliest)
@@ -274,7 +274,8 @@ def test_a_card_of_what_was_written() -> None:
 
 
 def test_people_are_scored_by_the_same_rules() -> None:
-    card = human_card(["a b c d e"] * 2, ["A good answer.", "No end", "x. " * 100])
+    replies = [Text("A good answer.", True), Text("No end", True), Text("x. " * 100, True), Text("Cut", False)]
+    card = human_card(["a b c d e"] * 2, replies)
     assert card["form"].value == pytest.approx(2 / 3)
     assert card["distinct"].value == pytest.approx(0.5)
     assert "length" not in card
@@ -283,11 +284,11 @@ def test_people_are_scored_by_the_same_rules() -> None:
 
 def test_a_model_that_answers_well_has_form_and_no_variety() -> None:
     model = sure("chat_tokens", [*b"Not yes.", 259])
-    card = measure_card(model, BYTES, renderer="chat_tokens", replies=["Not yes."], T=64, B=64)
+    card = measure_card(model, BYTES, renderer="chat_tokens", replies=[Text("Not yes.", True)], T=64, B=64)
     assert set(card) == set(MEASURES)
     assert card["form"] == Measured(1.0, 0.0)
     assert card["length"] == Measured(1.0, 0.0)
-    other = measure_card(model, BYTES, renderer="transcript", replies=["Not yes."], T=64, B=64)
+    other = measure_card(model, BYTES, renderer="transcript", replies=[Text("Not yes.", True)], T=64, B=64)
     assert other["form"].value == 0
 
 
@@ -319,7 +320,10 @@ def test_the_first_reply_of_held_out_chats_by_the_weights_of_their_sources(tmp_p
 
     chats = {"a": source("a", 9), "b": source("b", 9), "c": source("c", 9)}
     replies = held_out_replies(chats, BYTES, weights={"a": 3.0, "b": 1.0, "c": 0.0}, at_most=4)
-    assert replies == ["a0", "a4", "a8", "b0"]
+    assert replies == [Text(text, True) for text in ("a0", "a4", "a8", "b0")]
+    (long,) = held_out_replies({"a": source("long" * 20, 1)}, BYTES, weights={"a": 1.0}, at_most=1)
+    assert long.text.startswith("longlong")
+    assert not long.ended
 
 
 def test_the_table_has_every_number_with_its_error_and_what_to_hold_it_against() -> None:

@@ -39,7 +39,7 @@ FAULTS = (
         "cost.sum() / n**2",
         f"{_T}::test_nats_saved_are_of_the_right_mark_against_the_mean_of_the_others",
     ),
-    Fault("replies are not cut", _CARD, "[Text.cut(reply).text for reply in replies])", "list(replies))", _WROTE),
+    Fault("replies are not cut", _CARD, "Text.cut(reply.text).text for reply", "reply.text for reply", _WROTE),
     Fault("one seed for all texts", _WRITTEN, 'derive_seed(seed, "text", i)', 'derive_seed(seed, "text")', _OWN_SEED),
     Fault("a turn does not end a transcript", _WRITTEN, "if piece and not ends and", "if piece and", _ENDS),
     Fault("twice as much is enough", _WRITTEN, "len(written[i]) < MAX_BYTES", "len(written[i]) < 2 * MAX_BYTES", _ENDS),

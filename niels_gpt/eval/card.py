@@ -58,7 +58,7 @@ def measure_card(
     tokenizer: Tokenizer,
     *,
     renderer: Renderer,
-    replies: Sequence[str],
+    replies: Sequence[Text],
     T: int,
     B: int,
     seed: int = probes.SEED,
@@ -88,17 +88,19 @@ def blind_card(tokenizer: Tokenizer, *, seed: int = probes.SEED) -> Card:
     return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]), seed)
 
 
-def human_card(texts: Sequence[str], replies: Sequence[str]) -> Card:
-    """What people score by the same rules. Their answers are taken whole: they all end."""
+def human_card(texts: Sequence[str], replies: Sequence[Text]) -> Card:
+    """What people score by the same rules, by those of their answers that were read to the end."""
     cut = [Text.cut(text) for text in texts]
-    return {**answer_card([Text(reply, ended=True) for reply in replies], replies=[]), **text_card(cut, cut)}
+    return {**answer_card([reply for reply in replies if reply.ended], replies=[]), **text_card(cut, cut)}
 
 
-def answer_card(answers: Sequence[Text], *, replies: Sequence[str]) -> Card:
+def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
     """What answers to questions tell."""
     card = {"form": Measured.mean([in_form(answer) for answer in answers])} if answers else {}
     if replies:
-        card["length"] = _length_ratio([answer.text for answer in answers], [Text.cut(reply).text for reply in replies])
+        card["length"] = _length_ratio(
+            [answer.text for answer in answers], [Text.cut(reply.text).text for reply in replies]
+        )
     return card
 
 

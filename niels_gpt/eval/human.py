@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.eval.written import MAX_BYTES
+from niels_gpt.eval.written import MAX_BYTES, Text
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -26,13 +26,15 @@ def held_out_texts(streams: Sequence[TokenStream], tokenizer: Tokenizer, *, n: i
 
 def held_out_replies(
     chats: Mapping[str, SFTExampleDataset], tokenizer: Tokenizer, *, weights: Mapping[str, float], at_most: int
-) -> list[str]:
-    """What the assistant says first, of so many chats of each source as the weights ask for, spread over them."""
+) -> list[Text]:
+    """What the assistant says first, of so many chats of each source as the weights ask for, spread over them. One that
+    is longer than a context has not ended."""
     special, total = tokenizer.special_token_ids(), sum(weights.values())
     replies = []
     for name, source in chats.items():
         wanted = min(len(source), round(at_most * weights.get(name, 0.0) / total))
         for row in np.linspace(0, len(source) - 1, wanted).astype(np.int64).tolist():
             spoken = list(dropwhile(lambda token: token != special["asst"], source.document(row).tolist()))[1:]
-            replies.append(tokenizer.decode(takewhile(lambda token: token not in special.values(), spoken)))
-    return [reply for reply in replies if reply]
+            said = list(takewhile(lambda token: token not in special.values(), spoken))
+            replies.append(Text(tokenizer.decode(said), ended=len(said) < len(spoken)))
+    return [reply for reply in replies if reply.text]
