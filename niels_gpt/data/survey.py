@@ -155,7 +155,7 @@ def glob_of(suffixes: Iterable[str]) -> str:
 
 def told_endings(counts: Mapping[str, int]) -> str:
     """`3 .pdf, 1 without an ending`, the most first and no more than five."""
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     told = [f"{count:,} {ending or 'without an ending'}" for ending, count in ordered[:5]]
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
