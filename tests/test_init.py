@@ -196,17 +196,18 @@ def test_a_folder_is_told_by_kind_size_language_and_encoding(tmp_path: Path) -> 
         "Makefile": "x",
         ".obsidian/x.md": "hidden",
         "empty.md": " \n",
+        "copy.md": files["3.md"],
     }
     found = survey_folder(str(write(tmp_path / "notes", files)))
-    assert found.files == {".jsonl": 1, ".md": 9, ".txt": 1}
+    assert found.files == {".jsonl": 1, ".md": 10, ".txt": 1}
     assert found.left_out == {"": 1, ".jpg": 1, ".pdf": 1}
-    assert found.documents == 8 + 1 + 2  # an empty one is none
+    assert found.documents == 8 + 1 + 2  # an empty one is none, and neither is a copy
     assert found.text_bytes == sum(len(f"# {i}\n\n{ENGLISH * 30}") for i in range(8)) + len((GERMAN * 40).encode()) + 12
     assert found.longest == len((GERMAN * 40).encode())
     assert found.encodings == {"utf-8": 10, "cp1252": 1}
     assert list(found.languages) == ["English", "German"]
     text = "\n".join(told(found))
-    for said in ("11 documents (9 .md, 1 .jsonl, 1 .txt)", "English 86%", "1 cp1252", "1 without an ending"):
+    for said in ("11 documents (10 .md, 1 .jsonl, 1 .txt)", "English 86%", "1 cp1252", "1 without an ending"):
         assert said in text
 
 

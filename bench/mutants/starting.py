@@ -21,6 +21,7 @@ _NAMES = _test("names_are_made_of_folders_and_never_used_twice")
 _SMALL = _test("a_source_too_small_for_a_window_is_refused_with_what_to_do")
 _HELD_OUT = _test("few_documents_are_split_at_their_ends_and_many_are_held_out_whole")
 _MUCH = _test("of_much_text_some_is_read_and_the_rest_reckoned")
+_FOUND = _test("a_folder_is_told_by_kind_size_language_and_encoding")
 _TABLES = _test("tables_that_cannot_be_read_are_left_out_where_there_is_other_text")
 _REFUSED = _test("what_is_no_folder_of_text_is_refused_in_a_sentence_and_nothing_is_written")
 _TWICE = _test("folders_that_would_be_read_twice_or_told_to_others_are_refused")
@@ -38,6 +39,7 @@ FAULTS = (
         "for file in []) + 1 if read",
         _MUCH,
     ),
+    Fault("copies count", _SURVEY, " and digest not in known", "", _FOUND),
     Fault("tables are not tried", _SURVEY, "None, tuple(_broken_tables(path, readable))", "None, ()", _TABLES),
     Fault("noise is text", _SURVEY, "> 0.1 * len(start)", "> 9 * len(start)", _REFUSED),
     Fault("a text is read as often as time allows", _SIZING, "_OF_MOST_EPOCHS = 0.75", "_OF_MOST_EPOCHS = 2.0", _RULES),

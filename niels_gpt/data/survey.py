@@ -6,6 +6,7 @@ it. What the loader would stop at is found here first.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections import Counter
@@ -58,7 +59,7 @@ class Survey:
     path: str
     files: Mapping[str, int]  # that can be read, by ending
     left_out: Mapping[str, int]  # that are of no kind that can be read, by ending
-    documents: int
+    documents: int  # different ones
     text_bytes: int
     sizes: tuple[int, ...]  # of the documents that were looked at, in bytes, ascending
     encodings: Mapping[str, int]  # documents looked at, by encoding
@@ -155,7 +156,7 @@ def glob_of(suffixes: Iterable[str]) -> str:
 
 def told_endings(counts: Mapping[str, int]) -> str:
     """`3 .pdf, 1 without an ending`, the most first and no more than five."""
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     told = [f"{count:,} {ending or 'without an ending'}" for ending, count in ordered[:5]]
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
@@ -212,28 +213,31 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
 
 
 def _read(path: str, files: Sequence[str]) -> tuple[list[_Look], int, int]:
-    """(documents that were looked at, bytes of all text, how many documents), the last two reckoned."""
+    """(documents that were looked at, bytes of all text, how many documents), the last two reckoned. Of equal texts
+    one counts, as one is trained on."""
     sizes = {file: os.path.getsize(file) for file in files}
     every = max(1, round(sum(sizes.values()) / _READ_BYTES))
     looks: list[_Look] = []
+    known: set[bytes] = set()
     text_bytes = documents = 0.0
     for packed in (False, True):
         group = [file for file in files if _is_packed(file) is packed]
-        read, first, found = 0.0, len(looks), 0
+        read, first = 0.0, len(looks)
         for file in group[::every]:
-            text, whole = 0, True
+            passed, whole = 0, True
             for sample in iter_text(path, files=[os.path.relpath(file, path)]):
-                if sample.text.strip():
-                    size = len(sample.text.encode("utf-8"))
-                    looks.append(_Look(file, size, sample.meta["encoding"], sample.text[:_COUNTED_CHARACTERS]))
-                    text += size
-                if text > _READ_BYTES:
+                text = sample.text.encode("utf-8")
+                passed, digest = passed + len(text), hashlib.blake2b(text, digest_size=16).digest()
+                if sample.text.strip() and digest not in known:
+                    known.add(digest)
+                    looks.append(_Look(file, len(text), sample.meta["encoding"], sample.text[:_COUNTED_CHARACTERS]))
+                if passed > _READ_BYTES:
                     whole = False
                     break
-            read += sizes[file] if whole else text / (_PACKED if packed else 1)
-            found += text
+            read += sizes[file] if whole else passed / (_PACKED if packed else 1)
         scale = sum(sizes[file] for file in group) / read if read else 0.0
-        text_bytes, documents = text_bytes + found * scale, documents + (len(looks) - first) * scale
+        text_bytes += scale * sum(look.size for look in looks[first:])
+        documents += scale * (len(looks) - first)
     return looks, round(text_bytes), max(len(looks), round(documents))
 
 
