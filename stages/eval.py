@@ -19,6 +19,7 @@ from niels_gpt.eval.held_out import Score, score_stream
 from niels_gpt.eval.human import held_out_replies, held_out_texts
 from niels_gpt.eval.probes import OPENINGS
 from niels_gpt.eval.samples import Sampler
+from niels_gpt.eval.written import Text
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
 from niels_gpt.inference.sampling import Sampling
@@ -77,7 +78,7 @@ def main(stage: Stage) -> None:
         model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
         for model_name, model in models.items()
     }
-    replies: list[str] = []
+    replies: list[Text] = []
     if tuned:
         chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
         for name, examples in chats.val.items():

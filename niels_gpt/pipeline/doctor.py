@@ -214,10 +214,10 @@ def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding
         what, _, fix = fault.rpartition(": ")
         yield Finding(f"{name}: {what}", fix)
     if not faults:  # among what cannot be read nothing can be told apart
-        yield from _left_out(name, path, source["load"])
+        yield from _files_left_out(name, path, source["load"])
 
 
-def _left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[Finding]:
+def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[Finding]:
     from niels_gpt.data.kinds import say_left_out, source_kinds  # with them comes parquet
 
     settings = source_kinds()[load["kind"]].settings
