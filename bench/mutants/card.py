@@ -41,8 +41,8 @@ FAULTS = (
     ),
     Fault("replies are not cut", _CARD, "Text.cut(reply.text).text for reply", "reply.text for reply", _WROTE),
     Fault("one seed for all texts", _WRITTEN, 'derive_seed(seed, "text", i)', 'derive_seed(seed, "text")', _OWN_SEED),
-    Fault("a turn does not end a transcript", _WRITTEN, "if piece and not ends and", "if piece and", _ENDS),
-    Fault("twice as much is enough", _WRITTEN, "len(written[i]) < MAX_BYTES", "len(written[i]) < 2 * MAX_BYTES", _ENDS),
+    Fault("the tag of the next turn is of this one", _WRITTEN, "[: min(ends)] if ends", "[:MAX_BYTES] if ends", _ENDS),
+    Fault("what is too much is kept", _WRITTEN, "if ends else written[i][:MAX_BYTES]", "if ends else b''", _ENDS),
     Fault("whoever is stopped has ended", _WRITTEN, "bool(ends) or not piece)", "True)", _ENDS),
     Fault(
         "answers without an end are in form", _WRITTEN, "        answer.ended\n", "        True\n", f"{_T}::test_form"
