@@ -379,7 +379,6 @@ def test_without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do(proje
     (project / "dvc.yaml").unlink()
     assert "run this in the project's folder" in ran(folder).stderr
     assert params.read_text() == text
-    assert not list(project.glob("params.old*"))
 
 
 def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(project: Path, tmp_path: Path) -> None:
@@ -393,9 +392,9 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     result = ran(odd, twin, ".roam-data", "--hours", "0.5")
     assert result.exit_code == 0, result.output
     assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
-    assert git("status", "--porcelain") == "A  other.txt\n"  # neither the link nor the copy shows
-    assert (project / "params.old.yaml").read_text() == before
-    assert "kept     the params.yaml of before, as params.old.yaml" in result.output
+    assert git("status", "--porcelain") == "A  other.txt\n"  # the link does not show
+    (back,) = re.findall("kept     the params.yaml of before, in git: `git checkout (.*) params.yaml`", result.output)
+    assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
     raw = parse_yaml(text, name="params.yaml")
     assert [(name, source["input"]) for name, source in raw["sources"].items()] == [
@@ -407,7 +406,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
     assert CliRunner().invoke(app, ["check"]).exit_code == 0
     assert ran(odd).exit_code == 0
-    assert (project / "params.old-2.yaml").read_text() == text
+    assert git("show", "HEAD~1:params.yaml") == text
 
 
 def test_where_git_refuses_the_file_is_as_it_was(project: Path, tmp_path: Path) -> None:

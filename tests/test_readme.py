@@ -135,7 +135,8 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     starts = {line.split("  ")[0] for line in said[first_day.INIT][0].splitlines() if "  " in line}
     assert {start for start in starts if start} == {"model", "reads", "takes", "chats", "kept", "written", "next"}
     assert {f"{start} " for start in starts if start} <= {shape.split("  ")[0] + " " for shape in shapes}
-    assert (repo.path / "params.old.yaml").read_text() == sample
+    (before,) = re.findall(r"`git checkout (\S+) params.yaml` brings it back", said[first_day.INIT][0])
+    assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
     first, back = said["dvc repro"]
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))
     assert not {stage for stage in stages_run(first) if stage.startswith(("load_chat", "sketch_chat"))}

@@ -71,7 +71,7 @@ FAULTS = (
     ),
     Fault(
         "a prompt is called a question",
-        _CLI,
+        "niels_gpt/pipeline/summary.py",
         '"Asked" if layout.TUNED.name in models else "Begun with"',
         '"Asked"',
         _SAID,

@@ -19,17 +19,16 @@ from niels_gpt.pipeline.console import PresetCommand, one_sentence, print_any_te
 from niels_gpt.pipeline.dvc_files import mend as mend_files
 from niels_gpt.pipeline.init import init
 from niels_gpt.pipeline.kept_models import answering_model
-from niels_gpt.pipeline.left_out import final_models, is_left_out
+from niels_gpt.pipeline.left_out import is_left_out
 from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
-from niels_gpt.pipeline.reproduction import what_is_committed
 from niels_gpt.pipeline.results import read_result, read_scores
 from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
+from niels_gpt.pipeline.summary import summary_lines
 from niels_gpt.pipeline.surroundings import problems_around
 from niels_gpt.pipeline.yaml12 import parse_yaml
-from niels_gpt.report.scores import HEAD, score_rows
 
 if TYPE_CHECKING:  # torch takes over a second to import: only commands that need it do
     from niels_gpt.model.precision import Precision
@@ -396,31 +395,5 @@ def report(
 def summary() -> None:
     """The last evaluation, a sample, and where everything lies."""
     with one_sentence():
-        missing = [path for path in _SUMMARISED if not path.is_file()]
-        if missing:
-            raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
-        scores, trained = read_scores(), read_result(layout.TRAINED)
-        question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
-        typer.echo()
-        for row in (HEAD, *score_rows(scores)):
-            typer.echo(f"{row.model:<10}{row.held_out:<12}{row.nats:>14}{row.bits:>14}{row.tokens:>12}")
-        mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
-        typer.echo(f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}")
-        models = final_models()
-        asked = "Asked" if layout.TUNED.name in models else "Begun with"
-        typer.echo(visible(f"\n{asked}: {question}\n\n{answer.strip()}\n"))
-        for line in (*what_is_committed(Path()), ""):
+        for line in summary_lines():
             typer.echo(line)
-        folders = " and ".join(f"{folder}/" for folder in models.values())
-        for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
-            typer.echo(f"{what:<9}{where}")
-
-
-_SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
-_PLACES = (
-    ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
-    ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
-    ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
-    ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
-)

@@ -61,8 +61,8 @@ def init(
                 typer.echo(visible(line))
         runtime = _runtime()
         plan, text = _planned(surveys, chats, sample=sample, runtime=runtime, hours=hours, speed=speed)
-        kept, commit = write_baseline(text)
-        for line in _summary(plan, surveys, kept=kept, commit=commit, hours=hours, own_chats=bool(chats)):
+        commit = write_baseline(text)
+        for line in _summary(plan, surveys, commit=commit, hours=hours, own_chats=bool(chats)):
             typer.echo(visible(line))
 
 
@@ -86,27 +86,19 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
     return surveys
 
 
-def write_baseline(text: str) -> tuple[Path | None, str]:
-    """Write params.yaml and commit it alone; (the copy that was kept of the one before, the commit). What git refuses
-    leaves the file as it was."""
+def write_baseline(text: str) -> str:
+    """Write params.yaml and commit it alone; the commit, or nothing where the file is as it was. What git refuses leaves
+    it so, too."""
     before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
     if before == text:
-        return None, ""
-    kept = None if before is None else _keep(before)
+        return ""
     _write(layout.PARAMS, text)
     try:
-        return kept, commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
+        return commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
     except ValueError:
         if before is not None:
             _write(layout.PARAMS, before)
         raise
-
-
-def _keep(text: str) -> Path:
-    names = (Path(f"params.old{number}.yaml") for number in ("", *(f"-{n}" for n in range(2, 10_000))))
-    path = next(name for name in names if not name.exists() or name.read_bytes() == text.encode("utf-8"))
-    _write(path, text)
-    return path
 
 
 def _write(path: Path, text: str) -> None:
@@ -213,9 +205,7 @@ def measure(device: str, *, threads: int) -> Machine:
     return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(
-    plan: Plan, surveys: Sequence[Survey], *, kept: Path | None, commit: str, hours: float, own_chats: bool
-) -> list[str]:
+def _summary(plan: Plan, surveys: Sequence[Survey], *, commit: str, hours: float, own_chats: bool) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"{run.V:,} pieces"
     lines = [
@@ -233,8 +223,10 @@ def _summary(
         english = all(survey.english() for survey in surveys)
         hint = "" if english else ", in English"
         lines.append(f"chats    those of the sample{hint}; --chat FILE takes your own")
-    if kept:
-        lines.append(f"kept     the params.yaml of before, as {kept}")
     lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
+    if commit:
+        lines.append(
+            f"kept     the params.yaml of before, in git: `git checkout {commit}~1 params.yaml` brings it back"
+        )
     lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
     return lines
