@@ -540,13 +540,8 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
 COMMANDS = (
     *(["check"], ["doctor", "--no-speed"], ["gc"], ["mend"], ["summary"], ["sample", "x"], ["--help"], ["--version"]),
     *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "sft"], ["inspect", "documents", "roam"]),
-    *(
-        ["inspect", "duplicates"],
-        ["tokenizer", "report"],
-        ["tokens", "verify"],
-        ["export", "away"],
-    ),
-    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"]),
+    *(["inspect", "duplicates"], ["tokenizer", "report"], ["tokens", "verify"], ["export", "away"], ["compare"]),
+    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"], ["report"]),
 )
 
 

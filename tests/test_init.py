@@ -274,7 +274,8 @@ def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout without its code, one commit; a machine that need not be measured."""
     folder = tmp_path / "project"
-    shutil.copytree(ROOT / "presets", folder / "presets")
+    for name in ("presets", "data"):
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("params.yaml", "dvc.yaml", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
     (folder / ".dvc").mkdir()
@@ -393,7 +394,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert result.exit_code == 0, result.output
     assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
     assert git("status", "--porcelain") == "A  other.txt\n"  # the link does not show
-    (back,) = re.findall("kept     the params.yaml of before, in git: `git checkout (.*) params.yaml`", result.output)
+    (back,) = re.findall("kept     the params.yaml of before: `git checkout (.*) params.yaml`", result.output)
     assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
     raw = parse_yaml(text, name="params.yaml")

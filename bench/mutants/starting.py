@@ -64,7 +64,6 @@ FAULTS = (
         "tracked text is private", _GIT, 'if ask_git(root, "ls-files"', 'if False and ask_git(root, "ls-files"', _TWICE
     ),
     Fault("a refused commit leaves its file", _INIT, "        if before is not None:\n", "        if False:\n", _HOOK),
-    Fault("an earlier copy is overwritten", _INIT, "if not name.exists() or", "if True or", _WRITES),
     Fault("one folder by two names", _INIT, "if real == other_real:", "if path == other:", _TWICE),
     Fault("how it runs here is forgotten", _INIT, "if key in _OF_THE_MACHINE", "if not _OF_THE_MACHINE", _MACHINE),
     Fault("real steps are not asked", _INIT, "    if speed:\n", "    if False:\n", _SPEED),

@@ -225,8 +225,6 @@ def _summary(plan: Plan, surveys: Sequence[Survey], *, commit: str, hours: float
         lines.append(f"chats    those of the sample{hint}; --chat FILE takes your own")
     lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
     if commit:
-        lines.append(
-            f"kept     the params.yaml of before, in git: `git checkout {commit}~1 params.yaml` brings it back"
-        )
+        lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")
     lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
     return lines
