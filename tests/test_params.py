@@ -91,7 +91,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"splice.spans.{key}" for key in ["offset_stride", "offset_bound", "min_copy_len", "alpha", "adaptive_k"]),
         *(f"splice.spans.{key}" for key in ["include_tail", "suffix_starts", "offset_jitter", "jitter_mode"]),
         *(f"memorize.{key}" for key in ["chunk_size", "prompt_tokens", "cursor_inc_tokens", "top_k", "B"]),
-        *(f"leak.{key}" for key in ["chunk_size", "prompt_tokens", "max_passages", "seed", "B"]),
+        *(f"leak.{key}" for key in ["chunk_size", "prompt_tokens", "max_passages", "seed", "B", "canaries"]),
         *(
             f"eval.{key}"
             for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]
