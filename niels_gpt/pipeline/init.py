@@ -87,8 +87,8 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
 
 
 def write_baseline(text: str) -> str:
-    """Write params.yaml and commit it alone; the commit, or nothing where the file is as it was. What git refuses leaves
-    it so, too."""
+    """Write params.yaml and commit it alone; the commit, or nothing where the file is as it was. What git refuses
+    leaves it so, too."""
     before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
     if before == text:
         return ""
