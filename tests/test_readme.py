@@ -141,7 +141,9 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))
     assert not {stage for stage in stages_run(first) if stage.startswith(("load_chat", "sketch_chat"))}
     (experiment,) = (printed for command, printed in said.items() if command.startswith("dvc exp run"))
-    assert sorted(stages_run(experiment[0])) == ["curves@sft", "eval", "leak", "sft"]
+    ran, tuned = set(stages_run(experiment[0])), {"curves@sft", "eval", "leak", "sft"}
+    # The sources of before were still in cache/: stages that read whole folders look again once these are gone.
+    assert tuned <= ran <= {*tuned, "duplicates", "mix", "overlap"}
     assert stages_run(back) == []
     mix = json.loads((repo.path / "cache/mix.json").read_text())
     assert list(mix["sources"]) == ["notes"]
