@@ -143,8 +143,8 @@ def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None
     pq.write_table(pa.table({"text": [f"page {i:03}" for i in range(99)]}), checkout.notes / "0.parquet")
     hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}
     load_pages = {**hub, "kind": "fineweb_edu", "max_documents": None, "bytes_per_token": 4.0}
-    budgets = {"max_train_tokens": 6, "max_val_tokens": 4}
-    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets))) == 5  # 40 bytes of 8 each
+    budgets = {"max_train_tokens": 60, "max_val_tokens": 40}
+    assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets))) == 50  # 400 bytes of 8 each
     Path("cache/raw/roam").rename("old")
     assert len(texts(checkout.run(load, "load", load=load_pages, budget=budgets | {"max_val_tokens": None}))) == 99
 

@@ -303,6 +303,7 @@ def export(
         if (transformers and gguf) or (f32 and not gguf):
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
         model = model or _final_model()
+        check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one out of DVC's cache is not that of the metrics on its card
             raise Damaged(model, "holds no model yet")
         talker = _talker(model, "cpu")

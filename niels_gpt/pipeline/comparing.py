@@ -17,7 +17,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.experiments import WORKSPACE, Experiment, list_experiments, read_experiments
 from niels_gpt.pipeline.git import ask_git
-from niels_gpt.pipeline.results import Scores
+from niels_gpt.pipeline.results import Scores, without_card
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report import comparison
 from niels_gpt.report.comparison import Result, legend, measures, notes, render_comparison
@@ -134,7 +134,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
             trainings.append(Training(stage, summary, losses, validations))
     numbers = measures(
         trainings=trainings,
-        scores=read(layout.SCORES, partial(_checked, Scores)),
+        scores=without_card(read(layout.SCORES, partial(_checked, Scores))),
         leaks=read(layout.LEAK, partial(_checked, _Leaks)).get("sources", {}),
         memorized=read(layout.MEMORIZED, partial(_checked, _Memorized)).get("documents", {}),
         sections={

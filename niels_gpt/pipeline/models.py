@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from niels_gpt.pipeline import layout
@@ -16,7 +17,7 @@ def model_folders() -> list[str]:
 
 def check_model(folder: str) -> None:
     """Refuse a folder that holds no model and never will, where others do."""
-    planned = Path(folder) in layout.MODEL_OF.values()
+    planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
     if not planned and not (Path(folder) / layout.CONFIG).is_file() and (known := model_folders()):
         raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
 

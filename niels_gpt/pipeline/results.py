@@ -136,4 +136,8 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def read_scores() -> dict[str, Any]:
     """By model, its held-out streams, without the report card."""
-    return {model: table for model, table in read_result(layout.SCORES).items() if model != layout.CARD}
+    return without_card(read_result(layout.SCORES))
+
+
+def without_card(scores: dict[str, Any]) -> dict[str, Any]:
+    return {model: table for model, table in scores.items() if model != layout.CARD}
