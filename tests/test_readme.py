@@ -144,7 +144,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     ran, tuned = set(stages_run(experiment[0])), {"curves@sft", "eval", "leak", "sft"}
     # The sources of before were still in cache/: stages that read whole folders look again once these are gone.
     assert tuned <= ran <= {*tuned, "duplicates", "mix", "overlap"}
-    assert stages_run(back) == []
+    assert set(stages_run(back)) <= {"leak"}  # for the same reason: it ran among them, and never without them
     mix = json.loads((repo.path / "cache/mix.json").read_text())
     assert list(mix["sources"]) == ["notes"]
     assert (repo.path / "my-notes-model/model.safetensors").is_file()
