@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from niels_gpt.data.left_out import Taken
-from niels_gpt.data.readers.files import slice_files, text_files, unpacked_suffix
+from niels_gpt.data.readers.files import slice_folder, text_files, unpacked_suffix
 from niels_gpt.data.readers.office_files import READERS, check_installed, read_office_file
 from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.progress import say_above_bar
@@ -31,10 +30,7 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
-    if not os.path.isdir(request.path):
-        return []
-    names = [name for _, name in text_files(request.path, SUFFIXES, glob=settings.glob)]
-    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
+    return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
 
 
 def takes(settings: Settings) -> Taken:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
@@ -19,7 +18,7 @@ from niels_gpt.data.readers.files import (
     decode_text,
     file_documents,
     read_bytes,
-    slice_files,
+    slice_folder,
     text_files,
     unpacked_suffix,
 )
@@ -57,10 +56,7 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
-    if not os.path.isdir(request.path):
-        return []
-    names = [name for _, name in text_files(request.path, SUFFIXES, glob=settings.glob)]
-    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
+    return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
 
 
 def takes(settings: Settings) -> Taken:

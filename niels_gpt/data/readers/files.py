@@ -13,10 +13,11 @@ import stat
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from niels_gpt.data.types import Document, PretrainSample
+from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.progress import say_above_bar
 
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held whole, several times over; Arrow's own bound is twice as far
@@ -87,6 +88,14 @@ def slice_files(path: str, names: Iterable[str], text_bytes: int) -> list[tuple[
         groups[-1].append(name)
         room -= os.path.getsize(os.path.join(path, name))
     return [tuple(group) for group in groups]
+
+
+def slice_folder(request: Request, suffixes: tuple[str, ...], *, glob: str | None, text_bytes: int) -> list[Request]:
+    """A request for a folder's files of these endings, cut into some of about so many bytes; none of a single file."""
+    if not os.path.isdir(request.path):
+        return []
+    names = [name for _, name in text_files(request.path, suffixes, glob=glob)]
+    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
 
 
 def text_files(
