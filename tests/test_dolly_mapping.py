@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from niels_gpt.data import dolly
 from niels_gpt.data.dolly import iter_dolly_sft, row_to_chat
@@ -31,6 +32,7 @@ def test_dolly_order_is_seeded_and_every_row_comes_once(monkeypatch: pytest.Monk
     orders = [[c.meta["index"] for c in iter_dolly_sft(seed=seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == list(range(50))
+    assert orders[0] == torch.randperm(50, generator=torch.Generator().manual_seed(1)).tolist()
     assert [c.meta["index"] for c in iter_dolly_sft(shuffle=False, take=3)] == [0, 1, 2]
 
 

@@ -11,6 +11,7 @@ from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
 from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.split import permutation
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
 
 KIND = "dolly"
@@ -53,11 +54,7 @@ def iter_dolly_sft(
     """Every row as a chat, in a seeded order. `path` may name a folder or file in the place of the hub id."""
     options = {"revision": revision} if revision else {}
     rows = load_rows(load_dataset, path, split=split, **options)
-    order: list[int] | range = range(len(rows))
-    if shuffle:
-        import torch
-
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    order = permutation(len(rows), seed) if shuffle else range(len(rows))
     for index in islice(order, take):
         check_texts(rows[index], ("instruction", "response"), place=f"{path}, row {index},")
         yield row_to_chat(rows[index], index=index, include_system=include_system)

@@ -124,11 +124,11 @@ def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], 
     if n < 2:
         return list(range(n)), []
     n_val = max(1, int(n * val_frac))
-    order = _permutation(n, seed)
+    order = permutation(n, seed)
     return sorted(order[n_val:]), sorted(order[:n_val])
 
 
-def _permutation(n: int, seed: int) -> list[int]:
+def permutation(n: int, seed: int) -> list[int]:
     """What torch.randperm gives for the seed, without waiting two seconds for torch.
 
     It swaps each place with one behind it, by the next 32 bits of MT19937; a seed counts by its lowest 32 bits.
