@@ -12,7 +12,7 @@ from niels_gpt.model import rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import attention_unfused, embedding_gpu
+from niels_gpt.model.kernels import attention_unfused, embedding_gpu, gelu_cpu
 from niels_gpt.model.size import flops_per_token, parameter_count
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
@@ -144,6 +144,37 @@ def test_the_embedding_of_a_gpu_has_the_values_and_gradients_of_torchs(V: int) -
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
     assert not embedding_gpu.supports(ids)
+
+
+def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
+    scattered = torch.randn(64, 33, generator=torch.Generator().manual_seed(0)) * 3
+    x = torch.cat((scattered, torch.tensor([0.0, -0.0, 1e-20, 9.0, -9.0, 30.0, -30.0, 1e20, -1e20]).expand(33, -1).T))
+    grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    own, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+    out = gelu_cpu.gelu(own)
+    assert torch.equal(out, torch.nn.functional.gelu(x))
+    out.backward(grad)
+    torch.nn.functional.gelu(exact).backward(grad.double())
+    assert own.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(own.grad, exact.grad.float(), rtol=1e-6, atol=3e-6)
+
+
+def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gelu_cpu, "_ARM", True)
+    x = torch.randn(3, requires_grad=True)
+    assert gelu_cpu.supports(x)
+    assert not gelu_cpu.supports(x.detach())
+    assert not gelu_cpu.supports(x.bfloat16())
+    with torch.no_grad():
+        assert not gelu_cpu.supports(x)
+    called = []
+    monkeypatch.setattr(gelu_cpu, "gelu", lambda x: called.append(x.shape) or x)
+    MLP(CFG)(torch.randn(2, 3, CFG.C))
+    assert called == [(2, 3, CFG.d_ff)]
+    monkeypatch.setattr(gelu_cpu, "_ARM", False)  # where torch's own is the faster one
+    MLP(CFG)(torch.randn(2, 3, CFG.C))
+    assert len(called) == 1
 
 
 class Doubled(torch.nn.Linear):

@@ -43,6 +43,7 @@ from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
 from niels_gpt.train.optimizer import (
     Muon,
+    _evened_out,
     build_optimizers,
     load_optimizer_state,
     optimizer_state,
@@ -212,6 +213,17 @@ def test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths(s
         assert (inside - lengths.diag()).abs().max() < 1e-3
         assert (lengths[s > 0.05 * s.max()] - 1).abs().max() < 0.5
     assert torch.equal(orthogonal(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
+
+
+@pytest.mark.parametrize("rank", [32, 5])
+def test_an_orthogonal_update_by_the_gram_matrix_is_the_plain_one(rank: int) -> None:
+    """In float32; also of matrices of which most directions are tiny, or are none."""
+    generator = torch.Generator().manual_seed(0)
+    u, _, vt = torch.linalg.svd(torch.randn(2, 32, 96, generator=generator).double(), full_matrices=False)
+    lengths = torch.logspace(0, -6, 32, dtype=torch.float64) * (torch.arange(32) < rank)
+    matrices = u * lengths @ vt
+    plain = _evened_out(matrices / matrices.norm(dim=(1, 2), keepdim=True))
+    torch.testing.assert_close(orthogonal(matrices).double(), plain, rtol=0, atol=1e-3)
 
 
 def test_matrices_that_go_together_come_out_as_each_alone() -> None:

@@ -598,6 +598,27 @@ FAULTS = (
         "tests/test_step.py::test_an_orthogonal_update_keeps_the_directions_and_evens_out_their_lengths",
     ),
     Fault(
+        "a Gram matrix that is not carried on",
+        "niels_gpt/train/optimizer.py",
+        "gram = torch.bmm(torch.bmm(factor, gram), factor)",
+        "gram = torch.bmm(factor, gram)",
+        "tests/test_step.py::test_an_orthogonal_update_by_the_gram_matrix_is_the_plain_one",
+    ),
+    Fault(
+        "GELU's gradient without its density",
+        "niels_gpt/model/kernels/gelu_cpu.py",
+        "share.addcmul_(x, density)",
+        "share",
+        "tests/test_model.py::test_gelu_on_a_cpu_has_torchs_values_and_its_gradient",
+    ),
+    Fault(
+        "GELU's own gradient on every CPU",
+        "niels_gpt/model/kernels/gelu_cpu.py",
+        "return _ARM and trained",
+        "return trained",
+        "tests/test_model.py::test_gelus_own_gradient_is_for_float32_that_is_trained",
+    ),
+    Fault(
         "the learning rate stays",
         "niels_gpt/train/optimizer.py",
         "    else:\n        group[key] = value",

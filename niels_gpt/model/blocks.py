@@ -157,8 +157,11 @@ class MLP(nn.Module):
         if self.activation == "relu2":
             return cast(torch.Tensor, self.fc2(F.relu(fc1(x)).square()))
         kernel = choice.project_and_gelu(fc1, x)
-        h = F.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
+        h = self.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
         return cast(torch.Tensor, self.fc2(h))
+
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return (choice.gelu(x) or F.gelu)(x)
 
 
 class Block(nn.Module):

@@ -84,15 +84,39 @@ def _by_shape(params: Sequence[torch.Tensor]) -> dict[torch.Size, list[torch.Ten
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
     """Matrices (N, rows, columns) with their singular values brought near 1, by Newton and Schulz; on a GPU in and as
     bf16, which is enough."""
-    a, b, c = _NEWTON_SCHULZ
     tall = matrices.shape[1] > matrices.shape[2]
     wide = matrices.mT if tall else matrices
     x = wide.bfloat16() if matrices.is_cuda else wide.float()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    x = _evened_out(x) if matrices.is_cuda else _evened_out_by_gram(x)
+    return x.mT if tall else x
+
+
+def _evened_out(x: torch.Tensor) -> torch.Tensor:
+    a, b, c = _NEWTON_SCHULZ
     for _ in range(_NEWTON_SCHULZ_STEPS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return x
+
+
+def _evened_out_by_gram(x: torch.Tensor) -> torch.Tensor:
+    """The same in two thirds of the arithmetic, but bf16 would be too coarse for it. Each step multiplies x by a
+    polynomial of its Gram matrix: the square factors are multiplied with each other, and the wide matrix only once."""
+    gram = torch.bmm(x, x.mT)
+    product = factor = _polynomial(gram)
+    for _ in range(_NEWTON_SCHULZ_STEPS - 1):
+        gram = torch.bmm(torch.bmm(factor, gram), factor)
+        factor = _polynomial(gram)
+        product = torch.bmm(factor, product)
+    return torch.bmm(product, x)
+
+
+def _polynomial(gram: torch.Tensor) -> torch.Tensor:
+    a, b, c = _NEWTON_SCHULZ
+    factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal(dim1=1, dim2=2).add_(a)
+    return factor
 
 
 def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = False) -> list[Optimizer]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from niels_gpt.model.kernels import attention_unfused, embedding_gpu
+from niels_gpt.model.kernels import attention_unfused, embedding_gpu, gelu_cpu
 
 _Kernel = Callable[..., torch.Tensor]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -41,6 +41,10 @@ def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
     from niels_gpt.model.kernels import gelu_triton
 
     return gelu_triton.project_and_gelu
+
+
+def gelu(x: torch.Tensor) -> _Kernel | None:
+    return gelu_cpu.gelu if gelu_cpu.supports(x) else None
 
 
 def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
