@@ -52,7 +52,7 @@ def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_cou
     params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
     params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
     params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
-    drawn = 1200 * 8 * 128
+    drawn = 800 * 8 * 128
     assert told(params, tmp_path) == [("epochs: not known before the text is fetched", None)]
     (tmp_path / "data/roam").mkdir(parents=True)
     (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is held out

@@ -268,8 +268,8 @@ def test_v0_is_the_seeds() -> None:
         ({"chats": {}, "sft.run": False}, ["p_sft has weights for ['dialogues', 'dolly15k', 'oasst1']"]),
         ({"splice.run": False}, ["memorize.run: splice.run is false", "set this to false, too"]),
         ({"sft.run": "no"}, ["sft.run is 'no'", "boolean"]),
-        ({"train.warmup_steps": 1201}, ["train.warmup_steps: 1201 is more than total_steps=1200"]),
-        ({"splice.train.warmup_steps": 151}, ["splice.train.warmup_steps: 151 is more than total_steps=150"]),
+        ({"train.warmup_steps": 801}, ["train.warmup_steps: 801 is more than total_steps=800"]),
+        ({"splice.train.warmup_steps": 101}, ["splice.train.warmup_steps: 101 is more than total_steps=100"]),
         ({"sft.min_lr": 0.006}, ["sft.min_lr: 0.006 is above base_lr=0.005"]),
         ({"splice.max_doc_length": 109}, ["splice.max_doc_length: 109 is less than min_doc_length=110"]),
         (
@@ -380,7 +380,7 @@ def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_
             **{"splice.spans.alpha": 0.5, "splice.max_doc_length": 1, "splice.restrict_to_training_subset": True},
             **{"p_train.primer": 0, "runtime.nproc": 8, "splice.train.B": 1},
         },
-        {"train.warmup_steps": 1200, "train.min_lr": 0.008, "sources.roam.budget.max_val_tokens": 129},
+        {"train.warmup_steps": 800, "train.min_lr": 0.008, "sources.roam.budget.max_val_tokens": 129},
         {"p_train.roam": 0, "sources.roam.budget.max_train_tokens": 1},  # of which nothing is drawn
         {"splice.max_doc_length": 110, "splice.min_doc_length": 110, "memorize.chunk_size": 110},
     ],

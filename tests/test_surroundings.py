@@ -83,7 +83,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "trian is not a parameter; did you mean train?",
         "train.base_lr is 'fast'",
         "train.B is 0",
-        "train.warmup_steps: 9999 is more than total_steps=1200",
+        "train.warmup_steps: 9999 is more than total_steps=800",
         "sft.min_lr: 1.0 is above base_lr=0.005",
         "splice.dataset_name is 'news', which is no source",
         "memorize.chunk_size: 1000 must fit into model.T=128",
