@@ -23,6 +23,7 @@ from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 
 ROOT = Path(__file__).resolve().parent.parent
+FORKED_DVC = (sys.executable, "-P", str(ROOT / "tests/forked_dvc.py"))
 TINY: dict[str, object] = {
     "tokenizer": {"kind": "byte", "corpus": "data/no-input.md"},
     "model.T": 32,
@@ -62,8 +63,9 @@ class Repo:
     def run(
         self, *command: str, check: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
+        """A command; `dvc` as in forked_dvc.py."""
         done = subprocess.run(
-            command,
+            [*FORKED_DVC, *command[1:]] if command[0] == "dvc" else command,
             cwd=self.path,
             env=self.environment() | (env or {}),
             stdin=subprocess.DEVNULL,

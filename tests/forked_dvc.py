@@ -1,0 +1,64 @@
+"""DVC as tests call it, where many stages are run: `python -P tests/forked_dvc.py repro`.
+
+Each stage is a process, forked from DVC's own, with the libraries that it is about to import in memory already: they
+are most of what a tiny stage takes. The project's code is imported by the stage itself, from where it runs. What a
+user's `dvc` does, with interpreters of their own, is run by `make run` in the README's script.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import re
+import runpy
+import signal
+import sys
+from typing import Any, NoReturn
+
+import dvc.stage.run
+from dvc.cli import main
+from dvc.stage.exceptions import StageCmdFailedError
+
+_STAGE = re.compile(r"python -m (stages\.\w+)")
+_LIBRARIES = ("numpy", "pandas", "pyarrow.parquet", "pydantic", "tqdm")
+_WITH_TORCH = {"stages.train", "stages.sft", "stages.splice", "stages.leak", "stages.eval", "stages.memorize"}
+
+
+def run_forked(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_: Any) -> None:
+    found = _STAGE.fullmatch(cmd)
+    assert found, f"{cmd} is no stage of this project"
+    for name in (*_LIBRARIES, *(["torch"] if found[1] in _WITH_TORCH else [])):
+        importlib.import_module(name)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _become(found[1], cwd=cwd, env=env)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC: a Ctrl-C is for the stage
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if status:
+        raise StageCmdFailedError(cmd, os.waitstatus_to_exitcode(status))
+
+
+def _become(module: str, *, cwd: str, env: dict[str, str]) -> NoReturn:
+    """The process that `python -m module` is, in that folder and environment."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path.insert(0, cwd)
+    sys.argv = [module]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        os._exit(1)  # a stage leaves by itself
+
+
+if __name__ == "__main__":
+    gc.disable()
+    dvc.stage.run._run = run_forked
+    sys.exit(main(sys.argv[1:]))
