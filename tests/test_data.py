@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import example, given
@@ -22,6 +24,8 @@ from niels_gpt.data import (
     split_roam_paths,
     wikitext,
 )
+from niels_gpt.data.arrays import list_array, messages_array, number_array, text_array
+from niels_gpt.data.documents import CHAT_SCHEMA
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.split import split_groups, split_rows
 from niels_gpt.data.types import PretrainSample
@@ -178,6 +182,22 @@ def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="none does not exist"):
             read(str(tmp_path / "none"))
     assert check_input(str(tmp_path / "none")) == [f"{tmp_path}/none does not exist"]
+
+
+# Arrays
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.none() | TEXTS), st.lists(st.lists(st.fixed_dictionaries({"role": TEXTS, "content": TEXTS}))))
+def test_arrays_out_of_buffers_are_arrows_own(texts: list[str | None], chats: list[list[dict[str, str]]]) -> None:
+    assert text_array(texts).equals(pa.array(texts, pa.string()))
+    text_array(texts).validate(full=True)
+    assert messages_array(chats).to_pylist() == chats
+    assert messages_array(chats).type == CHAT_SCHEMA.field("messages").type
+    numbers = np.arange(len(texts), dtype=np.uint64)[::-1]
+    assert number_array(numbers).equals(pa.array(numbers))
+    assert list_array([len(chat) for chat in chats], number_array(np.arange(sum(map(len, chats))))).validate() is None
 
 
 # Splits

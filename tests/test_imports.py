@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.data.documents import write_documents
-from niels_gpt.data.types import Document
 from tests.conftest import ROOT, run_python
 
 LEFT_OUT = ("dvc", "datasets", "sentencepiece", "pyarrow", "tqdm", "typer", "ruamel", "pandas", "fsspec", "ray")
@@ -21,8 +19,18 @@ sys.meta_path.insert(0, Block())
 """
 
 
-PARQUET = {"bonds.py", "corpus.py", "documents.py", "duplicates.py", "loading.py", "overlap.py", "pairs.py", "parts.py"}
-PARQUET |= {"duplicate_pairs.py", "sketches.py", "splits.py", "token_parts.py"}
+PARQUET = {
+    "arrays.py",
+    "bonds.py",
+    "corpus.py",
+    "documents.py",
+    "duplicates.py",
+    "loading.py",
+    "overlap.py",
+    "pairs.py",
+    "parts.py",
+}
+PARQUET |= {"arrays.py", "duplicate_pairs.py", "sketches.py", "splits.py", "token_parts.py"}
 
 
 def test_training_imports_without_what_only_loading_needs() -> None:
@@ -45,15 +53,24 @@ def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_texts_are_read_without_pandas(tmp_path: Path) -> None:
+def test_texts_are_written_sketched_and_read_without_pandas(tmp_path: Path) -> None:
     """Which pyarrow imports at many a call, where it is installed."""
-    path = tmp_path / "part.parquet"
-    write_documents(path, [Document(id=str(i), text=f"text {i}") for i in range(5)])
-    done = run_python(
-        "import sys; from pathlib import Path; import numpy as np; from niels_gpt.data.documents import read_texts\n"
-        "print(*read_texts(Path(sys.argv[1]), np.array([1, 4]))); sys.exit('pandas' in sys.modules)",
-        str(path),
-    )
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from niels_gpt.data.documents import read_texts, write_chats, write_documents
+from niels_gpt.data.sketch import sketch_texts
+from niels_gpt.data.sketches import _table
+from niels_gpt.data.types import Chat, Document
+path = Path(sys.argv[1])
+write_chats(path, [Chat(id="1", messages=[{"role": "user", "content": "why"}])])
+write_documents(path, [Document(id=str(i), text=f"text {i}") for i in range(5)])
+_table(sketch_texts(["one text"]), ["key"], [None])
+print(*read_texts(path, np.array([1, 4])))
+sys.exit("pandas" in sys.modules)
+"""
+    done = run_python(code, str(tmp_path / "part.parquet"))
     assert (done.returncode, done.stdout) == (0, "['text 1', 'text 4']\n"), done.stderr
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from niels_gpt.data.arrays import messages_array, number_array, text_array
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.damage import Damaged
 
@@ -20,6 +21,7 @@ DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
 CHAT_SCHEMA = pa.schema(
     [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
 )
+_COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # of another kind than text
 # No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums: without
 # them 90 of 400 flipped bits were read as other text.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
@@ -82,8 +84,8 @@ def _write(
     with pq.ParquetWriter(path, schema, **PARQUET) as writer:
 
         def flush() -> None:
-            columns = {name: [getattr(item, name) for item in group] for name in schema.names}
-            writer.write_table(pa.table(columns, schema=schema))
+            arrays = [_COLUMNS.get(name, text_array)([getattr(item, name) for item in group]) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
             group.clear()
 
         for item in items:
@@ -107,13 +109,8 @@ def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
             lo, hi = np.searchsorted(rows, (first, last))
             if hi > lo:
                 values = file.read_row_group(group, columns=[column])[column]
-                yield values.take(_indices(rows[lo:hi] - first)).to_pylist()
+                yield values.take(number_array(rows[lo:hi] - first)).to_pylist()
             first = last
-
-
-def _indices(rows: np.ndarray) -> pa.Array:
-    """Not by `pa.array`, which imports pandas to ask whether it was given a thing of pandas: a third of a second."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.astype(np.int64))])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from niels_gpt.data.arrays import list_array, number_array, text_array
 from niels_gpt.data.documents import CHAT_SCHEMA, PARQUET, opened, read_chats, read_column, read_keys, read_texts
 from niels_gpt.data.parts import Part, Texts, reading_part
 from niels_gpt.data.sketch import Sketch, sketch_texts
@@ -135,15 +136,14 @@ def _sides(texts: Texts, rows: np.ndarray | None) -> Iterator[tuple[np.ndarray, 
 
 
 def _table(sketches: Sequence[Sketch], keys: list[str], splits: list[str | None]) -> pa.Table:
-    starts = np.cumsum([0, *(len(sketch.hashes) for sketch in sketches)]).astype(np.int32)
     hashes = np.concatenate([sketch.hashes for sketch in sketches])
     columns = [
-        pa.array(keys, pa.string()),
-        pa.array(splits, pa.string()),
-        pa.array(np.array([sketch.text for sketch in sketches], dtype=np.uint64)),
-        pa.array(np.array([sketch.words for sketch in sketches], dtype=np.uint64)),
-        pa.array(np.array([sketch.scale for sketch in sketches], dtype=np.uint8)),
-        pa.ListArray.from_arrays(pa.array(starts), pa.array(hashes)),
+        text_array(keys),
+        text_array(splits),
+        number_array(np.array([sketch.text for sketch in sketches], dtype=np.uint64)),
+        number_array(np.array([sketch.words for sketch in sketches], dtype=np.uint64)),
+        number_array(np.array([sketch.scale for sketch in sketches], dtype=np.uint8)),
+        list_array([len(sketch.hashes) for sketch in sketches], number_array(hashes)),
     ]
     return pa.Table.from_arrays(columns, schema=SKETCH_SCHEMA)
 
