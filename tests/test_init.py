@@ -19,6 +19,7 @@ from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.data.survey import Survey, language_of, survey_folder, told
 from niels_gpt.pipeline import init as init_module
 from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.dvc_files import without_dvc
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.params_text import Setting, inline, with_section, with_settings
 from niels_gpt.pipeline.starting import Chats, Plan, plan_params, plan_text, source_names
@@ -279,6 +280,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("params.yaml", "dvc.yaml", ".gitignore"):
         shutil.copy(ROOT / name, folder / name)
     (folder / ".dvc").mkdir()
+    shutil.copy(ROOT / ".dvc/.gitignore", folder / ".dvc/.gitignore")
     for key in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{key}_NAME", "t")
         monkeypatch.setenv(f"GIT_{key}_EMAIL", "t@example.invalid")
@@ -408,6 +410,25 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert CliRunner().invoke(app, ["check"]).exit_code == 0
     assert ran(odd).exit_code == 0
     assert git("show", "HEAD~1:params.yaml") == text
+
+
+def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path, tmp_path: Path) -> None:
+    stay = ("raw/dolly15k/manifest.json", "raw/notes/manifest.json", "split_chat/.keep", "tokenizer/tokenizer.json")
+    go = ("manifests/wiki.json", "raw/wiki/part-00000.parquet", "split/roam/manifest.json", "tokens/wiki/train/a.bin")
+    write(project / "cache", dict.fromkeys((*stay, *go), "x"))
+    result = ran(notes(tmp_path / "notes"))
+    assert "removed  what cache/ held of roam, wiki: DVC keeps it" in result.output
+    assert sorted(files_of(project / "cache")) == sorted(stay)
+    assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
+
+
+def test_while_dvc_is_at_work_nothing_is_written(project: Path, tmp_path: Path) -> None:
+    before = (project / "params.yaml").read_text()
+    with without_dvc(project):
+        result = ran(notes(tmp_path / "notes"))
+    assert result.exit_code == 1
+    assert "DVC is at work here: wait for it, then try again" in result.stderr
+    assert (project / "params.yaml").read_text() == before
 
 
 def test_where_git_refuses_the_file_is_as_it_was(project: Path, tmp_path: Path) -> None:

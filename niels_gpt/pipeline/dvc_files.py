@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def broken_files(root: Path) -> list[str]:
 def mend(root: Path) -> list[str]:
     """Make DVC run again; a sentence for each thing done. Nothing is touched while DVC is at work."""
     broken = broken_files(root)
-    with _without_dvc(root, broken):
+    with without_dvc(root, broken):
         done = []
         for name in broken_files(root):
             if name == str(LOCK):
@@ -109,7 +109,7 @@ def _mend_lock(root: Path) -> str:
 
 
 @contextmanager
-def _without_dvc(root: Path, broken: list[str]) -> Iterator[None]:
+def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
     """Holds DVC's own lock, so that what looks half-written is not just being written."""
     (root / _TMP).mkdir(parents=True, exist_ok=True)
     with (root / _GUARD).open("a+") as guard:

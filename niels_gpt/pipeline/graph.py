@@ -52,6 +52,16 @@ def out_holding(path: str) -> str | None:
     return None
 
 
+def outs_by_source(text: str) -> dict[str, list[str]]:
+    """Outputs in dvc.yaml with a source's name in them, as they are written there: {out: tables of such sources}."""
+    found: dict[str, list[str]] = {}
+    for stage in _stages(text).values():
+        table = stage["foreach"] if isinstance(stage.get("foreach"), str) else ""
+        for out in _outs(stage) if table else []:
+            found.setdefault(out, []).append(table.strip("${}"))
+    return found
+
+
 def sentence_with_remedy(error: BaseException) -> str:
     """What went wrong, in one line; of damaged outputs of the DAG also how to have them again."""
     said = sentence(error)
@@ -70,7 +80,12 @@ def _stages(text: str) -> dict[str, Any]:
 
 def _out_patterns(text: str) -> Iterator[str]:
     for stage in _stages(text).values():
-        declared = stage.get("do", stage)
-        for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
-            name = out if isinstance(out, str) else next(iter(out))
-            yield rf"{re.escape(name).replace(re.escape('${key}'), '[^/]+')}(?=/|$)"
+        for out in _outs(stage):
+            yield rf"{re.escape(out).replace(re.escape('${key}'), '[^/]+')}(?=/|$)"
+
+
+def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
+    """As they are written, templates and all."""
+    declared = stage.get("do", stage)
+    for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
+        yield out if isinstance(out, str) else next(iter(out))

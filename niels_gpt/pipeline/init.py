@@ -21,8 +21,10 @@ from niels_gpt.files.progress import format_duration
 from niels_gpt.files.sentences import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.console import one_sentence
+from niels_gpt.pipeline.dvc_files import without_dvc
 from niels_gpt.pipeline.git import commit_file, refuse_uncommitted, refuse_unignored, refuse_without_repository
 from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.pipeline.leftovers import remove_leftovers
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.params_text import Setting, with_settings
@@ -61,8 +63,10 @@ def init(
                 typer.echo(visible(line))
         runtime = _runtime()
         plan, text = _planned(surveys, chats, sample=sample, runtime=runtime, hours=hours, speed=speed)
-        commit = write_baseline(text)
-        for line in _summary(plan, surveys, commit=commit, hours=hours, own_chats=bool(chats)):
+        with without_dvc(Path()):
+            commit = write_baseline(text)
+            removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
+        for line in _summary(plan, surveys, commit=commit, removed=removed, hours=hours, own_chats=bool(chats)):
             typer.echo(visible(line))
 
 
@@ -205,7 +209,9 @@ def measure(device: str, *, threads: int) -> Machine:
     return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(plan: Plan, surveys: Sequence[Survey], *, commit: str, hours: float, own_chats: bool) -> list[str]:
+def _summary(
+    plan: Plan, surveys: Sequence[Survey], *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
+) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"{run.V:,} pieces"
     lines = [
@@ -226,5 +232,7 @@ def _summary(plan: Plan, surveys: Sequence[Survey], *, commit: str, hours: float
     lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
     if commit:
         lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")
+    if removed:
+        lines.append(f"removed  what cache/ held of {', '.join(removed)}: DVC keeps it, should you go back")
     lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
     return lines
