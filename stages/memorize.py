@@ -53,7 +53,8 @@ def main(stage: Stage) -> None:
     together = stats_together(list(measured.values()))
     facts = {
         "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
-        "documents": {name: document.stats(**window) for name, document in measured.items()},
+        # A list: DVC makes a column of every number in a table, and these are forty to a document.
+        "documents": [{"name": name, **document.stats(**window)} for name, document in measured.items()],
         "together": together,
     }
     write_json(stage.out(layout.MEMORIZED), facts)

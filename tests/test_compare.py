@@ -46,6 +46,19 @@ def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> N
     assert same.cells == [["2.5000", "2.5000"]]  # nobody's best
 
 
+def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
+    """Of the committed run: DVC makes one of every number and text in a table, and none of what stands in a list."""
+
+    def columns(metric: Any) -> int:
+        if isinstance(metric, dict):
+            return sum(map(columns, metric.values()))
+        return isinstance(metric, int | float | str)
+
+    found = {path.name: columns(json.loads(path.read_text())) for path in (ROOT / "metrics").glob("*.json")}
+    assert found["memorize.json"] < 40
+    assert sum(found.values()) < 230
+
+
 def test_only_parameters_that_differ_are_named() -> None:
     results = [
         Result("a", {"x": 1, "y": [1, 2], "only": None, "z": True}, {}),
@@ -128,7 +141,7 @@ def result_files(*, weight: float, bits: float) -> dict[str, str]:
         "metrics/train.tsv": "step\tloss\tlr\n2\t4.5\t0.1\n4\t3.5\t0.1\n",
         "metrics/train_val.tsv": "step\tval_loss\twiki\n4\t3.25\t3.25\n",
         "metrics/leak.json": json.dumps({"sources": {"roam": {"sft": {"extractable_passages": round(bits)}}}}),
-        "metrics/memorize.json": json.dumps({"documents": {"doc1": {"after": {"median_pz": weight}}}}),
+        "metrics/memorize.json": json.dumps({"documents": [{"name": "doc1", "after": {"median_pz": weight}}]}),
     }
 
 

@@ -34,9 +34,10 @@ def test_stages_measure_before_and_after(built_repo: Repo) -> None:
     metrics = json.loads((built_repo.path / "metrics/memorize.json").read_text())
     chosen = json.loads((built_repo.path / "models/splice/documents.json").read_text())
     assert len(chosen["rows"]) == 3
-    assert set(metrics["documents"]) == {f"doc{row}" for row in chosen["rows"]}
+    documents = {document.pop("name"): document for document in metrics["documents"]}
+    assert set(documents) == {f"doc{row}" for row in chosen["rows"]}
     assert metrics["distribution"] == "full softmax"
-    for document in metrics["documents"].values():
+    for document in documents.values():
         assert set(document) == {"before", "after"}
         assert set(document["after"]["median_pz_by_third"]) == {"head", "middle", "tail"}
     together = metrics["together"]
@@ -44,7 +45,7 @@ def test_stages_measure_before_and_after(built_repo: Repo) -> None:
     for row in chosen["rows"]:
         lines = (built_repo.path / f"metrics/pz/doc{row}.tsv").read_text().splitlines()
         assert lines[0] == "start\tpz_before\tpz_after"
-        assert len(lines) == 1 + metrics["documents"][f"doc{row}"]["after"]["num_windows"]
+        assert len(lines) == 1 + documents[f"doc{row}"]["after"]["num_windows"]
     page = (built_repo.path / "metrics/memorize.html").read_text()
     assert "connect-src 'none'" in page  # a browser will not let it load anything
     assert "<b>P(z)</b> is the probability" in page
@@ -148,9 +149,10 @@ def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spli
     metrics = json.loads(Path("metrics/memorize.json").read_text())
     chosen = json.loads(Path("models/splice/documents.json").read_text())
     store, together = open_documents(notes_params(), "notes"), {"before": 0, "after": 0}
-    assert set(metrics["documents"]) == {f"doc{row}" for row in chosen["rows"]}
+    documents = {document["name"]: document for document in metrics["documents"]}
+    assert set(documents) == {f"doc{row}" for row in chosen["rows"]}
     for row in chosen["rows"]:
-        tokens, measured = store.document(row), metrics["documents"][f"doc{row}"]
+        tokens, measured = store.document(row), documents[f"doc{row}"]
         for when, path in (("before", "models/pretrain/best.pt"), ("after", "models/splice/last.pt")):
             starts, logs = document_log_pz(models[path], tokens, **params.memorize.model_dump(exclude={"run"}))
             assert measured[when]["mean_log_pz"] == pytest.approx(logs.mean(), rel=1e-4)

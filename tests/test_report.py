@@ -115,7 +115,8 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 def splice_section(name: str) -> str:
     stats = {"doc_len": 1234, "num_windows": 40, "fraction_at_least": {"0.5": 0.925}}
-    facts = {"documents": {name: {"before": {"median_pz": 1.9e-86}, "after": {**stats, "median_pz": 0.87}}}}
+    measured = {"name": name, "before": {"median_pz": 1.9e-86}, "after": {**stats, "median_pz": 0.87}}
+    facts = {"documents": [measured]}
     strip = Strip(name, 30, np.array([0, 5]), np.array([0.25, 0.75]))
     return render_splice(facts, [strip], window={"chunk_size": 20, "prompt_tokens": 10})
 

@@ -61,7 +61,7 @@ class _Document(BaseModel):
 
 
 class _Memorized(BaseModel):
-    documents: dict[str, _Document]
+    documents: list[_Document]
 
 
 def compare(
@@ -136,7 +136,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
         trainings=trainings,
         scores=without_card(read(layout.SCORES, partial(_checked, Scores))),
         leaks=read(layout.LEAK, partial(_checked, _Leaks)).get("sources", {}),
-        memorized=read(layout.MEMORIZED, partial(_checked, _Memorized)).get("documents", {}),
+        memorized=read(layout.MEMORIZED, partial(_checked, _Memorized)).get("documents", []),
         sections={
             value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")
         },

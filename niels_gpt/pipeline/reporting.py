@@ -51,8 +51,8 @@ def _splice() -> str:
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     with described_by(layout.MEMORIZED):
         strips = [
-            _strip(layout.EXTRACTION / f"{name}.tsv", name, stats["after"]["doc_len"])
-            for name, stats in facts["documents"].items()
+            _strip(layout.EXTRACTION / f"{stats['name']}.tsv", stats["name"], stats["after"]["doc_len"])
+            for stats in facts["documents"]
         ]
         return render_splice(facts, strips, window=window)
 

@@ -52,7 +52,7 @@ def measures(
     trainings: Sequence[Training],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
     leaks: Mapping[str, Mapping[str, Mapping[str, Any]]],
-    memorized: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    memorized: Sequence[Mapping[str, Mapping[str, Any]]],
     sections: Mapping[str, str],
 ) -> dict[Measure, float]:
     """Of one experiment, as far as there are any. `sections`: by name of a held-out text, its source's parameters."""
@@ -76,7 +76,7 @@ def measures(
         passages = sum(leak["extractable_passages"] for models in leaks.values() for leak in models.values())
         found[Measure("passages told", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
     if memorized:
-        medians = [document["after"]["median_pz"] for document in memorized.values()]
+        medians = [document["after"]["median_pz"] for document in memorized]
         documents = ("memorize", "splice", "sources", "tokenizer")
         found[Measure("median P(z)", "highest", ".4f", documents, _BY_HEART)] = sum(medians) / len(medians)
     return found

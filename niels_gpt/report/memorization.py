@@ -90,13 +90,13 @@ def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: 
     )
     rows = [
         (
-            name,
+            stats["name"],
             f"{stats['after']['doc_len']:,}",
             f"{stats['after']['num_windows']:,}",
             *(f"{stats[when]['median_pz']:.2g}" for when in ("before", "after")),
             f"{stats['after']['fraction_at_least']['0.5']:.0%}",
         )
-        for name, stats in facts["documents"].items()
+        for stats in facts["documents"]
     ]
     drawn = render_strips(strips, **window)
     return (
