@@ -1,8 +1,8 @@
 """DVC as tests call it, where many stages are run: `python -P tests/forked_dvc.py repro`.
 
 Each stage is a process, forked from DVC's own, with the libraries that it is about to import in memory already: they
-are most of what a tiny stage takes. The project's code is imported by the stage itself, from where it runs. What a
-user's `dvc` does, with interpreters of their own, is run by `make run` in the README's script.
+are most of what a tiny stage takes. The project's code is imported by the stage itself, from where it runs. A user's
+`dvc`, with an interpreter for each stage, is run by tests that stop it half-way, and by CI's own `make run`.
 """
 
 from __future__ import annotations

@@ -51,37 +51,36 @@ def test_an_empty_source(fresh_repo: Repo) -> None:
     assert leftovers(fresh_repo) == []
 
 
-def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(fresh_repo: Repo) -> None:
-    roam = fresh_repo.path / "data/roam"
+def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(built_repo: Repo) -> None:
+    roam = built_repo.path / "data/roam"
     (roam / "crlf.md").write_bytes(b"one\r\ntwo\r\n" * 9)
     (roam / "bom.md").write_bytes(b"\xef\xbb\xbfwith a mark")
     (roam / "nul.md").write_bytes(b"a\x00b")
     (roam / "empty.md").write_bytes(b"")
     (roam / "latin1.md").write_bytes("Smørrebrød".encode("latin-1"))
     (roam / "long.md").write_bytes(b"word " * 64_000)
-    done = fresh_repo.stage("load", "roam")
-    assert done.returncode == 0, done.stderr
+    done = built_repo.run("dvc", "repro", "tokenize@roam")
     assert "latin1.md is not UTF-8" in done.stdout
     assert "11 documents" in done.stdout
-    fresh_repo.run("dvc", "repro", "tokenize@roam")
 
     (roam / "gone.md").symlink_to("nowhere.md")
-    refused(fresh_repo.stage("load", "roam"), "gone.md is a link to nothing")
+    refused(built_repo.stage("load", "roam"), "gone.md is a link to nothing")
     (roam / "gone.md").unlink()
     (roam / "locked.md").symlink_to("/proc/self/mem")
-    refused(fresh_repo.stage("load", "roam"), "locked.md cannot be read")
+    refused(built_repo.stage("load", "roam"), "locked.md cannot be read")
     (roam / "locked.md").unlink()
-    assert (fresh_repo.path / "cache/raw/roam/part-00000.parquet").is_file()  # what was good before is still there
-    assert leftovers(fresh_repo) == []
+    assert (built_repo.path / "cache/raw/roam/part-00000.parquet").is_file()  # what was good before is still there
+    assert leftovers(built_repo) == []
 
 
-def test_one_document_cannot_be_held_out(fresh_repo: Repo) -> None:
-    (fresh_repo.path / "data/primer.txt").write_text(
+def test_one_document_cannot_be_held_out(built_repo: Repo) -> None:
+    (built_repo.path / "data/primer.txt").write_text(
         "user: hi\r\nassistant: ho\r\n\r\n<dialogue>\r\n\r\nuser: ho\r\nassistant: hi\r\n"
     )
-    fresh_repo.run("dvc", "repro", "duplicates")
-    refused(fresh_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
-    assert not (fresh_repo.path / "cache/split/primer").exists()
+    built_repo.run("dvc", "repro", "duplicates")
+    shutil.rmtree(built_repo.path / "cache/split/primer")
+    refused(built_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
+    assert not (built_repo.path / "cache/split/primer").exists()
 
 
 def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -> None:

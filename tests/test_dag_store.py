@@ -19,6 +19,9 @@ from tests.s3 import S3
 pytestmark = pytest.mark.dag
 
 STORED: dict[str, object] = {
+    "chats": {},
+    "p_sft": {},
+    "sft.run": False,
     "parts.text_bytes": 1000,
     "runtime.workers": 2,
     "sources.wiki.stored": True,

@@ -374,7 +374,7 @@ def test_without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do(proje
     assert "`git commit -m mine params.yaml` keeps them" in ran(folder).stderr
     assert params.read_text() == text + "# mine\n"
     params.write_text(text)
-    (project / ".dvc").rmdir()
+    shutil.rmtree(project / ".dvc")
     assert "`dvc init`" in ran(folder).stderr
     (project / ".dvc").mkdir()
     (project / ".git").rename(tmp_path / "git")

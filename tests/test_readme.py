@@ -7,14 +7,13 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests import first_day
-from tests.conftest import ROOT, TINY, Repo, stages_run
+from tests.conftest import FORKED_DVC, ROOT, TINY, Repo, stages_run
 from tests.test_dag_invalidation import TRAINED
 from tests.test_params import RAW, leaves
 
@@ -83,7 +82,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     subprocess.run(["git", "clone", "-q", ROOT, repo.path], check=True)
     repo.set_all({**TINY, "model.T": 128, "eval.max_tokens": 2048})  # real chats do not fit less
     repo.commit("tiny")
-    (repo.path / ".venv").symlink_to(sys.prefix)
+    put_forked_dvc(repo.path / ".venv/bin")  # CI's own `make run` has the plain one
     write_notes(tmp_path / "home/notes")
     make_run = ("make", "run", "-o", ".venv/.installed")  # as make finds it the second time
     made: dict[str, bytes] = {}
@@ -180,6 +179,13 @@ def write_notes(folder: Path) -> None:
     for i in range(8):
         text = " ".join(f"something{i} of{n} my{i + n} own{n * i}, told{n}{i} at some length" for n in range(20))
         (folder / f"{i}.md").write_text(f"# Note {i}\n\n{text}\n")  # no two alike: they would stand on one side
+
+
+def put_forked_dvc(folder: Path) -> None:
+    """As the `dvc` that make finds; everything else is that of this environment."""
+    folder.mkdir(parents=True)
+    (folder / "dvc").write_text(f'#!/bin/sh\nexec {shlex.join(FORKED_DVC)} "$@"\n')
+    (folder / "dvc").chmod(0o755)
 
 
 def serve_and_stop(repo: Repo, *command: str) -> None:

@@ -78,7 +78,7 @@ class Told:
         }
         for name, logs in {"pz": self.scored.log_pz, "pz_alone": self.scored.log_pz_alone}.items():
             stats[f"median_log_{name}"] = float(np.median(logs)) if len(logs) else None
-            # A list: DVC makes a column of every number in a table.
+            # Pairs in a list: of numbers in a table, a column each is made where experiments are compared.
             stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
         return stats
 
