@@ -29,8 +29,10 @@ def summary_lines() -> Iterator[str]:
     scores, trained = read_scores(), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
     yield ""
-    for row in (HEAD, *score_rows(scores)):
-        yield f"{row.model:<10}{row.held_out:<12}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"
+    rows = (HEAD, *score_rows(scores))
+    widest = max(len(row.held_out) for row in rows)
+    for row in rows:
+        yield f"{row.model:<10}{row.held_out:<{widest}}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"
     mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
     yield f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}"
     models = final_models()
