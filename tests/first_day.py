@@ -53,9 +53,10 @@ def shape(line: str) -> str:
     for differing, instead in (
         (r"\b[0-9a-f]{7,40}\b", "#"),  # commits
         (r"\b[a-z]{4,6}-[a-z]{3,6}\b", "name-name"),  # experiments
-        (r"\d[\d,.]*(e[-+]?\d+)?", "0"),
+        (r"\d+([.,]\d+)*(e[-+]?\d+)?", "0"),
         (r"\b0 (h|min|s|ms)\b( 0 (min|s)\b)*", "a while"),
         (r"\b0 ?(GB|MB|kB|bytes|B)\b", "0 bytes"),
+        (r"0 \*", "0"),  # the best of a row
     ):
         line = re.sub(differing, instead, line)
     return " ".join(line.split())

@@ -59,6 +59,8 @@ def _become(module: str, *, cwd: str, env: dict[str, str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    gc.disable()
+    gc.disable()  # of a tenth of the time, most of it for dvc.lock
     dvc.stage.run._run = run_forked
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    gc.collect()  # while there is an interpreter: destructors left for later complain
+    sys.exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -83,7 +84,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
     repo.set_all({**TINY, "model.T": 128, "eval.max_tokens": 2048})  # real chats do not fit less
     repo.commit("tiny")
     put_forked_dvc(repo.path / ".venv/bin")  # CI's own `make run` has the plain one
-    write_notes(tmp_path / "home/notes")
+    shutil.copytree(ROOT / "data/roam", tmp_path / "home/notes")
     make_run = ("make", "run", "-o", ".venv/.installed")  # as make finds it the second time
     made: dict[str, bytes] = {}
     said: dict[str, str] = {}
@@ -129,6 +130,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
 def first_day_walk(repo: Repo, home: Path) -> None:
     """docs/first-day.md, from here on: folded in, since the sample's chats need not be made once more."""
     sample = (repo.path / "params.yaml").read_text()
+    repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
     said = first_day.walk(repo, home)
     assert first_day.not_on_the_page(said, home) == []
     (before,) = re.findall(r"`git checkout (\S+) params.yaml` brings it back", said[first_day.INIT][0])
@@ -169,13 +171,6 @@ def commit_foreign_weights(repo: Repo) -> None:
     lock.write_text(foreign)
     repo.commit("run")
     lock.write_text(own)
-
-
-def write_notes(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for i in range(8):
-        text = " ".join(f"something{i} of{n} my{i + n} own{n * i}, told{n}{i} at some length" for n in range(20))
-        (folder / f"{i}.md").write_text(f"# Note {i}\n\n{text}\n")  # no two alike: they would stand on one side
 
 
 def put_forked_dvc(folder: Path) -> None:
