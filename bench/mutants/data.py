@@ -430,8 +430,8 @@ FAULTS = (
     Fault(
         "the seed of dolly ignored",
         "niels_gpt/data/dolly.py",
-        "manual_seed(seed)",
-        "manual_seed(0)",
+        "permutation(len(rows), seed)",
+        "permutation(len(rows), 0)",
         "tests/test_dolly_mapping.py::test_dolly_order_is_seeded_and_every_row_comes_once",
     ),
     Fault(
