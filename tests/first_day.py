@@ -14,7 +14,7 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
     for line in block.splitlines()
 ]
-INIT, BACK = "niels-gpt init ~/notes --hours 0.25", "git checkout params.yaml"
+INIT = "niels-gpt init ~/notes --hours 0.25"
 # Of TINY what does not decide which windows and chats fit.
 SIZES = {name: value for name, value in TINY.items() if name not in ("tokenizer", "model.T")}
 _BY_THE_MODEL = ("niels-gpt chat", "niels-gpt sample")  # what these print, it writes

@@ -21,7 +21,7 @@ from dvc.cli import main
 from dvc.stage.exceptions import StageCmdFailedError
 
 _STAGE = re.compile(r"python -m (stages\.\w+)")
-_LIBRARIES = ("numpy", "pandas", "pyarrow.parquet", "pydantic", "tqdm")
+_LIBRARIES = ("numpy", "pyarrow.parquet", "pydantic", "tqdm")
 _WITH_TORCH = {"stages.train", "stages.sft", "stages.splice", "stages.leak", "stages.eval", "stages.memorize"}
 
 

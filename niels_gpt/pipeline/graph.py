@@ -21,7 +21,7 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
     names, and files, with the values of params.yaml filled in."""
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
-        table = declared["foreach"].strip("${}") if isinstance(declared["foreach"], str) else ""
+        table = _table(declared)
         items = raw[table] if table else declared["foreach"]
         if not key:
             raise ValueError(f"this stage runs for one of {table or 'several'}: `dvc repro {name}@{min(items)}`")
@@ -56,9 +56,9 @@ def outs_by_source(text: str) -> dict[str, list[str]]:
     """Outputs in dvc.yaml with a source's name in them, as they are written there: {out: tables of such sources}."""
     found: dict[str, list[str]] = {}
     for stage in _stages(text).values():
-        table = stage["foreach"] if isinstance(stage.get("foreach"), str) else ""
+        table = _table(stage)
         for out in _outs(stage) if table else []:
-            found.setdefault(out, []).append(table.strip("${}"))
+            found.setdefault(out, []).append(table)
     return found
 
 
@@ -76,6 +76,12 @@ def sentence_with_remedy(error: BaseException) -> str:
 @lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, and is then most often what it was
 def _stages(text: str) -> dict[str, Any]:
     return parse_yaml(text, name=str(layout.DAG))["stages"]
+
+
+def _table(stage: Mapping[str, Any]) -> str:
+    """The section of params.yaml for each of whose keys a stage runs; none, where dvc.yaml has a list of its own."""
+    items = stage.get("foreach")
+    return items.strip("${}") if isinstance(items, str) else ""
 
 
 def _out_patterns(text: str) -> Iterator[str]:
