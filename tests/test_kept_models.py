@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.pipeline import kept_models
 from niels_gpt.pipeline.cli import app
+from niels_gpt.pipeline.dvc_cache import DvcCache
 from niels_gpt.pipeline.kept_models import Answering, answering_model
 from tests.conftest import Repo
 from tests.test_talk import write_project
@@ -52,7 +52,7 @@ def write_lock(*, model: str, tokenizer: str, current: str | None = None) -> Non
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished run as DVC has recorded it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kept_models._Cache, "_files", tmp_path / ".dvc/cache/files/md5")
+    monkeypatch.setattr(DvcCache, "_files", tmp_path / ".dvc/cache/files/md5")
     write_project(tmp_path)
     write_lock(model=put_folder(Path("models/sft")), tokenizer=put_folder(Path("cache/tokenizer")))
     return tmp_path

@@ -29,6 +29,7 @@ _TWICE = _test("folders_that_would_be_read_twice_or_told_to_others_are_refused")
 _WHAT_TO_DO = _test("without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do")
 _WRITES = _test("it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before")
 _GONE = _test("what_cache_holds_of_other_sources_goes_and_the_rest_stays")
+_LOST = _test("what_dvc_does_not_have_stays")
 _AT_WORK = _test("while_dvc_is_at_work_nothing_is_written")
 _HOOK = _test("where_git_refuses_the_file_is_as_it_was")
 _MACHINE = _test("how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted")
@@ -69,7 +70,8 @@ FAULTS = (
     Fault("a refused commit leaves its file", _INIT, "        if before is not None:\n", "        if False:\n", _HOOK),
     Fault("one folder by two names", _INIT, "if real == other_real:", "if path == other:", _TWICE),
     Fault("how it runs here is forgotten", _INIT, "if key in _OF_THE_MACHINE", "if not _OF_THE_MACHINE", _MACHINE),
-    Fault("what is left over stays", _LEFTOVERS, "        discard(path)\n", "        pass\n", _GONE),
+    Fault("what is left over stays", _LEFTOVERS, "            discard(path)\n", "            pass\n", _GONE),
+    Fault("what DVC does not have goes, too", _LEFTOVERS, "md5 is not None and cache.holds(md5)", "True", _LOST),
     Fault("what is in use goes, too", _LEFTOVERS, "if name not in known and ", "if ", _GONE),
     Fault("what DVC keeps folders by goes", _LEFTOVERS, ' and re.fullmatch(r"[a-z0-9_]+", name)', "", _GONE),
     Fault("while DVC works, too", _INIT, "with without_dvc(Path()):", "if True:", _AT_WORK),

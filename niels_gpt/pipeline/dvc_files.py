@@ -110,7 +110,8 @@ def _mend_lock(root: Path) -> str:
 
 @contextmanager
 def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
-    """Holds DVC's own lock, so that what looks half-written is not just being written."""
+    """Holds DVC's own lock: what looks half-written is not just being written, and what DVC reads stays. `broken`:
+    files to name where DVC is at work."""
     (root / _TMP).mkdir(parents=True, exist_ok=True)
     with (root / _GUARD).open("a+") as guard:
         try:

@@ -7,20 +7,17 @@ the tokenizer, which may be another one by then although models are still those 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.dvc_cache import DvcCache
 from niels_gpt.pipeline.dvc_files import read_records
 
 
@@ -42,7 +39,7 @@ def answering_model(folder: str) -> Iterator[Answering]:
     if record is None:
         yield Answering(Path(folder), layout.TOKENIZER)
         return
-    cache, said = _Cache(), []
+    cache, said = DvcCache(), []
     with TemporaryDirectory() as temporary:
         place, tokenizer = Path(folder), layout.TOKENIZER
         model, own = record.model, record.tokenizer
@@ -85,29 +82,3 @@ def _record_of(path: Path) -> _Record | None:
 
 def _md5(record: Mapping[str, Any], kind: str, path: Path) -> str:
     return next((entry["md5"] for entry in record.get(kind, []) if entry["path"] == str(path)), "")
-
-
-class _Cache:
-    """DVC's cache of this checkout."""
-
-    @cached_property
-    def _files(self) -> Path:
-        # It may be one that several checkouts share, which DVC's settings name.
-        told = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], text=True)
-        return Path(told.strip(), "files", "md5")
-
-    def link(self, md5: str, folder: Path) -> bool:
-        """A folder as it was, in links to its files; False, and no folder, where the cache does not have all of it."""
-        try:
-            files = {entry["relpath"]: self._place(entry["md5"]) for entry in json.loads(read_text(self._place(md5)))}
-        except (OSError, ValueError, LookupError, TypeError, subprocess.CalledProcessError):
-            return False
-        if not all(file.is_file() for file in files.values()):
-            return False
-        for name, file in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).symlink_to(file.resolve())
-        return True
-
-    def _place(self, md5: str) -> Path:
-        return self._files / md5[:2] / md5[2:]

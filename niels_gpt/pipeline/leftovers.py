@@ -1,7 +1,7 @@
 """What cache/ still holds of sources that params.yaml no longer names.
 
 DVC leaves it there until its next checkout, and stages that depend on a whole folder would see it: they would run with
-it, and once more without it. Nothing is lost, since DVC's own cache has it.
+it, and once more without it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from typing import Any
 from niels_gpt.files.atomic import discard
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.dvc_cache import DvcCache
+from niels_gpt.pipeline.dvc_files import read_records
 from niels_gpt.pipeline.graph import outs_by_source
 
 
 def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
-    """Take it away; the names of those sources."""
-    found = dict(_leftovers(root, raw))
-    for path in found:
-        discard(path)
-    return sorted(set(found.values()))
+    """Take away what DVC's own cache has, too; the names of those sources."""
+    text = read_text(root / layout.LOCK) if (root / layout.LOCK).is_file() else ""
+    records, cache = read_records(text) or {}, DvcCache()
+    recorded = {out["path"]: out["md5"] for record in records.values() for out in record["outs"]}
+    removed = set()
+    for path, name in _leftovers(root, raw):
+        md5 = recorded.get(path.relative_to(root).as_posix())
+        if md5 is not None and cache.holds(md5):
+            discard(path)
+            removed.add(name)
+    return sorted(removed)
 
 
 def _leftovers(root: Path, raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
