@@ -71,7 +71,7 @@ FAULTS = (
     Fault("one folder by two names", _INIT, "if real == other_real:", "if path == other:", _TWICE),
     Fault("how it runs here is forgotten", _INIT, "if key in _OF_THE_MACHINE", "if not _OF_THE_MACHINE", _MACHINE),
     Fault("what is left over stays", _LEFTOVERS, "            discard(path)\n", "            pass\n", _GONE),
-    Fault("what DVC does not have goes, too", _LEFTOVERS, "md5 is not None and cache.holds(md5)", "True", _LOST),
+    Fault("what DVC does not have goes, too", _LEFTOVERS, "if cache.has(path):", "if True:", _LOST),
     Fault("what is in use goes, too", _LEFTOVERS, "if name not in known and ", "if ", _GONE),
     Fault("what DVC keeps folders by goes", _LEFTOVERS, ' and re.fullmatch(r"[a-z0-9_]+", name)', "", _GONE),
     Fault("while DVC works, too", _INIT, "with without_dvc(Path()):", "if True:", _AT_WORK),

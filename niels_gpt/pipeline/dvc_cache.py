@@ -1,7 +1,8 @@
-"""DVC's cache of this checkout: what it has recorded, under the hashes that dvc.lock names."""
+"""DVC's cache of this checkout: files under the md5 of their bytes, as dvc.lock names them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -18,11 +19,10 @@ class DvcCache:
         told = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], text=True)
         return Path(told.strip(), "files", "md5")
 
-    def holds(self, md5: str) -> bool:
-        """Whether all of a file or folder is there."""
-        if not md5.endswith(".dir"):
-            return self._place(md5).is_file()
-        return self._files_of(md5) is not None
+    def has(self, path: Path) -> bool:
+        """Whether every byte of a file, or of a folder's files, is there."""
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        return all(self._place(_md5(file)).is_file() for file in files)
 
     def link(self, md5: str, folder: Path) -> bool:
         """A folder as it was, in links to its files; False, and no folder, where the cache does not have all of it."""
@@ -42,3 +42,8 @@ class DvcCache:
 
     def _place(self, md5: str) -> Path:
         return self._files / md5[:2] / md5[2:]
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "md5").hexdigest()

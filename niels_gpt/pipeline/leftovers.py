@@ -15,19 +15,14 @@ from niels_gpt.files.atomic import discard
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.dvc_cache import DvcCache
-from niels_gpt.pipeline.dvc_files import read_records
 from niels_gpt.pipeline.graph import outs_by_source
 
 
 def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
     """Take away what DVC's own cache has, too; the names of those sources."""
-    text = read_text(root / layout.LOCK) if (root / layout.LOCK).is_file() else ""
-    records, cache = read_records(text) or {}, DvcCache()
-    recorded = {out["path"]: out["md5"] for record in records.values() for out in record["outs"]}
-    removed = set()
+    cache, removed = DvcCache(), set()
     for path, name in _leftovers(root, raw):
-        md5 = recorded.get(path.relative_to(root).as_posix())
-        if md5 is not None and cache.holds(md5):
+        if cache.has(path):
             discard(path)
             removed.add(name)
     return sorted(removed)
