@@ -68,8 +68,8 @@ def test_collections_and_empty_values() -> None:
         ("a: " + "[" * 64, "at line 1, column 67: nested more than 64 deep"),
         ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 80)), "64 deep, aliases written out"),
         ("a: &a {b: *a}\n", "an alias to what it stands in"),
-        ("a: &a [1]\nb: *c\n", "undefined alias 'c'"),
-        ('a: "\\ud800"\n', "lone surrogate"),
+        ("a: &a [1]\nb: *c\n", "line 2, column 4: found undefined alias"),
+        ('a: "\\ud800"\n', "lone surrogate|invalid Unicode character"),
         ("a: \0\n", "#x0000"),
         ("? [a]\n: b\n", "unhashable key"),
         ("a: 1\n---\nb: 2\n", "another document"),
@@ -87,7 +87,10 @@ def test_collections_and_empty_values() -> None:
         ("%YAML 1.1\n---\na: no\n", "line 1, column 1: '%YAML'"),
     ],
 )
-def test_broken_yaml_gets_a_place(text: str, sentence: str) -> None:
+@pytest.mark.parametrize("in_c", [True, False])
+def test_broken_yaml_gets_a_place(text: str, sentence: str, in_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_c:  # as where ruamel's parser in C cannot be had
+        monkeypatch.setattr("ruamel.yaml.main.CParser", None)
     with pytest.raises(ValueError, match=sentence) as error:
         parse_yaml(text, name="params.yaml")
     assert str(error.value).startswith("params.yaml ")
@@ -106,6 +109,8 @@ def test_aliases_are_as_good_as_what_they_stand_for() -> None:
     assert len(parse_yaml(most, name="t")["b"]) == 100
     merged = "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"
     assert parse_yaml(merged, name="t") == dvc_parse_yaml(merged, "t") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    siblings = "a: [" + ", ".join(["[{x: 1}]"] * 100) + "]\n"
+    assert parse_yaml(siblings, name="t") == {"a": [[{"x": 1}]] * 100}
     deep = "[" * 60 + "]" * 60
     assert parse_yaml(f"a: {deep}\n", name="t") == dvc_parse_yaml(f"a: {deep}\n", "t")
 

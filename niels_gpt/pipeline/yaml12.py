@@ -7,6 +7,7 @@ PyYAML speaks YAML 1.1, where `1e-05` (what `dvc exp run -S train.base_lr=1e-5` 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported where a file is read: code that reads none runs without ruamel
@@ -14,10 +15,11 @@ if TYPE_CHECKING:  # imported where a file is read: code that reads none runs wi
     from ruamel.yaml.nodes import Node
 
 _MOST_DEPTH = 64
+_NESTING = {"MappingStartEvent": 1, "SequenceStartEvent": 1, "MappingEndEvent": -1, "SequenceEndEvent": -1}
 _MOST_DIGITS = 1000
 _MOST_VALUES = 100_000  # a few lines of aliases of aliases stand for gigabytes
-# DVC parses in C where it can: these end a line there and not here, are skipped there, or change what `no` means here.
-_READ_OTHERWISE_BY_DVC = re.compile(r"[\x85\u2028\u2029]|(?!\A)\ufeff|^%YAML", re.MULTILINE)
+# Of ruamel's two parsers, the one in C where there is one, only one ends a line here, skips this, or heeds a version.
+_READ_IN_TWO_WAYS = re.compile(r"[\x85\u2028\u2029]|(?!\A)\ufeff|^%YAML", re.MULTILINE)
 
 
 def parse_yaml(text: str, *, name: str) -> Any:
@@ -33,15 +35,15 @@ def parse_with_repeats(text: str, *, name: str) -> tuple[Any, list[str]]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    if odd := _READ_OTHERWISE_BY_DVC.search(text):
+    if odd := _READ_IN_TWO_WAYS.search(text):
         line, column = text.count("\n", 0, odd.start()) + 1, odd.start() - text.rfind("\n", 0, odd.start())
         raise ValueError(
             f"{name} is not YAML for every reader at line {line}, column {column}: {odd.group()!a}, take it out"
         )
-    yaml = YAML(typ="safe", pure=True)
+    yaml = YAML(typ="safe")
     yaml.allow_duplicate_keys = True
-    _limit_depth(yaml.composer)
     try:
+        _check_depth(yaml.parse(text))
         root = yaml.compose(text)
         if root is None:
             return None, []
@@ -55,20 +57,13 @@ def parse_with_repeats(text: str, *, name: str) -> tuple[Any, list[str]]:
         raise ValueError(f"{name} is not valid YAML{where}: {problem}") from error
 
 
-def _limit_depth(composer: Any) -> None:
-    """Have it refuse deep nesting before it calls itself so often, and everything that walks the result."""
-    compose, depth = composer.compose_node, 0
-
-    def limited(parent: Any, index: Any) -> Any:
-        nonlocal depth
-        depth += 1
+def _check_depth(events: Iterable[Any]) -> None:
+    """Refuse deep nesting before the composer calls itself so often, and everything that walks the result."""
+    depth = 0
+    for event in events:
+        depth += _NESTING.get(type(event).__name__, 0)
         if depth > _MOST_DEPTH:
-            raise _refusal(f"nested more than {_MOST_DEPTH} deep", composer.parser.peek_event())
-        node = compose(parent, index)
-        depth -= 1
-        return node
-
-    composer.compose_node = limited
+            raise _refusal(f"nested more than {_MOST_DEPTH} deep", event)
 
 
 def _check_nodes(root: Node, constructor: BaseConstructor) -> None:
