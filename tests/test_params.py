@@ -269,7 +269,7 @@ def test_v0_is_the_seeds() -> None:
         ({"splice.run": False}, ["memorize.run: splice.run is false", "set this to false, too"]),
         ({"sft.run": "no"}, ["sft.run is 'no'", "boolean"]),
         ({"train.warmup_steps": 801}, ["train.warmup_steps: 801 is more than total_steps=800"]),
-        ({"splice.train.warmup_steps": 101}, ["splice.train.warmup_steps: 101 is more than total_steps=100"]),
+        ({"splice.train.warmup_steps": 71}, ["splice.train.warmup_steps: 71 is more than total_steps=70"]),
         ({"sft.min_lr": 0.006}, ["sft.min_lr: 0.006 is above base_lr=0.005"]),
         ({"splice.max_doc_length": 109}, ["splice.max_doc_length: 109 is less than min_doc_length=110"]),
         (

@@ -9,7 +9,7 @@ _STEP = "niels_gpt/train/plain_step.py"
 _TESTS = "tests/test_dropout.py"
 
 FAULTS = (
-    Fault("what stays is not enlarged", _MODEL, "(h * (1 / (1 - self.p)))", "h", _TESTS),
+    Fault("what stays is not enlarged", _MODEL, "0.0, 1 / (1 - self.p))", "0.0, 1.0)", _TESTS),
     Fault("a vector loses single numbers", _MODEL, "(*h.shape[1:-1], 1)", "h.shape[1:]", _TESTS),
     Fault("every place loses the same", _MODEL, "keys + (place << 40)", "keys", _TESTS),
     Fault("places and rows overlap", _MODEL, "place << 40", "place", _TESTS),

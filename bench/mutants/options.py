@@ -134,7 +134,7 @@ FAULTS = (
     ),
     # the loss
     Fault("a cap of 1", _LOSS, "cap * torch.tanh(logits / cap)", "torch.tanh(logits / cap)", _CAPPED),
-    Fault("a cap has no slope", _LOSS, "grad.mul_(1 - (capped / cap).square_())", "pass", _ONE_LOSS),
+    Fault("a cap has no slope", _LOSS, "grad if slope is None else grad.mul_(slope)", "grad", _ONE_LOSS),
     Fault(
         "a score of tokens forgets the cap",
         _LOSS,

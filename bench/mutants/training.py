@@ -607,7 +607,7 @@ FAULTS = (
     Fault(
         "GELU's gradient without its density",
         "niels_gpt/model/kernels/gelu_cpu.py",
-        "share.addcmul_(x, density)",
+        "share.addcmul_(x, density, value=(2 * math.pi) ** -0.5)",
         "share",
         "tests/test_model.py::test_gelu_on_a_cpu_has_torchs_values_and_its_gradient",
     ),
@@ -758,8 +758,8 @@ FAULTS = (
     Fault(
         "targets that do not count have gradients",
         "niels_gpt/model/loss.py",
-        "logits.copy_(grad.mul_(counted[:, None]))",
-        "logits.copy_(grad)",
+        "grad.mul_(counted / total)",
+        "grad.mul_(1 / total)",
         _ONE_LOSS,
     ),
     Fault(

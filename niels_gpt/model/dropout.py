@@ -35,7 +35,8 @@ class RowDropout:
     def _masked(self, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
         assert self.keys is not None
         dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
-        return (h * (1 / (1 - self.p))).masked_fill(dropped.view(-1, *shape), 0.0)
+        factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # in float32, also where h is coarser
+        return (h * factors.view(-1, *shape)).to(h.dtype)
 
 
 NO_DROPOUT = RowDropout(0.0, None)

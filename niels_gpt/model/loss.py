@@ -78,13 +78,14 @@ def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) 
     """The loss of each row in float32; the logits become the gradient of their sum."""
     if kernel := choice.losses_and_grad_(logits):
         return kernel(logits, y, cap)
+    counted = (y != IGNORE_INDEX)[:, None]
+    targets = y[:, None].where(counted, 0)
     capped = soft_cap(logits.float(), cap)
-    log_p = F.log_softmax(capped, dim=-1)
-    losses = F.nll_loss(log_p, y, ignore_index=IGNORE_INDEX, reduction="none")
-    counted = y != IGNORE_INDEX
-    grad = log_p.exp_()
-    grad.scatter_add_(1, y.where(counted, 0)[:, None], torch.full_like(losses, -1.0)[:, None])
-    if cap is not None:
-        grad.mul_(1 - (capped / cap).square_())
-    logits.copy_(grad.mul_(counted[:, None]))
-    return losses
+    slope = None if cap is None else 1 - (capped / cap).square_()
+    highest, wanted = capped.amax(1, keepdim=True), capped.gather(1, targets)
+    # One exponential for both, and in place: of float32 logits without a cap nothing else of their size is held.
+    grad = capped.sub_(highest).exp_()
+    total = grad.sum(1, keepdim=True)
+    grad.mul_(counted / total).scatter_add_(1, targets, -counted.float())
+    logits.copy_(grad if slope is None else grad.mul_(slope))
+    return (total.log() + highest - wanted).mul_(counted).squeeze(1)
