@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import describe_code
 from niels_gpt.pipeline.stage import Stage, run_stage
@@ -15,9 +16,13 @@ def main(stage: Stage) -> None:
     described = describe_code(Path())
     for name, files in described.items():
         write_json(out / f"{name}.json", files)
+    records = {f"{layout.CODE}/{name}.json": out / f"{name}.json" for name in described}
+    modules = {file: Path(file) for files in described.values() for file in files}
+    hashes = {name: sha256_file(path) for name, path in sorted({**modules, **records}.items())}
+    write_json(out / layout.CODE_FILES.name, hashes)
     for kept in layout.KEPT:
         stage.out(kept).write_text("chats, where there are any\n", encoding="utf-8")
-    stage.say(f"{len({file for files in described.values() for file in files})} modules -> {layout.CODE}")
+    stage.say(f"{len(modules)} modules -> {layout.CODE}")
 
 
 if __name__ == "__main__":

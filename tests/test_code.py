@@ -195,6 +195,33 @@ def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.
         sys.modules.pop(name, None)
 
 
+def test_code_that_is_as_it_was_to_the_byte_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"stages/s.py": "x = 1", "niels_gpt/data/none.py": ""})
+    monkeypatch.chdir(tmp_path)
+    record, module = Path("cache/code/s.json"), Path("stages/s.py")
+    write(tmp_path, {str(record): json.dumps(code_of("s", Path()))})
+
+    def note() -> None:
+        hashes = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in (record, module)}
+        write(tmp_path, {"cache/code/files.json": json.dumps(hashes)})
+
+    note()
+    parsed: list[str] = []
+    monkeypatch.setattr("niels_gpt.pipeline.code.code_of", lambda name, *_, **__: parsed.append(name) or {})
+    holding_to(record).__enter__()
+    assert not parsed
+    write(tmp_path, {str(module): "x = 1  # explained"})
+    with pytest.raises(ValueError, match=r"^stages/s.py changed since"):
+        holding_to(record).__enter__()
+    assert parsed == ["s"]
+    note()
+    write(tmp_path, {str(record): "{}"})  # a record that nobody wrote
+    holding_to(record).__enter__()
+    assert parsed == ["s", "s"]
+
+
 def edit(repo: Repo, file: str, before: str, after: str) -> None:
     path = repo.path / file
     text = path.read_text()
@@ -206,6 +233,11 @@ def edit(repo: Repo, file: str, before: str, after: str) -> None:
 def test_an_edit_of_the_code_runs_what_it_can_change(built_repo: Repo) -> None:
     edit(built_repo, "niels_gpt/lr_schedule.py", "def lr_at_step", "# The rate of a step.\ndef lr_at_step")
     assert built_repo.repro() == ["code"]
+    noted = json.loads((built_repo.path / "cache/code/files.json").read_text())
+    assert {"niels_gpt/lr_schedule.py", "stages/eval.py", "cache/code/train.json", "cache/code/load/roam.json"} < set(
+        noted
+    )
+    assert all(hashlib.sha256((built_repo.path / file).read_bytes()).hexdigest() == noted[file] for file in noted)
     edit(built_repo, "niels_gpt/data/roam.py", 'KIND = "roam"', 'KIND = "roam"\n_NEW = 1')
     assert built_repo.repro() == ["code", "load@roam"]  # which gave what it gave before
     edit(built_repo, "stages/memorize.py", "def main(", "_NEW = 1\n\n\ndef main(")

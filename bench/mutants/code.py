@@ -4,6 +4,7 @@ from bench.mutants.fault import Fault
 
 CODE, _TESTS = "niels_gpt/pipeline/code.py", "tests/test_code.py::"
 _PINNED = _TESTS + "test_a_fingerprint_is_the_same_under_every_version_of_python"
+_TO_THE_BYTE = _TESTS + "test_code_that_is_as_it_was_to_the_byte_is_not_parsed_again"
 _EXPLAINED = _TESTS + "test_what_explains_the_code_is_not_in_its_fingerprint"
 _EVERYTHING = _TESTS + "test_everything_else_is"
 _FOLLOWED = _TESTS + "test_imports_are_followed_into_packages_and_functions_and_not_beyond_what_is_neutral"
@@ -12,6 +13,10 @@ _HELD = _TESTS + "test_a_stage_holds_to_the_recorded_code"
 _SAME = _TESTS + "test_what_differs_in_more_than_its_code_runs_again"
 
 FAULTS = (
+    Fault("an edit counts for nothing", CODE, " and sha256_file(file) == then[file] for", " for", _TO_THE_BYTE),
+    Fault(
+        "a record is believed", CODE, "_untouched([str(record), *recorded])", "_untouched([*recorded])", _TO_THE_BYTE
+    ),
     Fault(
         "an edit of a page's script runs nothing again",
         CODE,
