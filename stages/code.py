@@ -7,7 +7,7 @@ from pathlib import Path
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checksums import sha256_file
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.code import describe_code
+from niels_gpt.pipeline.code import FILES, describe_code
 from niels_gpt.pipeline.stage import Stage, run_stage
 
 
@@ -19,7 +19,7 @@ def main(stage: Stage) -> None:
     records = {f"{layout.CODE}/{name}.json": out / f"{name}.json" for name in described}
     modules = {file: Path(file) for files in described.values() for file in files}
     hashes = {name: sha256_file(path) for name, path in sorted({**modules, **records}.items())}
-    write_json(out / layout.CODE_FILES.name, hashes)
+    write_json(out / FILES.name, hashes)
     for kept in layout.KEPT:
         stage.out(kept).write_text("chats, where there are any\n", encoding="utf-8")
     stage.say(f"{len(modules)} modules -> {layout.CODE}")

@@ -502,7 +502,7 @@ def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) 
         ("model:\n  H: 3\n", "model.H: C=128 is not a multiple of H=3"),
         ("model:\n  width: 3\n", "model.width is not a parameter"),
         ("model: 3\n", "model is 3"),
-        ("model: [", "is not valid YAML at line 1"),
+        ("model: [", "is not valid YAML at line"),
         ("model: {T: 8}\nmodel: {T: 9}\n", "says 'model' twice"),
         ("", "holds no parameters"),
     ):

@@ -24,6 +24,8 @@ from niels_gpt.files.descriptions import read_meta
 from niels_gpt.files.sentences import read_text
 from niels_gpt.pipeline import layout
 
+FILES = layout.CODE / "files.json"  # {file: sha256} of all records, and of all that they were made from
+
 _PACKAGES = ("niels_gpt", "stages")
 _KINDS = "niels_gpt/data"  # where every kind of source has its file
 # Code that changes how a stage runs but not what it computes: an edit there runs nothing again.
@@ -115,7 +117,7 @@ def holding_to(record: Path) -> Iterator[None]:
 
 def _untouched(files: Sequence[str]) -> bool:
     """Whether not even a comment is new. To parse all of a stage's code again takes longer than many a stage."""
-    then = read_meta(layout.CODE_FILES) if layout.CODE_FILES.is_file() else {}
+    then = read_meta(FILES) if FILES.is_file() else {}
     return all(file in then and Path(file).is_file() and sha256_file(file) == then[file] for file in files)
 
 

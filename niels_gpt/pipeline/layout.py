@@ -7,7 +7,6 @@ from pathlib import Path
 PARAMS, DAG, LOCK, PRESETS = Path("params.yaml"), Path("dvc.yaml"), Path("dvc.lock"), Path("presets")
 
 CODE = Path("cache/code")  # what the code of each stage says: STAGE.json, load/KIND.json
-CODE_FILES = CODE / "files.json"  # sha256 of those, and of what they were made from
 RAW = Path("cache/raw")  # documents and chats, a folder a source
 SKETCHES, CHAT_SKETCHES = Path("cache/sketches"), Path("cache/chat_sketches")  # hashes of their words
 DUPLICATES, PAIRS = Path("cache/duplicates"), Path("cache/duplicate_pairs")  # how they bind each source's rows; which
