@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -229,13 +230,30 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: a tenth of their time tests wait for servers and for other processes."""
-    return (os.cpu_count() or 1) + 1
+    """Two processes more than there are cores: tests wait for servers, for other processes, and for the template."""
+    return (os.cpu_count() or 1) + 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first: taken last, it would keep one of two test processes waiting for minutes."""
-    items.sort(key=lambda item: not item.name.startswith("test_a_script_of_the_readmes"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests first, and as many for each test process: they begin with equal parts of the list, and take
+    from one another later. A slow test that comes last keeps all others waiting."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow: list[list[pytest.Item]] = []
+    quick: list[pytest.Item] = []
+    for file in files.values():
+        if any(item.get_closest_marker("dag") for item in file):
+            slow.append(file)
+        else:
+            quick += file
+    slow.sort(key=lambda file: file[0].path.name != "test_readme.py")  # the slowest of all is there
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    ordered, rest = [], iter(quick)
+    for i in range(processes):
+        share = [item for file in slow[i::processes] for item in file]
+        ordered += [*share, *islice(rest, max(0, len(items) // processes - len(share)))]
+    items[:] = [*ordered, *rest]
 
 
 @pytest.fixture(autouse=True)
