@@ -18,10 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from niels_gpt.pipeline.presets import apply_preset
 from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
+
+# What is true is true on a busy machine, too.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 ROOT = Path(__file__).resolve().parent.parent
 FORKED_DVC = (sys.executable, "-P", str(ROOT / "tests/forked_dvc.py"))

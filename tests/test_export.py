@@ -114,7 +114,7 @@ TEXTS = st.lists(
 
 
 @KINDS
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXTS)
 def test_transformers_gives_the_ids_that_we_give_for_any_text(
     kind: str, tokenizers: Any, theirs: Any, text: str
@@ -123,7 +123,7 @@ def test_transformers_gives_the_ids_that_we_give_for_any_text(
 
 
 @KINDS
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, theirs: Any, data: st.DataObject) -> None:
     """Also bytes that are no text, and tokens that have none."""
