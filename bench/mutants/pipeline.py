@@ -105,8 +105,8 @@ FAULTS = (
     Fault(
         "the wrong table of sources",
         "niels_gpt/pipeline/graph.py",
-        'table = declared["foreach"].strip("${}") if',
-        'table = "sources" if',
+        'return items.strip("${}") if',
+        'return "sources" if',
         _TABLES,
     ),
     Fault("DVC_STAGE ignored", STAGE, 'os.environ.get("DVC_STAGE", module)', "module", _PROCESS),
