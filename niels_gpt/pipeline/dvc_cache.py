@@ -26,19 +26,16 @@ class DvcCache:
 
     def link(self, md5: str, folder: Path) -> bool:
         """A folder as it was, in links to its files; False, and no folder, where the cache does not have all of it."""
-        files = self._files_of(md5)
-        for name, file in (files or {}).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).symlink_to(file.resolve())
-        return files is not None
-
-    def _files_of(self, md5: str) -> dict[str, Path] | None:
-        """Of a folder, by name; None where one of them is missing."""
         try:
             files = {entry["relpath"]: self._place(entry["md5"]) for entry in json.loads(read_text(self._place(md5)))}
         except (OSError, ValueError, LookupError, TypeError, subprocess.CalledProcessError):
-            return None
-        return files if all(file.is_file() for file in files.values()) else None
+            return False
+        if not all(file.is_file() for file in files.values()):
+            return False
+        for name, file in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(file.resolve())
+        return True
 
     def _place(self, md5: str) -> Path:
         return self._files / md5[:2] / md5[2:]

@@ -18,7 +18,8 @@ _MOST_DEPTH = 64
 _NESTING = {"MappingStartEvent": 1, "SequenceStartEvent": 1, "MappingEndEvent": -1, "SequenceEndEvent": -1}
 _MOST_DIGITS = 1000
 _MOST_VALUES = 100_000  # a few lines of aliases of aliases stand for gigabytes
-# Of ruamel's two parsers, the one in C where there is one, only one ends a line here, skips this, or heeds a version.
+# ruamel parses in C where it can, in Python elsewhere: only one of the two ends a line at these, skips a mark of byte
+# order, or heeds a version.
 _READ_IN_TWO_WAYS = re.compile(r"[\x85\u2028\u2029]|(?!\A)\ufeff|^%YAML", re.MULTILINE)
 
 
