@@ -2,6 +2,7 @@
 # make test   lint is not in here: see `make check`
 # make baseline  commits what a run has left (dvc.lock, metrics, its parameters), for experiments to be compared with
 # make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
+# make mutants   runs the tests against 300 random mutants of the code (an hour)
 # They set up .venv themselves; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test baseline same check clean
+.PHONY: run test mutants baseline same check clean
 
 run: $(INSTALLED)
 	niels-gpt mend
@@ -19,6 +20,10 @@ run: $(INSTALLED)
 
 test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal
+
+mutants: $(INSTALLED)
+	COVERAGE_FILE=logs/mutants.coverage python -m pytest -m "not dag" -n auto --cov=niels_gpt --cov-context=test --cov-report=
+	python -m bench.mutants
 
 baseline:
 	git add dvc.lock metrics params.yaml

@@ -1,0 +1,150 @@
+"""`python -m bench.mutants [-n 300] [--seed 0] [WORD ...]`: run the tests against random one-line mutants of the code.
+
+`make mutants` first records, with pytest-cov, which quick test executes which line. Then n mutants are sampled from
+the syntax trees of MODULES (with a WORD in their path), each to be run against MOST_TESTS of the tests that execute its
+line. It is noticed when one fails or hangs. Strings are not mutated: most are messages. Nor are Triton's kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import accumulate
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = re.compile(
+    r"data/(split|duplicates|pairs|bonds|sketch|secrets|screening|documents|arrays)|cache/(windows|token_files|.*manifest"
+    r"|sft_)|tokenizer/|model/(?!.*triton)|train/|inference/|talk/(server|export)/|pipeline/(stage|code|init|starting)\.py"
+)
+MOST_TESTS, PATIENCE_S = 60, 300  # of one mutant; until a run counts as hanging
+SWAPS = """Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is, And Or, Or And,
+    Add Sub, Sub Add, Mult Add, Div Mult, FloorDiv Mult, Mod FloorDiv, Pow Mult, BitAnd BitOr, BitOr BitAnd"""
+SWAPPED: dict[str, type[Any]] = {a: getattr(ast, b) for a, b in (pair.split() for pair in SWAPS.split(","))}
+
+
+class Mutant(NamedTuple):
+    """The bytes [start, end) of a file become `new`; tests that execute one of `lines` may notice."""
+
+    file: str
+    lines: range
+    start: int
+    end: int
+    new: str
+
+
+def replacement(node: ast.AST) -> str | None:
+    """Return what may stand in place of a node: another operator or constant, or nothing where it is a statement."""
+    new = None
+    match node:
+        case ast.Compare(left, [op, *ops], right):
+            new = ast.unparse(ast.Compare(left, [SWAPPED[type(op).__name__](), *ops], right))
+        case ast.BinOp(left, op, right) if type(op).__name__ in SWAPPED:
+            new = f"({ast.unparse(ast.BinOp(left, SWAPPED[type(op).__name__](), right))})"
+        case ast.BoolOp(op, values):
+            new = f"({ast.unparse(ast.BoolOp(SWAPPED[type(op).__name__](), values))})"
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            new = f"({ast.unparse(operand)})"
+        case ast.Constant(bool() | int() | float() as value):
+            new = repr(not value if isinstance(value, bool) else value + 1 if value % 1 == 0 else value * 2)
+        case ast.Return(ast.AST()):
+            new = "return None"
+        case ast.Raise() | ast.AugAssign() | ast.Expr(ast.Call()) | ast.Assign([ast.Attribute() | ast.Subscript()]):
+            new = "pass"
+    return new
+
+
+def mutants(file: Path) -> Iterator[Mutant]:
+    """Yield all mutants of a file. Assertions, annotations and f-strings stay as they are."""
+    source = file.read_bytes()
+    starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
+    queue: list[tuple[Any, int]] = [(ast.parse(source), 1)]
+    while queue:
+        node, first = queue.pop()
+        first = node.lineno if isinstance(node, ast.stmt) else first  # lines of statements are recorded
+        spared = [getattr(node, name, None) for name in ("annotation", "returns")]
+        for child in ast.iter_child_nodes(node):
+            if child not in spared and not isinstance(child, ast.Assert | ast.JoinedStr):
+                queue.append((child, first))
+        condition: Any = getattr(node, "test", None)
+        for at, new in ((node, replacement(node)), (condition, condition and f"(not ({ast.unparse(condition)}))")):
+            if new is not None:
+                start, end = starts[at.lineno - 1] + at.col_offset, starts[at.end_lineno - 1] + at.end_col_offset
+                yield Mutant(str(file.relative_to(ROOT)), range(first, at.end_lineno + 1), start, end, new)
+
+
+def tests_of(mutant: Mutant, record: CoverageData) -> list[str]:
+    """Return tests that execute a mutant; of what runs on import, and so in no test, any that enter its module."""
+    lines = record.contexts_by_lineno(str(ROOT / mutant.file))
+    found = {test for line in mutant.lines for test in lines.get(line, [])} - {""}
+    found = found or {test for tests in lines.values() for test in tests} - {""}
+    names = sorted({test.rpartition("|")[0] for test in found})
+    # The first test that needs a shared fixture executes it: others of its file may notice, too.
+    files = sorted({test.partition("::")[0] for test in found if test.endswith("|setup")})
+    return [*random.Random(mutant.start).sample(names, min(len(names), MOST_TESTS)), *files]
+
+
+def run_tests(tests: list[str], folder: Path) -> None:
+    """Run tests in a copy of the project, and exit with pytest's code."""
+    os.chdir(folder)
+    sys.path[:0] = [str(folder)]
+    os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}  # bytecode is dated to the second
+    sys.dont_write_bytecode = True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options = ["-qx", "-m", "not dag", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder}-tests"]
+    sys.exit(int(pytest.main([*options, *tests])))
+
+
+def noticed(mutant: Mutant, tests: list[str], folder: Path) -> bool:
+    """Run tests against a mutant in a fork of this process, which has torch in memory."""
+    file = folder / mutant.file
+    source = file.read_bytes()
+    file.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
+    child = get_context("fork").Process(target=run_tests, args=(tests, folder))
+    child.start()
+    child.join(PATIENCE_S)
+    child.kill()
+    file.write_bytes(source)
+    return bool(tests) and child.exitcode != 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("-n", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    files = [file for file in sorted(ROOT.glob("niels_gpt/**/*.py")) if MODULES.search(str(file))]
+    every = [mutant for file in files if any(w in str(file) for w in args.words or [""]) for mutant in mutants(file)]
+    chosen = random.Random(args.seed).sample(every, min(args.n, len(every)))
+    record = CoverageData(str(ROOT / "logs/mutants.coverage"))
+    for name in ("torch", "hypothesis", "typer", "fastapi", "pyarrow.parquet"):
+        import_module(name)
+    left_out, survivors = {".venv", "cache", "models", "logs"}, 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+        folder = Path(scratch, "copy")
+        shutil.copytree(ROOT, folder, ignore=lambda at, _: left_out if at == str(ROOT) else ())
+        for mutant in chosen:
+            old = (folder / mutant.file).read_bytes()[mutant.start : mutant.end].decode()
+            killed = noticed(mutant, tests_of(mutant, record), folder)
+            survivors += not killed
+            change = " ".join(f"{mutant.file}:{mutant.lines[0]}: {old} -> {mutant.new}".split())
+            print("noticed " if killed else "SURVIVED", change[:200], flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} noticed ({1 - survivors / len(chosen):.1%}), of {len(every):,}")
+
+
+if __name__ == "__main__":
+    main()
