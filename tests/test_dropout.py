@@ -10,6 +10,8 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.ranks import Ranks
+from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
+from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.dropout import RowDropout, dropout_mask
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -105,6 +107,34 @@ def test_a_model_by_itself_draws_its_masks_from_torch() -> None:
     set_seed(0)
     assert torch.equal(first, model(x))
     assert torch.equal(model.eval()(x), model(x))
+
+
+@pytest.mark.parametrize("part", [Block, CausalSelfAttention, MLP])
+def test_a_part_of_the_model_called_alone_drops_in_training_and_only_there(part: type[torch.nn.Module]) -> None:
+    module, x = part(WET).train(), torch.randn(3, 8, WET.C, generator=torch.Generator().manual_seed(0))
+    set_seed(0)
+    first = module(x)
+    assert not torch.equal(first, module(x))
+    set_seed(0)
+    keys = torch.randint(1 << 62, (3,))
+    assert torch.equal(first, module(x, dropout=RowDropout(WET.dropout, keys))), "one mask for each row, by torch"
+    assert torch.equal(module.eval()(x), module(x))
+
+
+@pytest.mark.parametrize("part", [Block, CausalSelfAttention, MLP])
+def test_a_part_without_dropout_does_not_move_torchs_generator(part: type[torch.nn.Module]) -> None:
+    module, x = part(replace(WET, dropout=0.0)).train(), torch.ones(3, 8, WET.C)
+    state = torch.get_rng_state()
+    assert torch.equal(module(x), module.eval()(x))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_decoder_drops_nothing_whatever_the_mode_of_its_model() -> None:
+    model = GPT(WET).eval()
+    with torch.inference_mode():
+        expected = model(batch().x)
+        hidden = Decoder(model.train(), B=CONFIG.B).extend(batch().x, starts=[0] * CONFIG.B)
+        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_every_part_of_the_model_that_adds_is_dropped_from_at_a_place_of_its_own() -> None:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block, Shortcuts
+from niels_gpt.model.dropout import NO_DROPOUT
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import choice
 
@@ -152,7 +153,7 @@ class _CachedBlock:
         if isinstance(rows, torch.Tensor):
             self._kv[rows] = kv
         h, normed = self._block.ln2(h, self._proj(out.reshape(b, n, C)))
-        return h, self._block.mlp(normed)
+        return h, self._block.mlp(normed, dropout=NO_DROPOUT)
 
     def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
         """Heads (b, n, 3H, D) -> (b, n, H, D), keys and values kept."""

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from niels_gpt.rng import mixed
 
@@ -40,6 +41,16 @@ class RowDropout:
 
 
 NO_DROPOUT = RowDropout(0.0, None)
+
+
+def module_dropout(module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.Tensor | None = None) -> RowDropout:
+    """Return the dropout of a module called on h (B, ...): none outside training.
+
+    Without `keys`, sample them from torch's default generator.
+    """
+    if not module.training or not p:
+        return NO_DROPOUT
+    return RowDropout(p, torch.randint(1 << 62, (len(h),), device=h.device) if keys is None else keys)
 
 
 def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:

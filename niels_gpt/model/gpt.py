@@ -11,7 +11,7 @@ from torch import nn
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import Block, Shortcuts, build_norm, init_weights, zero_outputs
-from niels_gpt.model.dropout import NO_DROPOUT, RowDropout
+from niels_gpt.model.dropout import module_dropout
 from niels_gpt.model.kernels import choice
 from niels_gpt.model.loss import soft_cap, summed_loss, token_losses
 from niels_gpt.model.positions import positions_of
@@ -73,19 +73,13 @@ class GPT(nn.Module):
         positions = positions_of(
             sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
         )
-        dropout = self._dropout(len(h), row_keys, device=h.device)
+        dropout = module_dropout(self, h, self.cfg.dropout, keys=row_keys)
         h = dropout.on(h, place=0)
         shortcuts = Shortcuts(h)
         for i, block in enumerate(self.blocks):
             h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, shortcuts=shortcuts)
         normed: torch.Tensor = self.ln_f(h)[1]
         return normed
-
-    def _dropout(self, B: int, row_keys: torch.Tensor | None, *, device: torch.device) -> RowDropout:
-        if not self.training or not self.cfg.dropout:
-            return NO_DROPOUT
-        keys = torch.randint(1 << 62, (B,), device=device) if row_keys is None else row_keys
-        return RowDropout(self.cfg.dropout, keys)
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         """(..., C) -> (..., V) in float32."""
