@@ -37,9 +37,10 @@ def format_prompt(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping
 
 
 def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """The ids after the last assistant id, up to the end of that turn (or to the next role, or the end)."""
+    """Return the ids after the last assistant id, up to the next special id or the end.
+
+    Without an assistant turn there is no reply: the list is empty, as it is for a turn without content.
+    """
     special = tok.special_token_ids()
-    starts = [i for i, token in enumerate(ids) if token == special["asst"]]
-    if not starts:
-        raise ValueError("there is no assistant tag among the ids: no turn of the assistant begins in them")
-    return list(takewhile(lambda token: token not in special.values(), ids[starts[-1] + 1 :]))
+    last = max((i for i, token in enumerate(ids) if token == special["asst"]), default=len(ids))
+    return list(takewhile(lambda token: token not in special.values(), ids[last + 1 :]))

@@ -60,8 +60,27 @@ def test_template_is_role_content_eot_and_the_reply_comes_back() -> None:
     assert chat_template.extract_assistant_reply(tok, [*prompt, *b"reply", 259, 257]) == list(b"reply")
     assert chat_template.extract_assistant_reply(tok, [*prompt, *b"unfinished"]) == list(b"unfinished")
     assert chat_template.extract_assistant_reply(tok, [258, *b"one", 259, *prompt, *b"two", 256, 104]) == list(b"two")
-    for ids in ([], [257, 104]):
-        with pytest.raises(ValueError, match="no assistant tag among the ids"):
-            chat_template.extract_assistant_reply(tok, ids)
     with pytest.raises(ValueError, match="role must be one of"):
         chat_template.format_chat(tok, [{"role": "robot", "content": ""}])
+
+
+@pytest.mark.parametrize(
+    ("ids", "reply"),
+    [
+        ([], []),
+        ([104], []),
+        ([257, 104], []),  # an unterminated turn of the user
+        ([257, 104, 259], []),
+        ([256, 257, 259], []),
+        ([258], []),  # a prompt that nothing follows
+        ([258, 259], []),
+        ([258, 258, 259, 259], []),
+        ([258, 104, 259, 257, 105, 259, 258], []),  # the answer before is no answer to the last question
+        ([258, 104, 257], [104]),  # cut off by the next role
+        ([258, 104, 259, 105], [104]),
+    ],
+)
+def test_ids_without_an_assistant_turn_have_an_empty_reply(ids: list[int], reply: list[int]) -> None:
+    found = chat_template.extract_assistant_reply(ByteTokenizer(), ids)
+    assert found == reply
+    assert isinstance(found, list)
