@@ -1,4 +1,14 @@
-"""Randomness: torch's generators alone, and seeds derived from names instead of carried state.
+"""Randomness: every generator is made here, from a seed, and seeds are derived from names instead of carried state.
+
+- `make_generator`, torch's: weights, batches, dropout, sampling of text.
+- `permutation`, the numbers of torch.randperm computed by numpy: splits, dolly's order, the tokenizer's sample. Their
+  stages need nothing else of torch, which takes seconds to import.
+- `numpy_generator`, numpy's PCG64: passages, bootstrap resamples and canary positions of the privacy checks, which work
+  on numpy arrays; torch cannot sample multinomial counts.
+- `uniform_numbers`, numpy's MT19937: the words of canaries.
+
+Two orders are made elsewhere: data/oasst1.py shuffles trees by `random.Random(seed)`, which its specification
+prescribes, and the datasets library shuffles what it streams from the hub.
 
 `derive_seed(seed, "batch", n)` is what makes batch n a pure function of (seed, n): a run can stop anywhere, and to
 resume it only has to know the number of the next step.
@@ -7,26 +17,58 @@ resume it only has to know the number of the next step.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 # Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
 _ODD = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
 def set_seed(seed: int) -> None:
-    """Seed torch's default generators. Nothing draws from `random` or numpy, but for the order of what is read:
-    oasst1's trees are shuffled by `random.Random(seed)`, streams of the hub by its own library."""
+    """Seed torch's default generators."""
+    import torch
+
     torch.manual_seed(seed)
 
 
 def make_generator(seed: int, device: str | None = None) -> torch.Generator:
-    """A generator of its own, so that a draw here never moves a draw elsewhere."""
+    """Return a torch generator of its own, so that a draw here never moves a draw elsewhere."""
+    import torch
+
     return torch.Generator(device=device or "cpu").manual_seed(seed)
 
 
+def numpy_generator(seed: int) -> np.random.Generator:
+    """Return a numpy generator (PCG64) of its own."""
+    return np.random.default_rng(seed)
+
+
+def uniform_numbers(shape: tuple[int, ...], *, seed: int) -> np.ndarray:
+    """Return floats in [0, 1): those of Python's `random.Random(seed)`, for a seed from 2**32 to 2**64 - 1."""
+    return np.random.RandomState([seed % 2**32, seed >> 32]).random_sample(shape)
+
+
+def permutation(n: int, seed: int) -> list[int]:
+    """Return what torch.randperm gives for the seed, without importing torch.
+
+    It swaps each item with one behind it, by the next 32 bits of MT19937; a seed counts by its lowest 32 bits.
+    """
+    if n >= 2**32 // 20:  # from there on torch takes 64 bits
+        raise ValueError(f"{n:,} documents are too many to draw from: split by: hash")
+    bits = np.random.RandomState(seed % 2**32).randint(0, 2**32, size=n, dtype=np.uint32)
+    behind = (bits[: n - 1] % (n - np.arange(n - 1))).tolist()
+    order = list(range(n))
+    for i, steps in enumerate(behind):
+        order[i], order[i + steps] = order[i + steps], order[i]
+    return order
+
+
 def derive_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed that depends on every argument and on nothing else."""
+    """Return a 63-bit seed that depends on every argument and on nothing else."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

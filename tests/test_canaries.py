@@ -41,6 +41,7 @@ def test_canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_t
     assert [canary.copies for canary in made[:5]] == [1, 4, 16, 1, 4]
     assert planted_texts(made[:2]) == [made[0].sentence, *[made[1].sentence] * 4]
     assert make_canaries(0, seed=1) == []
+    assert made[0].sentence == "The code word of tigaro is pizozo."  # on every machine and of every release
 
 
 def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> None:

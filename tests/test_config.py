@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Annotated, Any
 
 import pytest
+import torch
 from annotated_types import Ge, MultipleOf
 
 from niels_gpt.config import Groups, ModelConfig, TrainConfig, check_value, default_p_train, to_dict
 from niels_gpt.data.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import derive_seed, make_generator
+from niels_gpt.rng import derive_seed, make_generator, permutation, uniform_numbers
 
 EVEN = {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 1.0}
 
@@ -152,3 +154,11 @@ def test_derived_seeds_depend_on_every_name() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive_seed(1, "batch", 3) == derive_seed(1, "batch", 3)
     make_generator(max(seeds))
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**40 + 3, 2**63 - 1])
+def test_numpy_gives_the_numbers_of_torch_and_of_python(seed: int) -> None:
+    python = random.Random(seed)
+    assert uniform_numbers((50, 2), seed=seed).flatten().tolist() == [python.random() for _ in range(100)]
+    for n in (0, 1, 2, 1000):
+        assert permutation(n, seed) == torch.randperm(n, generator=make_generator(seed)).tolist()

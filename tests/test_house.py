@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tokenize
 from pathlib import Path
@@ -47,6 +48,49 @@ def test_the_library_knows_neither_dvc_nor_the_pipeline_nor_its_paths(path: Path
     with path.open("rb") as f:
         texts = [t.string for t in tokenize.tokenize(f.readline) if t.type in (tokenize.STRING, tokenize.COMMENT)]
     assert [text for text in texts if FOREIGN.search(text)] == []
+
+
+def generators_made(source: str) -> list[str]:
+    """What the source imports, calls or names to make or seed a generator of random numbers."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name in ("random", "numpy.random")]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [
+                name for name in names if re.match(r"random\.|numpy\.random|torch\.(Generator|manual_seed)$", name)
+            ]
+        elif isinstance(node, ast.Attribute) and re.fullmatch(r"(np|numpy)\.random", ast.unparse(node)):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and re.search(r"\b(Generator|manual_seed(_all)?)$", ast.unparse(node.func)):
+            found.append(ast.unparse(node.func))
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random",
+        "from random import Random",
+        "import numpy.random as r",
+        "from numpy import random",
+        "from numpy.random import default_rng",
+        "x = np.random.default_rng(1)",
+        "x = numpy.random.rand(3)",
+        "g = torch.Generator().manual_seed(1)",
+        "torch.manual_seed(1)",
+        "torch.cuda.manual_seed_all(1)",
+        "from torch import Generator",
+    ],
+)
+def test_a_generator_is_seen_however_it_is_made(source: str) -> None:
+    assert generators_made(source)
+
+
+def test_generators_are_made_in_one_module_and_for_the_trees_of_oasst1() -> None:
+    found = {name(path) for path in FILES if generators_made(path.read_text())}
+    assert found == {"niels_gpt/rng.py", "niels_gpt/data/oasst1.py"}
 
 
 def test_the_layout_is_that_of_dvc_yaml() -> None:

@@ -11,6 +11,7 @@ from niels_gpt.data.documents import read_keys, read_texts
 from niels_gpt.data.parts import Texts, reading_part
 from niels_gpt.data.split import Drawn, split_by_hash
 from niels_gpt.data.splits import ByHash, Splits, part_rows
+from niels_gpt.rng import permutation
 
 
 def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
@@ -28,10 +29,7 @@ def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: 
 def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> Iterator[str]:
     """Of a source whose rows are listed: so many of them."""
     if share < 1:
-        import torch
-
-        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).numpy()
-        rows = np.sort(rows[order[: max(1, int(len(rows) * share))]])
+        rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
     first = 0
     for part in texts.parts:
         wanted = rows[slice(*np.searchsorted(rows, (first, first + part.rows)))] - first

@@ -11,6 +11,7 @@ import numpy as np
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.token_files import OffsetFile, TokenFile
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.rng import numpy_generator
 
 
 class TrainDocuments(Protocol):
@@ -30,7 +31,7 @@ def plant(
     """What training draws from, written to the folder, with each of the planted ones before a document that the seed
     chooses. `apart`: documents that share a window do not see each other."""
     trained = int(np.searchsorted(documents.lengths.cumsum(), documents.trained_tokens, side="right"))
-    places = np.random.default_rng(seed).integers(0, trained + 1, len(planted))
+    places = numpy_generator(seed).integers(0, trained + 1, len(planted))
 
     def joined() -> Iterator[np.ndarray]:
         for row in range(trained + 1):

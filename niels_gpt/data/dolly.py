@@ -11,8 +11,8 @@ from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
 from niels_gpt.data.readers.fields import check_texts
-from niels_gpt.data.split import permutation
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
+from niels_gpt.rng import permutation
 
 KIND = "dolly"
 

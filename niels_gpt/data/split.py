@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
+from niels_gpt.rng import permutation
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -126,21 +128,6 @@ def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], 
     n_val = max(1, int(n * val_frac))
     order = permutation(n, seed)
     return sorted(order[n_val:]), sorted(order[:n_val])
-
-
-def permutation(n: int, seed: int) -> list[int]:
-    """What torch.randperm gives for the seed, without waiting two seconds for torch.
-
-    It swaps each place with one behind it, by the next 32 bits of MT19937; a seed counts by its lowest 32 bits.
-    """
-    if n >= 2**32 // 20:
-        raise ValueError(f"{n:,} documents are too many to draw from: split by: hash")
-    bits = np.random.RandomState(seed % 2**32).randint(0, 2**32, size=n, dtype=np.uint32)
-    behind = (bits[: n - 1] % (n - np.arange(n - 1))).tolist()
-    order = list(range(n))
-    for i, steps in enumerate(behind):
-        order[i], order[i + steps] = order[i + steps], order[i]
-    return order
 
 
 def split_groups(groups: Sequence[Hashable], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:

@@ -9,7 +9,6 @@ sentence that the model never saw has 1.44 on average, by chance alone.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from niels_gpt.eval.passages import Passages, score_passages
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import derive_seed
+from niels_gpt.rng import derive_seed, uniform_numbers
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 COPIES = (1, 4, 16)
@@ -50,17 +49,14 @@ class Exposure:
 
 def make_canaries(n: int, *, seed: int) -> list[Canary]:
     """n different ones, planted 1, 4 and 16 times in turn."""
-    draw = random.Random(derive_seed(seed, "canaries"))
-    names = [(_word(draw), _word(draw)) for _ in range(2 * n)]  # more than enough to have n that differ
-    different = list(dict(names).items())[:n]
+    # Twice as many (owner, secret) as needed, of three syllables each: more than enough to have n that differ.
+    numbers = uniform_numbers((2 * n, 2, 3), seed=derive_seed(seed, "canaries"))
+    syllables = np.array(_SYLLABLES)[(numbers * len(_SYLLABLES)).astype(int)]
+    different = list({"".join(owner): "".join(secret) for owner, secret in syllables.tolist()}.items())[:n]
     return [
         Canary(f"The code word of {owner} is", f" {secret}.", COPIES[i % len(COPIES)])
         for i, (owner, secret) in enumerate(different)
     ]
-
-
-def _word(draw: random.Random) -> str:
-    return "".join(draw.choices(_SYLLABLES, k=3))
 
 
 def planted_texts(canaries: Sequence[Canary]) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from niels_gpt.rng import numpy_generator
+
 _RESAMPLES = 500
 _FALSE_ALARMS = 0.01
 
@@ -39,7 +41,7 @@ def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
     if min(counts) < 2:
         return None
     ranked = _Ranked(members, others)
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     drawn = [
         ranked.rates(*(rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in counts))
         for _ in range(_RESAMPLES)

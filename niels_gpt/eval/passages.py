@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from niels_gpt.eval.held_out import inference
 from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import numpy_generator
 
 
 class Documents(Protocol):
@@ -71,7 +72,7 @@ def cut_passages(
 ) -> Passages:
     """Windows of all documents, or of so many, drawn by the seed, that they have `at_most` windows or a few more."""
     found: list[tuple[int, int, int, int]] = []
-    for row in np.random.default_rng(seed).permutation(len(documents.lengths)).tolist():
+    for row in numpy_generator(seed).permutation(len(documents.lengths)).tolist():
         if at_most is not None and len(found) >= at_most:
             break
         found += [(row, *window) for window in windows(int(documents.lengths[row]), chunk_size, prompt_tokens)]
