@@ -45,7 +45,9 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     identity = {key: meta[key] for key in ("tokenizer_sha256", "vocab_size")}
     where = {} if place.at is None else {"at": place.at}
     totals = {f"{split}_tokens": found["tokens"] for split, found in counted.items()}
-    write_meta(stage.out(out) / "meta.json", {**meta, **totals})
+    # A part of text makes one token file of each split, so no file is cut at a size: the largest one's is recorded.
+    shard_bytes = max(part["bytes"] for found in counted.values() for part in found["parts"])
+    write_meta(stage.out(out) / "meta.json", {**meta, "shard_bytes": shard_bytes, **totals})
     write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), {**identity, **where, **counted})
     stage.say(
         f"{totals['train_tokens']:,} train and {totals['val_tokens']:,} val tokens in "

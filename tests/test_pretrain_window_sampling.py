@@ -52,6 +52,17 @@ def test_every_window_is_equally_likely(tmp_path: Path) -> None:
     assert np.all(np.abs(counts - 2000) < 5 * (2000 * 0.9) ** 0.5)
 
 
+def test_parts_of_one_slice_are_read_in_the_order_they_were_written(tmp_path: Path) -> None:
+    """Of 6 + 4 + 4 tokens the cache counts 12: the last two of the last part are behind its budget."""
+    for name, first, count in (("part-00000", 0, 6), ("part-00001", 10, 4), ("part-00001-001", 20, 4)):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        np.arange(first, first + count, dtype="<u2").tofile(tmp_path / f"train/{name}.bin")
+    write_json(tmp_path / "meta.json", {"train_tokens": 12})
+    dataset = PretrainTokenStreamDataset(tmp_path / "train", T=1, device="cpu")
+    x, _ = dataset.get_batch(B=500, generator=torch.Generator().manual_seed(0))
+    assert x.unique().tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 20]
+
+
 def test_a_folder_without_shards_or_too_short_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no shard_\*\.bin"):
         PretrainTokenStreamDataset(tmp_path, T=4, device="cpu")

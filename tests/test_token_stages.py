@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
+from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish
@@ -119,7 +122,8 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
             files = [part["file"] for part in read_meta(f"cache/manifests/{name}.json")[split]["parts"]]
             assert files == [f"{split}/part-{part:05d}.bin" for part in sorted({i // PART_ROWS for i in numbers})]
         meta = read_meta(out / "meta.json")
-        assert {*SEEDS_META.split(), "train_tokens", "val_tokens"} <= set(meta)
+        assert {*SEEDS_META.split(), "train_tokens", "val_tokens", "shard_bytes"} <= set(meta)
+        assert meta["shard_bytes"] == max(path.stat().st_size for path in out.rglob("*.bin"))
         assert (meta["dataset_name"], meta["dataset_config"], meta["dataset_revision"]) == (f"hub/{name}", "c", "r")
         assert meta["split_rule"] == "given"
         assert meta["train_tokens"] == sum(len(f"{name} {TEXTS[i]}") + 1 for i in TRAIN)
@@ -167,6 +171,20 @@ def test_budgets_end_at_a_documents_end_each_for_its_split(rows: Path) -> None:
         sentence = rf"no document for {split} within its budget: raise budget\.max_{split}_tokens"
         with pytest.raises(ValueError, match=sentence):
             tokenize_texts(parameters(**{f"sources.roam.budget.max_{split}_tokens": 5, "model.T": 4}), "roam")
+
+
+@pytest.mark.parametrize("budget", [None, 100])
+def test_the_dataset_of_shards_reads_what_the_stage_wrote_up_to_its_budget(rows: Path, budget: int | None) -> None:
+    params = parameters(**{f"sources.roam.budget.max_{split}_tokens": budget for split in ("train", "val")})
+    out, mixed = tokenize_texts(params, "roam"), read_meta("cache/manifests/roam.json")
+    for split in ("train", "val"):
+        dataset = PretrainTokenStreamDataset(out / split, T=8, device="cpu")
+        x, y = dataset.get_batch(B=5000, generator=torch.Generator().manual_seed(0))
+        expected: set[tuple[int, ...]] = set()
+        for part in mixed[split]["parts"]:
+            ids = open_tokens(out / part["file"])[: part["tokens"]].tolist()
+            expected |= {tuple(ids[i : i + 9]) for i in range(len(ids) - 8)}
+        assert set(map(tuple, torch.cat((x, y[:, -1:]), dim=1).tolist())) == expected
 
 
 def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(rows: Path) -> None:
