@@ -84,6 +84,7 @@ def test_meta_says_where_the_text_came_from_and_how_it_was_split() -> None:
     told = describe_origin(facts, {"by": "document", "seed": 9, "val_frac": 0.1})
     assert (told["dataset_name"], told["dataset_config"], told["dataset_revision"]) == ("hub/web", "c", "r")
     assert (told["split_rule"], told["seed"]) == ("document", 9)
+    assert describe_origin({**facts, "dataset": "/home/me/web.jsonl"}, {"by": "given"})["dataset_name"] == "web.jsonl"
     told = describe_origin({**facts, "dataset": None, "config": None}, {"by": "given"})
     assert (told["dataset_name"], told["dataset_config"], told["seed"]) == ("web", None, None)
 

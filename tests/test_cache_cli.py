@@ -23,6 +23,7 @@ from tests.token_caches import ASST, SYS, TEXTS, USR, chats, documents, files
 
 
 def write_rows(path: Path, rows: Iterable[object]) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -53,6 +54,28 @@ def build(data: Path, *flags: str, only: Iterable[str] = (), tokenizer: Path | N
     command += ["--max-train-tokens=100000", "--max-val-tokens=1000", "--shard-bytes=4000", "--shuffle-buffer=10"]
     command += ["--gutenberg-train-tokens=4000", "--gutenberg-val-tokens=400"]
     return CliRunner().invoke(app, [*command, *(f"--only={name}" for name in only), *flags])
+
+
+def test_no_meta_holds_a_path_of_this_machine(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absolute, relative or missing: equal datasets give equal bytes wherever they lie."""
+    for split in ("train", "validation", "test"):
+        write_rows(data / "wikitext" / f"{split}.jsonl", ({"text": f" = {i} = \n"} for i in range(9)))
+    for i in range(20):
+        (data / "notes").mkdir(exist_ok=True)
+        (data / f"notes/{i}.md").write_text(TEXTS[i])
+    flags = [f"--wikitext-dataset={data}/wikitext", f"--roam-root={data}/notes"]
+    done = build(data, *flags)
+    assert done.exit_code == 0, done.output
+    built = files(data.parent / "c")
+    metas = {name: read_meta(data.parent / "c" / name) for name in built if name.endswith("meta.json")}
+    assert len(metas) == 7
+    assert [name for name, meta in metas.items() if str(data.parent) in json.dumps(meta)] == []
+    assert metas["pretrain/fineweb_edu/meta.json"]["dataset_name"] == "fineweb.jsonl"
+    monkeypatch.chdir(data)
+    assert build(Path(), *flags, only=["fineweb_edu", "dolly15k"]).exit_code == 0
+    assert {name: built[name] for name in files(Path("c"))} == files(Path("c"))
+    assert build(Path(), f"--gutenberg-dataset={data}/missing", only=["gutenberg"]).exit_code == 0
+    assert read_meta("c/pretrain/gutenberg/meta.json")["dataset_name"] == "missing"
 
 
 def test_a_gutenberg_that_cannot_be_had_is_said_in_its_meta_and_is_no_failure(data: Path) -> None:

@@ -17,6 +17,7 @@ from niels_gpt.cache.build_cache import (
     keep_tokenizer,
     write_unbuilt_cache,
 )
+from niels_gpt.cache.meta import dataset_label
 from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.readers.files import decode_text, read_bytes
@@ -98,7 +99,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             shard_bytes=shard_bytes,
             seed=seed,
             shuffle_buffer=None,  # the stream is shuffled already
-            source_name=fineweb_dataset,
+            source_name=dataset_label(fineweb_dataset),
             source_config=fineweb_config,
             streaming=streaming,
         )
@@ -122,12 +123,12 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
                 shard_bytes=shard_bytes,
                 seed=seed,
                 shuffle_buffer=None,
-                source_name=gutenberg_dataset,
+                source_name=dataset_label(gutenberg_dataset),
                 streaming=streaming,
             )
         except HubError as error:
             write_unbuilt_cache(
-                out, tokenizer=chosen, shard_bytes=shard_bytes, seed=seed, source_name=gutenberg_dataset
+                out, tokenizer=chosen, shard_bytes=shard_bytes, seed=seed, source_name=dataset_label(gutenberg_dataset)
             )
             raise _NotBuilt(str(error)) from error
 
@@ -142,7 +143,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             tokenizer=chosen,
             shard_bytes=shard_bytes,
             seed=None,
-            source_name=wikitext_dataset,
+            source_name=dataset_label(wikitext_dataset),
             source_config=wikitext_config,
         )
 
@@ -180,7 +181,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             tokenizer=chosen,
             val_frac=sft_val_frac,
             seed=seed,
-            source_name=name,
+            source_name=dataset_label(name),
             T=sft_context,
             groups=groups,
         )

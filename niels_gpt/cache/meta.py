@@ -10,7 +10,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.descriptions import read_meta
 
-__all__ = ["describe_origin", "read_meta", "sha256_file", "write_meta"]
+__all__ = ["dataset_label", "describe_origin", "read_meta", "sha256_file", "write_meta"]
 
 
 def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
@@ -18,10 +18,16 @@ def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
     write_json(path, meta)
 
 
+def dataset_label(dataset: str) -> str:
+    """Return a hub id as it is, and of a local file or folder the name alone: meta.json holds no path of a machine."""
+    path = Path(dataset)
+    return path.absolute().name if path.is_absolute() or path.exists() else dataset
+
+
 def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
     """What a cache's meta.json says of where its text came from and how it was split."""
     return {
-        "dataset_name": source.get("dataset") or source["name"],
+        "dataset_name": dataset_label(source["dataset"]) if source.get("dataset") else source["name"],
         "dataset_config": source.get("config"),
         "dataset_revision": source.get("revision"),
         "streaming": source["streaming"],
