@@ -243,6 +243,14 @@ def test_shapes_tying_and_context() -> None:
         model(torch.zeros(1, CFG.T + 1, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("part", [Block, CausalSelfAttention])
+def test_a_part_alone_refuses_more_than_its_context(part: type[torch.nn.Module]) -> None:
+    module = part(CFG)
+    module(torch.zeros(1, CFG.T, CFG.C))
+    with pytest.raises(ValueError, match="17 tokens do not fit the context of T=16"):
+        module(torch.zeros(1, CFG.T + 1, CFG.C))
+
+
 def test_a_config_dict_builds_the_same_model() -> None:
     model = GPT(to_dict(CFG))
     assert model.cfg == CFG

@@ -26,6 +26,8 @@ def test_only_a_b_and_eot_of_the_assistant_are_supervised(tmp_path: Path) -> Non
     assert masked[0, masked[0] != -100].tolist() == [65, 66, EOT]
     assert (masked[0] != -100).nonzero().flatten().tolist() == [7, 8, 9]
     assert y[0, 10:].tolist() == [EOT] * 6  # padding, and none of it is learned
+    with pytest.raises(ValueError, match=r"meta\.json is missing, .*: build the cache, or give asst_id"):
+        SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=16, device="cpu", eot_id=EOT)
 
 
 def slow_example(ids: list[int], T: int) -> tuple[list[int], list[int]]:

@@ -32,7 +32,10 @@ class SFTExampleDataset:
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
-            meta = read_meta(Path(tokens_path).with_name("meta.json"), required=["special_token_ids.asst"])
+            path = Path(tokens_path).with_name("meta.json")
+            if not path.is_file():
+                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
+            meta = read_meta(path, required=["special_token_ids.asst"])
             asst_id = int(meta["special_token_ids"]["asst"])
         self._asst = asst_id
 

@@ -102,6 +102,8 @@ class CausalSelfAttention(nn.Module):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
         H = self.cfg.H
+        if x.shape[1] > self.cfg.T:
+            raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         dropout = dropout or module_dropout(self, x, self.cfg.dropout)
         sin, cos, mask = self.rope_sin, self.rope_cos, None
         if positions is not None:

@@ -67,8 +67,6 @@ class GPT(nn.Module):
 
         `row_keys` (B,): what a row's dropout in training depends on; without them it is drawn from torch's generator.
         """
-        if h.shape[1] > self.cfg.T:
-            raise ValueError(f"{h.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         attention = cast(Block, self.blocks[0]).attn
         positions = positions_of(
             sin=attention.rope_sin, cos=attention.rope_cos, position_ids=position_ids, segment_ids=segment_ids
