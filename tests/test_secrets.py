@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,58 @@ def kinds(text: str) -> list[str]:
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_of_services_are_found_by_their_form(name: str, around: str) -> None:
     assert masked(around.format(KEYS[name])) == around.format("[api key]")
+
+
+# What services say of their keys: what stands in front, how few characters follow, how many at the most.
+FORMS = (
+    *((name, 16, 16) for name in ("AKIA", "ASIA", "ABIA", "ACCA")),
+    *((f"gh{kind}_", 36, 255) for kind in "pousr"),
+    ("github_pat_", 22, 255),
+    *((f"gl{kind}-", 20, 64) for kind in ("pat", "rt", "dt", "cbt", "ptt", "soat")),
+    *((f"xox{kind}-", 10, 255) for kind in "abceoprs"),
+    ("xapp-1-", 10, 255),
+    *((f"{kind}k_{mode}_", 10, 255) for kind in "rs" for mode in ("live", "test")),
+    *(("whsec_", 24, 88), ("AIza", 35, 35), ("GOCSPX-", 28, 28), ("ya29.", 20, 1024), ("sk-", 20, 250)),
+    *(("gsk_", 40, 64), ("xai-", 40, 100), ("hf_", 30, 64), ("r8_", 30, 64), ("npm_", 36, 36), ("pypi-", 50, 400)),
+    *(("dckr_pat_", 20, 64), ("SG.a1b2c3d4e5f6a1b2.", 16, 64), ("key-", 32, 32), ("SK", 32, 32)),
+    *(("12345678:AA", 33, 33), ("1234567890:AA", 33, 33), ("Ma1b2c3d4e5f6a1b2c3d4e5f.a1b2c3.", 27, 38)),
+    *(("sq0atp-", 22, 43), ("EAAA", 60, 60), ("dop_v1_", 64, 64), ("doo_v1_", 64, 64), ("dor_v1_", 64, 64)),
+    *(("shpat_", 32, 32), ("shpss_", 32, 32), ("lin_api_", 40, 40), ("secret_", 40, 50), ("ntn_", 40, 50)),
+    *(("dp.st.", 40, 44), ("AGE-SECRET-KEY-1", 58, 58)),
+)
+
+
+def mixed(n: int) -> str:
+    """Letters and digits that no rule takes for a number, and that are hexadecimal."""
+    return ("a1b2c3d4e5f6" * (n // 12 + 1))[:n]
+
+
+@pytest.mark.parametrize(("prefix", "shortest", "longest"), FORMS, ids=lambda value: str(value))
+def test_a_key_is_found_from_its_fewest_characters_to_its_most_and_not_beyond(
+    prefix: str, shortest: int, longest: int
+) -> None:
+    def key(n: int) -> str:
+        return prefix + (mixed(n).upper() if prefix.startswith("A") else mixed(n))
+
+    for around in ("{}", "the shop has {} since May", "KEY='{}'"):
+        for n in (shortest, longest):
+            assert masked(around.format(key(n))) == around.format("[api key]"), n
+        for n in (shortest - 1, longest + 1):
+            assert kinds(around.format(key(n))) == [], n
+
+
+def test_of_a_web_token_each_part_has_ten_characters_and_of_a_web_hook_the_place_has_twenty() -> None:
+    for part in range(3):
+        for n, found in ((9, []), (10, ["token"]), (300, ["token"])):
+            lengths = [n if i == part else 20 for i in range(3)]
+            assert kinds("eyJ" + ".".join(map(mixed, lengths))) == found
+    for host in (
+        *("hooks.slack.com/services/", "hooks.slack.com/workflows/"),
+        *("discord.com/api/webhooks/", "discordapp.com/api/webhooks/"),
+    ):
+        assert kinds(f"https://{host}{mixed(19)}") == []
+        for n in (20, 255):
+            assert masked(f"https://{host}{mixed(n)}") == "https://[api key]"
 
 
 def test_a_web_token_is_found() -> None:
@@ -90,6 +143,10 @@ def test_who_only_writes_about_private_keys_has_none() -> None:
 def test_a_password_in_a_url_is_found_and_the_rest_of_the_url_stays() -> None:
     for url in ("postgres://admin:{}@db.example.org/x", "https://me:{}@[::1]:80/r.git", "redis://:{}@cache:6379"):
         assert masked(f"use {url.format(PASSWORD)}.") == f"use {url.format('[password]')}."
+    for scheme, user, password, host in product(
+        ("x", "https"), ("", "me"), ("p", PASSWORD), ("h", "db.example.org:5432")
+    ):
+        assert masked(f"{scheme}://{user}:{password}@{host} x") == f"{scheme}://{user}:[password]@{host} x"
     for url in ("https://medium.com/@niels/a-b", "https://h:8080/@x", "ftp://u:${PASS}@h", "https://u:<password>@h"):
         assert kinds(url) == [], url
 
@@ -117,6 +174,42 @@ def test_the_value_of_a_line_that_names_a_password_is_found(line: str) -> None:
         text = f"one{line_end}{line.format(PASSWORD)}{line_end}three 3"
         assert masked(text) == f"one{line_end}{line.format(put)}{line_end}three 3"
         assert [secret.line for secret in find_secrets(text)] == [2 + line.count("\n")]
+
+
+# Beside these names prose is as common as passwords, so that six letters and digits must be together.
+AMONG_PROSE = (
+    *("password | {} |", "my password is {}", "pw: {}", "user: me pass: {}", "Password - {}"),
+    *("Password:\n{}", "**password**:\r\n  {}"),
+)
+
+
+@pytest.mark.parametrize("line", [*LINES, *KEY_LINES])
+def test_a_value_is_masked_from_its_fewest_characters_on(line: str) -> None:
+    put = "[password]" if line in LINES else "[api key]"
+    shortest = 8 if line in KEY_LINES else 6 if line in AMONG_PROSE else 4
+    for n in (*range(shortest, 20), 199, 200):
+        assert masked(f"one\n{line.format(mixed(n))}\nthree") == f"one\n{line.format(put)}\nthree", n
+    for n in range(1, shortest):
+        assert kinds(f"one\n{line.format(mixed(n))}\nthree") == [], n
+    plain = f"one\n{line.format('swordfishes')}\nthree"
+    assert kinds(plain) == (["password"] if shortest == 4 else [])  # without a digit
+
+
+NAMES = (
+    *("password", "passwd", "Passwort", "passphrase", "passcode", "passord", "mot de passe", "pwd", "Kennwort"),
+    *("wachtwoord", "contraseña", "adgangskode", "kodeord", "lösenord", "senha", "пароль", "pass", "pw"),
+)
+KEY_NAMES = (
+    *("secret", "secret key", "secret_access_key", "token", "api key", "access-key", "auth_key", "account key"),
+    *("encryption key", "signing key", "master key", "private_key", "license key", "licence key", "apikey"),
+)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *KEY_NAMES])
+def test_every_name_of_a_password_or_a_key_is_known_in_small_and_in_capital_letters(name: str) -> None:
+    put = "[password]" if name in NAMES else "[api key]"
+    for written, sign in product((name, name.upper(), name.capitalize()), (": ", "=", " = ", " := ", " => ")):
+        assert masked(f"{written}{sign}{PASSWORD}") == f"{written}{sign}{put}"
 
 
 def test_a_password_is_masked_to_its_end_however_long_it_is() -> None:

@@ -107,7 +107,7 @@ def _holds_key(body: str) -> bool:
 
 # Keys that services give out: a prefix, and so many characters. Of words long enough, each looked at once.
 
-_SHORTEST_KEY = 16
+_SHORTEST_KEY = 15  # xoxb- and 10 characters
 _KEYS = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"  # AWS
@@ -142,9 +142,9 @@ def _keys(text: str) -> _Found:
             yield place + key.start(), place + key.end(), KEY
         for token in _JWT.finditer(word) if "eyJ" in word else ():
             yield place + token.start(), place + token.end(), TOKEN
-        for url in _IN_URL.finditer(word) if "@" in word and "://" in word else ():
-            if not _is_placeholder(url[1]):
-                yield place + url.start(1), place + url.end(1), PASSWORD
+    for url in _IN_URL.finditer(text):  # of any length: ftp://me:pw@nas is shorter than a key
+        if not _is_placeholder(url[1]):
+            yield url.start(1), url.end(1), PASSWORD
 
 
 # Numbers with check digits: runs of digits with a gap at most between two of them (also a typesetter's).
