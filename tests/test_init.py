@@ -130,6 +130,32 @@ def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
     assert set(raw["p_sft"]) == set(raw["chats"])
 
 
+@pytest.mark.parametrize("size", [3e4, 3e6, 6e8], ids=lambda size: f"{size:.0e}")
+@pytest.mark.parametrize("documents", [3, 900])
+@pytest.mark.parametrize("kinds", [(), ("chat",), ("dialogues", "chat")])
+def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine(
+    size: float, documents: int, kinds: tuple[str, ...]
+) -> None:
+    surveys = [
+        a_survey(int(size), documents),
+        a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
+    ]
+    chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
+    params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
+    assert set(raw["sources"]) == {"notes", "letters"}
+    for source in params.sources.values():
+        assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
+    for source in raw["sources"].values():
+        assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
+    if chats:
+        assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
+        for chat in params.chats.values():
+            assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
+            assert chat.split.val_frac == 0.1
+    else:
+        assert raw["chats"] == VALUES["chats"]
+
+
 def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> None:
     def split(survey: Survey) -> tuple[Any, Any]:
         (source,) = parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")["sources"].values()
