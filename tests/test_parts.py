@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.token_parts import encode_chats
 from niels_gpt.data import fineweb_edu
+from niels_gpt.data.documents import write_chats
 from niels_gpt.data.loading import cut_source, digest_inputs, load_parts
 from niels_gpt.data.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts
 from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import Splits, read_split
+from niels_gpt.data.splits import ByHash, Splits, part_rows, read_split
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.engine import Worker
@@ -62,6 +64,31 @@ def test_a_row_is_held_out_whatever_other_rows_there_are() -> None:
     assert {some[row] for row in split_by_hash(some, rule)["val"]} == chosen & set(some)
     other = split_by_hash(KEYS, Drawn(val_frac=0.2, seed=8))["val"]
     assert 0.1 < len(set(whole) & set(other)) / len(whole) < 0.3  # another seed: by chance alone
+
+
+GROUPS: dict[str, Callable[[int], str | None]] = {
+    "none": lambda i: None,
+    "empty": lambda i: "",
+    "pairs": lambda i: f"tree {i // 2}",
+    "some": lambda i: f"tree {i // 6}" if i % 6 < 3 else None,
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_chats_are_held_out_by_their_group_and_each_by_itself_without_one(groups: str, tmp_path: Path) -> None:
+    path, told = tmp_path / "part.parquet", [{"role": "user", "content": "hi"}]
+    chats = [Chat(id=f"chat {i}", messages=told, group=GROUPS[groups](i)) for i in range(3000)]
+    write_chats(path, chats)
+    units = [chat.group or chat.id for chat in chats]
+    distinct, seen = len(set(units)), set[frozenset[int]]()
+    for share, seed in product((0.05, 0.3, 0.7), range(6)):
+        rows = {side: found.tolist() for side, found in part_rows(ByHash(Drawn(share, seed)), path).items()}
+        assert sorted(rows["train"] + rows["val"]) == list(range(3000))
+        held_out = {units[row] for row in rows["val"]}
+        assert not held_out & {units[row] for row in rows["train"]}
+        assert abs(len(held_out) - share * distinct) <= 5 * (share * (1 - share) * distinct) ** 0.5
+        seen.add(frozenset(rows["val"]))
+    assert len(seen) == 18  # each seed has its own
 
 
 @pytest.fixture
