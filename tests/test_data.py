@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.data import (
@@ -28,6 +28,7 @@ from niels_gpt.data.arrays import list_array, messages_array, number_array, text
 from niels_gpt.data.documents import CHAT_SCHEMA
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.split import split_groups, split_rows
+from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
 from niels_gpt.pipeline.inputs import check_input
@@ -182,6 +183,29 @@ def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match="none does not exist"):
             read(str(tmp_path / "none"))
     assert check_input(str(tmp_path / "none")) == [f"{tmp_path}/none does not exist"]
+
+
+# Front matter
+
+NOTE_LINES = st.lists(st.sampled_from(["---", "--- ", "----", " ---", "tags: a", "", "text", "..."]), max_size=9)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=NOTE_LINES, line_end=st.sampled_from(["\n", "\r\n"]), ended=st.booleans())
+@example(lines=["text", "---", "tags: a", "---", "text"], line_end="\n", ended=True)
+@example(lines=["---", "tags: a", "---", "text", "---", "b", "---"], line_end="\r\n", ended=False)
+def test_front_matter_is_dropped_from_the_head_of_a_note_and_from_nowhere_else(
+    lines: list[str], line_end: str, ended: bool, tmp_path: Path
+) -> None:
+    def written(lines: list[str]) -> str:
+        return "".join(f"{line}{line_end}" for line in lines).removesuffix("" if ended else line_end)
+
+    (tmp_path / "note.md").write_bytes(written(lines).encode())
+    closed = lines[:1] == ["---"] and "---" in lines[1:]
+    body = lines[lines.index("---", 1) + 1 :] if closed else lines
+    for front_matter, kept in ((True, lines), (False, body)):
+        (sample,) = iter_text(str(tmp_path / "note.md"), front_matter=front_matter)
+        assert sample.text == written(kept)
 
 
 # Arrays
