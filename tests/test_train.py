@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from niels_gpt.report.history import History
 from niels_gpt.report.tsv import read_tsv, write_tsv
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.train import meter
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
@@ -112,6 +115,66 @@ def test_checkpoints_and_reports_come_when_asked_for() -> None:
     assert sum(reports[-1].drawn_rows.values()) == CONFIG.total_steps * CONFIG.B
     warm, rates = CONFIG.warmup_steps, {"base_lr": CONFIG.base_lr, "min_lr": CONFIG.min_lr}
     assert [r.lr for r in reports] == [lr_at_step(r.step - 1, 30, warmup_steps=warm, **rates) for r in reports]
+
+
+SMALL = ModelConfig(V=260, T=8, C=8, L=1, H=1, d_ff=8)
+
+
+@pytest.mark.parametrize(
+    ("eval_every", "checkpoint_every", "log_every"),
+    [(2, 4, 1), (4, 4, 4), (4, 2, 3), (3, 2, 7), (5, 1, 3), (99, 6, 99), (5, 99, 4)],
+)
+def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_step(
+    eval_every: int, checkpoint_every: int, log_every: int
+) -> None:
+    cfg = replace(CONFIG, total_steps=12, eval_every=eval_every, B=2)
+    task = Scripted(train=STREAMS, val=STREAMS, cfg=cfg, T=SMALL.T, device="cpu", script=itertools.repeat(1.0))
+    saved: list[tuple[int, int, list[float], int]] = []
+    reported: list[int] = []
+
+    def save(state: RunState) -> None:
+        steps = [validation["step"] for validation in state.validations]
+        saved.append((state.step, len(state.losses), steps, sum(state.drawn_rows.values())))
+        assert state.model.keys() == GPT(SMALL).state_dict().keys()
+        assert state.optimizer
+
+    hooks = Hooks(
+        save=save, report=lambda r: reported.append(r.step), checkpoint_every=checkpoint_every, log_every=log_every
+    )
+    train(GPT(SMALL), task, cfg, hooks=hooks)
+    due = [*range(checkpoint_every, 12, checkpoint_every), 12]
+    validated = [n for n in range(1, 13) if n % eval_every == 0 or n == 12]
+    assert saved == [(n, n, [v for v in validated if v <= n], 2 * n) for n in due]
+    assert reported == [n for n in range(1, 13) if n in validated or n % log_every == 0]
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 11])
+def test_the_time_left_is_reckoned_by_the_steps_of_this_process_also_after_a_resume(
+    stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock by hand: every step takes 2 s, and between the two processes lie a thousand."""
+    cfg = replace(CONFIG, total_steps=12, eval_every=4, B=2)
+    task = Scripted(train=STREAMS, val=STREAMS, cfg=cfg, T=SMALL.T, device="cpu", script=itertools.repeat(1.0))
+    clock, steps = [0.0], iter(range(100))
+    monkeypatch.setattr(meter, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    reports: list[StepReport] = []
+
+    def progress(done: int) -> None:
+        clock[0] += 2.0 * done
+
+    hooks = Hooks(progress=progress, report=reports.append, log_every=1, should_stop=lambda: next(steps) == stop_at)
+    stopped = train(GPT(SMALL), task, cfg, hooks=hooks)
+    assert stopped.step == stop_at
+    clock[0] += 1000.0
+    train(GPT(SMALL), task, cfg, state=stopped, hooks=replace(hooks, should_stop=lambda: False))
+    assert [report.step for report in reports] == list(range(1, 13))
+    for report in reports:
+        began = 0 if report.step <= stop_at else stop_at
+        assert report.seconds_left == pytest.approx(2.0 * (12 - report.step))
+        assert report.seconds == pytest.approx(2.0 * (report.step - began))
+        assert report.tokens_per_second == pytest.approx(cfg.B * SMALL.T / 2.0)
+        assert (report.first_step, report.tokens) == (began, report.step * cfg.B * SMALL.T)
+        assert report.loss == stopped.losses[report.step - 1]
 
 
 def test_a_run_is_validated_at_its_end_whatever_the_interval() -> None:
