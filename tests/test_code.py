@@ -12,7 +12,7 @@ import pytest
 
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.damage import Damaged
-from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to
+from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, imported_files
 from niels_gpt.pipeline.same import only_code_changed
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from tests.conftest import ROOT, Repo
@@ -144,6 +144,32 @@ def test_a_loaders_code_is_in_the_record_of_its_kind_alone() -> None:
         assert inside == {file}, kind
     for stage, files in describe_code(ROOT).items():
         assert stage.startswith("load/") or not set(files) & set(kinds.values()), stage
+
+
+# Code that says how a stage runs and not what it computes. What decides a number, a row or a byte belongs to none.
+NEUTRAL = (
+    *("niels_gpt/device.py", "niels_gpt/train/log.py", "niels_gpt/train/meter.py", "niels_gpt/train/speed.py"),
+    *("niels_gpt/engine/", "niels_gpt/files/", "niels_gpt/pipeline/"),
+)
+DECIDING = {"niels_gpt/pipeline/pretraining.py", "niels_gpt/pipeline/training.py"}
+
+
+def test_whatever_a_recorded_file_imports_is_recorded_unless_it_is_one_of_a_few_that_decide_nothing() -> None:
+    for stage, recorded in describe_code(ROOT).items():
+        for file in recorded:
+            for imported in imported_files(ROOT / file, ROOT) if file.endswith(".py") else []:
+                name = imported.relative_to(ROOT).as_posix()
+                neutral = name.startswith(NEUTRAL) and name not in DECIDING
+                assert neutral or name in recorded or not imported.read_text(), f"{stage}: {file} imports {name}"
+        assert [file for file in recorded if file.startswith(NEUTRAL) and file not in DECIDING] == []
+
+
+def test_what_trains_a_model_is_in_the_record_of_every_training() -> None:
+    core = ("rng", "batching", "lr_schedule", "config", "checkpoint", "model/gpt", "model/blocks", "model/loss")
+    loop = ("loop", "step", "plain_step", "optimizer", "task", "feed", "state", "run", "execution")
+    files = {*(f"niels_gpt/{name}.py" for name in core), *(f"niels_gpt/train/{name}.py" for name in loop)}
+    for stage in ("train", "sft", "splice"):
+        assert files - set(code_of(stage, ROOT)) == set(), stage
 
 
 def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
