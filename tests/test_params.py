@@ -352,6 +352,17 @@ def test_a_source_name_that_is_no_word_is_refused(name: str) -> None:
         parse_params(json.dumps(raw))
 
 
+@pytest.mark.parametrize("source", RAW["sources"])
+@pytest.mark.parametrize("chat", RAW["chats"])
+def test_a_name_is_of_a_source_or_of_chats_and_not_of_both(source: str, chat: str) -> None:
+    for table, weights, old, new in (("chats", "p_sft", chat, source), ("sources", "p_train", source, chat)):
+        raw = copy.deepcopy(RAW)
+        raw[table][new] = raw[table].pop(old)
+        raw[weights][new] = raw[weights].pop(old)
+        with pytest.raises(ValueError, match=rf"'{new}' stands under sources and under chats: a name may be used once"):
+            parse_params(yaml.safe_dump(raw))
+
+
 def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_any() -> None:
     scale = {"matrices": 1.0, "embedding": 0.5, "head": 0.25, "vectors": 2.0}
     options = {"schedule": "linear", "flat": 0.5, "lr_scale": scale, "decay_scale": scale, "momentum_warmup": 9}
