@@ -13,7 +13,7 @@ from niels_gpt.files.damage import Damaged
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.graph import sentence_with_remedy
-from niels_gpt.pipeline.stage import Stage, execute, identify, project_root, read_inputs
+from niels_gpt.pipeline.stage import Stage, digest, execute, identify, project_root, read_inputs
 from tests.conftest import ROOT, Repo, run_python
 
 
@@ -169,6 +169,7 @@ def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, chang
 def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) -> None:
     def main(stage: Stage) -> None:
         stage.out("cache/mix.json").write_text("one")
+        Path("cache/manifests/.DS_Store").write_text("a folder was looked at")
         for name in (".git", "__pycache__"):  # as of notes that git keeps, too
             Path("cache/manifests", name).mkdir(parents=True)
             Path("cache/manifests", name, "index").write_text("new")
@@ -176,6 +177,31 @@ def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) ->
     Path("cache/manifests").mkdir(parents=True, exist_ok=True)
     execute("mix", "", main)
     assert Path("cache/mix.json").read_text() == "one"
+
+
+@pytest.mark.parametrize("folder", ["", "sub"])
+def test_a_folder_is_the_same_while_only_what_dvc_leaves_out_is_touched(folder: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    (notes / folder).mkdir(parents=True)
+    (notes / folder / "a.md").write_text("a note")
+    before = digest(notes), digest(notes, whole=True)
+    for name in (".git", ".hg", ".dvc", "__pycache__", ".DS_Store"):
+        put = notes / folder / name
+        for content in ("new", "changed"):
+            put.write_text(content)
+            assert (digest(notes), digest(notes, whole=True)) == before, name
+        put.unlink()
+        put.mkdir()
+        (put / "index").write_text("new")
+        assert (digest(notes), digest(notes, whole=True)) == before, name
+    for name in ("b.md", ".hidden.md", "DS_Store", "x.DS_Store", ".gitignore", ".obsidian", "git"):
+        (notes / folder / name).write_text("new")
+        after = digest(notes), digest(notes, whole=True)
+        assert after != before, name
+        (notes / folder / name).write_text("changed")
+        assert (digest(notes), digest(notes, whole=True)) != after, name
+        (notes / folder / name).unlink()
+        assert (digest(notes), digest(notes, whole=True)) == before, name
 
 
 def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: Path) -> None:
