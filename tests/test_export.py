@@ -18,9 +18,11 @@ from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.export.chat import jinja_template
 from niels_gpt.talk.export.gguf import Precision, export_gguf
 from niels_gpt.talk.export.transformers import export_transformers
-from niels_gpt.talk.talker import Talker, open_talker
+from niels_gpt.talk.export.vocabulary import pieces_of
+from niels_gpt.talk.talker import SAMPLING, Talker, open_talker
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -70,10 +72,11 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
     return {"byte": ByteTokenizer(), "sentencepiece": SentencePieceTokenizer(model)}
 
 
-def talker(tokenizer: Tokenizer, renderer: Renderer = "chat_tokens") -> Talker:
+def talker(tokenizer: Tokenizer, renderer: Renderer = "chat_tokens", *, shape: dict[str, Any] | None = None) -> Talker:
     """A model of a few thousand numbers, none of them 0, that says several tokens, each 0.02 ahead of the next."""
     torch.manual_seed(234)
-    model = GPT(ModelConfig(V=tokenizer.vocab_size, T=96, C=32, L=2, H=2, d_ff=64, dropout=0.0))
+    shape = shape or {"T": 96, "C": 32, "L": 2, "H": 2, "d_ff": 64}
+    model = GPT(ModelConfig(V=tokenizer.vocab_size, dropout=0.0, **shape))
     for name, parameter in model.named_parameters():
         vector = parameter.dim() == 1
         torch.nn.init.normal_(parameter, mean=float(vector and name.endswith("weight")), std=0.2)
@@ -198,6 +201,94 @@ def test_a_gguf_holds_what_llama_cpp_asks_for(
     }
     assert all(data.dtype == np.float32 for data in tensors.values() if data.ndim == 1)
     assert sum(data.size for data in tensors.values()) == sum(w.numel() for w in whole.model.state_dict().values())
+
+
+# No number of one is that of another, so that none can stand in another's place.
+SHAPES = (
+    {"T": 96, "C": 32, "L": 2, "H": 4, "d_ff": 48, "rope_theta": 5000.0},
+    {"T": 24, "C": 12, "L": 3, "H": 1, "d_ff": 100, "rope_theta": 250000.0},
+)
+TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # as GGUF numbers them
+
+
+@KINDS
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
+def test_every_field_of_a_gguf_is_the_models_own(
+    kind: str, shape: dict[str, Any], renderer: Renderer, tokenizers: Any, tmp_path: Path
+) -> None:
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
+    tokenizer, precision = tokenizers[kind], "f16" if renderer == "transcript" else "f32"
+    model = GPT(ModelConfig(V=tokenizer.vocab_size, dropout=0.0, **shape))
+    export_gguf(Talker("a name", model, tokenizer, renderer), tmp_path / "away", precision=precision, card="")  # type: ignore[arg-type]
+    read = gguf.GGUFReader(tmp_path / "away/model.gguf")
+    value = {name: field.contents() for name, field in read.fields.items() if not name.startswith("GGUF.")}
+    pieces, eot = pieces_of(tokenizer), tokenizer.special_token_ids()["eot"]
+    tokens, types = value.pop("tokenizer.ggml.tokens"), value.pop("tokenizer.ggml.token_type")
+    if kind == "byte":
+        assert (value.pop("tokenizer.ggml.pre"), value.pop("tokenizer.ggml.merges")) == ("qwen2", ["-- --"])
+        assert types == [1] * 256 + [3] * 4  # a byte is a text of its own there
+        assert [tokens[ord(letter)] for letter in "a~ \n"] == ["a", "~", "\u0120", "\u010a"]  # GPT-2's letters
+        assert tokens[256:] == list(SPECIAL_TOKENS)
+    else:
+        assert types == [TYPES[piece.kind] for piece in pieces]
+        assert [types.count(number) for number in (2, 3, 6)] == [1, 4, 256]
+        assert tokens == [piece.bytes.decode() if piece.kind == "text" else piece.name for piece in pieces]
+        scores = value.pop("tokenizer.ggml.scores")
+        texts = [i for i, piece in enumerate(pieces) if piece.kind == "text"]
+        # PLaMo 2 rounds scores to 1e-4 and spells what costs 1000 in bytes: the order stays, and all are above that.
+        assert sorted(texts, key=lambda i: scores[i]) == sorted(texts, key=lambda i: pieces[i].score)
+        ratios = {scores[i] / pieces[i].score for i in texts}
+        assert max(ratios) == pytest.approx(min(ratios), rel=1e-5)
+        assert -1000 < min(scores[i] for i in texts) <= -500
+        assert {score for i, score in enumerate(scores) if i not in texts} == {-10000.0}
+    D = shape["C"] // shape["H"]
+    assert value == {
+        "general.architecture": "gptneox",
+        "general.name": "a name",
+        "general.sampling.temp": pytest.approx(SAMPLING.temperature),
+        "general.sampling.top_k": SAMPLING.top_k,
+        "general.file_type": 1 if precision == "f16" else 0,
+        "gptneox.context_length": shape["T"],
+        "gptneox.embedding_length": shape["C"],
+        "gptneox.block_count": shape["L"],
+        "gptneox.feed_forward_length": shape["d_ff"],
+        "gptneox.attention.head_count": shape["H"],
+        "gptneox.rope.dimension_count": D,
+        "gptneox.rope.freq_base": shape["rope_theta"],
+        "gptneox.attention.layer_norm_epsilon": pytest.approx(model.ln_f.eps),
+        "gptneox.use_parallel_residual": False,
+        "gptneox.vocab_size": tokenizer.vocab_size,
+        "tokenizer.ggml.model": "gpt2" if kind == "byte" else "plamo2",
+        **{f"tokenizer.ggml.{name}_token_id": eot for name in ("bos", "eos", "eot")},
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.chat_template": jinja_template(renderer),
+    }
+    asked = [line for line in (tmp_path / "away/Modelfile").read_text().splitlines() if line.startswith("PARAMETER")]
+    said = [f"\\n{role}: " for role in ("system", "user", "assistant")] if renderer == "transcript" else []
+    assert asked == [
+        *(f'PARAMETER stop "{stop}"' for stop in (SPECIAL_TOKENS[3], *said)),
+        f"PARAMETER temperature {SAMPLING.temperature}",
+        f"PARAMETER top_k {SAMPLING.top_k}",
+        f"PARAMETER num_ctx {shape['T']}",
+    ]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
+    shape: dict[str, Any], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
+    whole = talker(ByteTokenizer(), shape=shape)
+    export_transformers(whole, tmp_path / "hf", card="")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    assert sum(p.numel() for p in theirs.parameters()) == whole.model.parameter_count()
+    x = torch.randint(0, 260, (2, shape["T"]))
+    with torch.no_grad():
+        ours = whole.model.eval()(x)
+        torch.testing.assert_close(theirs(x).logits, ours, atol=2e-4, rtol=1e-4)
+    assert theirs.config.max_position_embeddings == shape["T"]
 
 
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
