@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.meta import read_meta
@@ -19,10 +21,11 @@ from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import SentencePiece, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
-from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer, training
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.folder import describe, write_tokenizer
 from niels_gpt.tokenizer.report import format_report, report_source
+from niels_gpt.tokenizer.sentencepiece import PART_CHARACTERS
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import split as split_stage
@@ -252,6 +255,37 @@ def test_the_sample_is_as_large_as_asked_for_drawn_by_seed_and_of_every_source(c
 
 def test_equal_text_gives_an_equal_model() -> None:
     assert train_sentencepiece(CORPUS, vocab_size=700) == train_sentencepiece(iter(CORPUS), vocab_size=700)
+
+
+def test_scores_are_rounded_so_that_sums_over_a_part_are_exact_in_float32() -> None:
+    """Whatever the corpus: of very rare pieces scores have no lower end."""
+    proto = ModelProto.FromString(train_sentencepiece(CORPUS[:80], vocab_size=450))
+    texts = [piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL]
+    drawn = random.Random(5)
+    given = [0.0, -0.1, -21.99, -22.0, -22.01, -31.0, -1e3, *(-40 * drawn.random() for _ in texts)]
+    for piece, score in zip(texts, given, strict=False):
+        piece.score = score
+    rounded = ModelProto.FromString(training._rounded(proto.SerializeToString()))
+    lowest = min(piece.score for piece in rounded.pieces)
+    assert lowest == -22.0
+    for before, after in zip(proto.pieces, rounded.pieces, strict=True):
+        assert (before.piece, before.type) == (after.piece, after.type)
+        assert (after.score * 2**11).is_integer()
+        assert abs(after.score - max(before.score, -22.0)) <= 2**-12
+    # An unknown character is 10 below the lowest, and a sum of 256 of them is a whole number of 24 bits of steps.
+    assert PART_CHARACTERS * (10 - lowest) * 2**11 <= 2**24
+    for piece in ModelProto.FromString(train_sentencepiece(CORPUS[:80], vocab_size=450)).pieces:
+        assert (piece.score * 2**11).is_integer()
+
+
+def test_characters_are_pieces_until_one_in_two_thousand_is_left_to_the_bytes() -> None:
+    plain = [re.sub("[^a-z\n]+", " ", text.lower()) for text in CORPUS]
+    letters = sum(map(len, plain))
+    often, seldom = round(0.0006 * letters), round(0.00005 * letters)  # of 20,000 characters 12, and 1 of each of two
+    text = [*plain, "\u4e2d" * often, "\u0436" * seldom, "\u0439" * seldom]
+    proto = ModelProto.FromString(train_sentencepiece(text, vocab_size=600))
+    spelt = "".join(piece.piece for piece in proto.pieces if piece.type == ModelProto.SentencePiece.NORMAL)
+    assert [character in spelt for character in "az\u4e2d\u0436\u0439"] == [True, True, True, False, False]
 
 
 def test_a_nul_ends_no_text_for_the_trainer() -> None:
