@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.comparing import result_of
 from niels_gpt.pipeline.experiments import Experiment, list_experiments
 from niels_gpt.pipeline.git import read_committed
-from niels_gpt.report.comparison import Measure, Result, compare, differing, notes, render_comparison
+from niels_gpt.report.comparison import Measure, Result, compare, differing, measures, notes, render_comparison
 from niels_gpt.report.grid import Grid, lay_out
+from niels_gpt.report.page import Training
 from tests.conftest import ROOT, real_browser
 
 PARAMS = (ROOT / "presets/sample.yaml").read_text()
@@ -87,6 +90,73 @@ def test_numbers_of_other_text_have_no_best() -> None:
     for name in ("sources.roam.input", "sources.wikipedia.input", "sources.wiki.budget.max_train_tokens"):
         assert compare(results(name)).cells[-1] == ["2.0000 *", "3.0000"]
         assert not list(notes(results(name)))
+
+
+TEXTS = [f"val_{letter}" for letter in "abcdefgh"]
+TABLES = st.dictionaries(st.sampled_from(TEXTS), st.integers(1, 9), max_size=8)
+
+
+@given(first=TABLES, second=TABLES)
+def test_of_each_models_texts_the_three_longest_are_compared_that_no_model_before_was_asked_about(
+    first: dict[str, int], second: dict[str, int]
+) -> None:
+    bits = {name: 2.0 + number for number, name in enumerate(TEXTS)}
+    scores = {
+        model: {name: {"tokens": tokens, "bits_per_byte": bits[name] / weight, "nats": 0.0} for name, tokens in table}
+        for model, table, weight in (("pretrain", first.items(), 1), ("sft", second.items(), 2))
+    }
+    sections = {name: f"sources.{name}" for name in TEXTS[:4]}
+    found = measures(trainings=(), scores=scores, leaks={}, memorized=(), sections=sections)
+    assert [measure.name.split()[0] for measure in found] == sorted(measure.name.split()[0] for measure in found)
+    for model, table, told, weight in (("pretrain", first, {}, 1), ("sft", second, first, 2)):
+        new = {name: tokens for name, tokens in table.items() if name not in told}
+        shown = {measure.name.split()[1]: measure for measure in found if measure.name.startswith(f"{model} ")}
+        assert len(shown) == min(3, len(new))
+        assert sorted((new[name] for name in shown), reverse=True) == sorted(new.values(), reverse=True)[:3]
+        for name, measure in shown.items():
+            assert found[measure] == bits[name] / weight
+            assert measure.best == "lowest"
+            own = (sections[name],) if name in sections else ()
+            assert measure.same == ("duplicates", "eval.max_tokens", *own)
+
+
+def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None:
+    def summary(number: float) -> dict[str, Any]:
+        return {"parameters": number, "tokens": number + 1, "loss": number + 2, "best_val_loss": number + 3}
+
+    told = {"roam": {"pretrain": 1, "sft": 2}, "mail": {"sft": 4}}
+    found = measures(
+        trainings=[Training("train", summary(10.0), [], []), Training("sft", summary(20.0), [], [])],
+        scores={},
+        leaks={
+            source: {model: {"extractable_passages": n} for model, n in models.items()}
+            for source, models in told.items()
+        },
+        memorized=[{"after": {"median_pz": value}} for value in (0.25, 0.5, 0.9)],
+        sections={},
+    )
+    by_name = {measure.name: measure for measure in found}
+    assert {name: found[measure] for name, measure in by_name.items()} == {
+        "parameters": 10.0,
+        "tokens seen": 11.0,
+        "lowest validation": 13.0,
+        "passages told": 7,
+        "median P(z)": pytest.approx(0.55),
+    }
+    best = {"lowest validation": "lowest", "passages told": "lowest", "median P(z)": "highest"}
+    assert {name: measure.best for name, measure in by_name.items()} == {"parameters": "", "tokens seen": ""} | best
+    # Where one of these differs, the numbers are not of the same thing, and no best is marked.
+    unlike = {
+        "lowest validation": ("p_val.a", "sources.a.input", "duplicates.near", "tokenizer.kind", "train.eval_steps"),
+        "passages told": ("leak.chunk_size", "sources.a.input", "tokenizer.vocab_size"),
+        "median P(z)": ("memorize.chunk_size", "splice.train.B", "sources.a.split.seed", "tokenizer.kind"),
+    }
+    for name, parameters in unlike.items():
+        for parameter in parameters:
+            results = [Result(str(i), {parameter: i}, {by_name[name]: 1.0 + i}) for i in range(2)]
+            assert "*" not in "".join(compare(results).cells[-1]), parameter
+        results = [Result(str(i), {"train.base_lr": i}, {by_name[name]: 1.0 + i}) for i in range(2)]
+        assert "".join(compare(results).cells[-1]).count("*") == 1
 
 
 def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
