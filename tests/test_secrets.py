@@ -68,7 +68,7 @@ def mixed(n: int) -> str:
     return ("a1b2c3d4e5f6" * (n // 12 + 1))[:n]
 
 
-@pytest.mark.parametrize(("prefix", "shortest", "longest"), FORMS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("prefix", "shortest", "longest"), FORMS, ids=str)
 def test_a_key_is_found_from_its_fewest_characters_to_its_most_and_not_beyond(
     prefix: str, shortest: int, longest: int
 ) -> None:
