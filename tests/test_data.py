@@ -25,12 +25,21 @@ from niels_gpt.data import (
     wikitext,
 )
 from niels_gpt.data.arrays import list_array, messages_array, number_array, text_array
-from niels_gpt.data.documents import CHAT_SCHEMA
+from niels_gpt.data.documents import (
+    CHAT_SCHEMA,
+    RowCount,
+    opened,
+    read_column,
+    read_keys,
+    read_texts,
+    write_documents,
+)
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.split import split_groups, split_rows
 from niels_gpt.data.text import iter_text
-from niels_gpt.data.types import PretrainSample
+from niels_gpt.data.types import Document, PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
+from niels_gpt.files.damage import Damaged
 from niels_gpt.pipeline.inputs import check_input
 from tests.conftest import ROOT
 from tests.watchdog import watchdog
@@ -224,6 +233,36 @@ def test_arrays_out_of_buffers_are_arrows_own(texts: list[str | None], chats: li
     assert list_array([len(chat) for chat in chats], number_array(np.arange(sum(map(len, chats))))).validate() is None
 
 
+# Files of documents
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "groups"), [(9000, 3, [4096, 4096, 808]), (10, 1 << 20, [4, 4, 2]), (3, 5 << 20, [1, 1, 1])]
+)
+def test_a_row_group_ends_with_its_last_row_or_byte_and_any_rows_are_read_back(
+    count: int, size: int, groups: list[int], tmp_path: Path
+) -> None:
+    rows = [Document(id=f"{i}", text=f"{i % 10}" * size, split="val" if i % 3 else None) for i in range(count)]
+    told: list[int] = []
+    path = tmp_path / "new/part.parquet"
+    assert write_documents(path, iter(rows), tick=told.append) == RowCount(rows=count, bytes=count * size)
+    assert told == [size] * count
+    with opened(path) as file:
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
+        column = file.metadata.row_group(0).column(1)
+    assert read_column(path, "split") == [row.split for row in rows]
+    assert read_keys(path) == [row.id for row in rows]
+    for step in (1, 3, count - 1):
+        chosen = np.arange(step - 1, count, step)
+        assert [text for texts in read_texts(path, chosen) for text in texts] == [rows[i].text for i in chosen]
+    assert list(read_texts(path, np.arange(0))) == []
+    flipped = bytearray(path.read_bytes())
+    flipped[column.data_page_offset + column.total_compressed_size - 2] ^= 16  # in the texts
+    path.write_bytes(flipped)
+    with pytest.raises(Damaged, match="is damaged"):
+        list(read_texts(path, np.arange(count)))
+
+
 # Splits
 
 
@@ -238,6 +277,7 @@ def test_a_split_is_the_contracts(n: int, val_frac: float, seed: int) -> None:
         n_val = max(1, int(n * val_frac))
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
         assert set(val) == set(order[:n_val])
+    assert split_rows(n, seed=seed) == split_rows(n, val_frac=0.1, seed=seed)
 
 
 @pytest.mark.parametrize("val_frac", [-0.1, 1.0, 2.0])

@@ -288,6 +288,13 @@ def test_characters_are_pieces_until_one_in_two_thousand_is_left_to_the_bytes() 
     assert [character in spelt for character in "az\u4e2d\u0436\u0439"] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize("word", ["zebra", "\u4e2d\u6587\u65e5\u672c", "\U0001f956\U0001f469\U0001f600\U0001f411"])
+def test_a_text_is_learned_from_however_long_it_is(word: str, tmp_path: Path) -> None:
+    (tmp_path / "spm.model").write_bytes(train_sentencepiece([*CORPUS, word * 3000], vocab_size=600))
+    tokenizer = SentencePieceTokenizer(tmp_path / "spm.model")
+    assert len(tokenizer.encode(word * 40)) <= 40
+
+
 def test_a_nul_ends_no_text_for_the_trainer() -> None:
     dotted = [text.replace(" ", " \0", 3) for text in CORPUS[:80]]
     assert train_sentencepiece(dotted, vocab_size=450) == train_sentencepiece(CORPUS[:80], vocab_size=450)
