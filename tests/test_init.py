@@ -156,6 +156,53 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine(
         assert raw["chats"] == VALUES["chats"]
 
 
+@pytest.mark.parametrize("machine", [LAPTOP, GPU], ids=["laptop", "gpu"])
+@pytest.mark.parametrize("size", [4e4, 3e6, 4e8], ids=lambda size: f"{size:.0e}")
+@pytest.mark.parametrize("hours", [0.2, 8.0])
+def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
+    machine: Machine, size: float, hours: float
+) -> None:
+    surveys = [a_survey(int(size), 900), a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50)))]
+    chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
+    for own in ((), chats):
+        plan = planned(*surveys, machine=machine, hours=hours, chats=own)
+        text = plan_text(plan, SAMPLE)
+        _, raw = parse_params(text, name="planned")
+        run, model, train = plan.run, raw["model"], raw["train"]
+        assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
+        for survey, source in zip(surveys, raw["sources"].values(), strict=True):
+            share = min(0.1, 1e6 / survey.text_bytes)
+            assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
+        assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
+        assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
+        assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
+        assert model["C"] == model["H"] * run.size.head_dim
+        assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
+        for section in (train, raw["sft"], raw["splice"]["train"]):
+            assert section["precision"] == ("bf16" if machine.cuda else "float32")
+            assert 0 < section["min_lr"] < section["base_lr"] < 0.02
+            assert 1 <= section["eval_every"] <= section["total_steps"]
+        assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
+        assert (train["total_steps"], train["B"]) == (run.steps, run.B)
+        assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
+        a_step = run.B * run.size.T * run.flops / machine.flops
+        assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
+        assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
+        longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
+        assert raw["splice"]["dataset_name"] == longest
+        for section in (raw["memorize"], raw["leak"]):
+            assert section["prompt_tokens"] == section["chunk_size"] // 2
+            assert 4 <= section["chunk_size"] <= min(100, model["T"])
+        assert 200 <= raw["leak"]["max_passages"] <= 10_000
+        assert 20_000 <= raw["eval"]["max_tokens"] <= 1_000_000
+        assert 20 <= raw["sft"]["total_steps"] <= 2000
+        assert {len(line) - len(line.lstrip()) for line in text.splitlines()} <= {0, 2, 4, 6}
+
+
+def _questions() -> list[str]:
+    return list(VALUES["eval"]["questions"])
+
+
 def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> None:
     def split(survey: Survey) -> tuple[Any, Any]:
         (source,) = parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")["sources"].values()
