@@ -137,6 +137,7 @@ def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_s
         saved.append((state.step, len(state.losses), steps, sum(state.drawn_rows.values())))
         assert state.model.keys() == GPT(SMALL).state_dict().keys()
         assert state.optimizer
+        assert all(len(sample["ids"]) == sample["prompt"] + 64 for sample in state.samples)
 
     hooks = Hooks(
         save=save, report=lambda r: reported.append(r.step), checkpoint_every=checkpoint_every, log_every=log_every
@@ -152,10 +153,16 @@ def test_a_checkpoint_is_saved_when_it_is_due_whatever_else_is_done_after_that_s
 def test_the_time_left_is_reckoned_by_the_steps_of_this_process_also_after_a_resume(
     stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock by hand: every step takes 2 s, and between the two processes lie a thousand."""
+    """A clock by hand: every step takes 2 s, a validation 3 s, and between the two processes lie a thousand."""
     cfg = replace(CONFIG, total_steps=12, eval_every=4, B=2)
-    task = Scripted(train=STREAMS, val=STREAMS, cfg=cfg, T=SMALL.T, device="cpu", script=itertools.repeat(1.0))
     clock, steps = [0.0], iter(range(100))
+
+    def validations() -> Iterator[float]:
+        while True:
+            clock[0] += 3.0
+            yield 1.0
+
+    task = Scripted(train=STREAMS, val=STREAMS, cfg=cfg, T=SMALL.T, device="cpu", script=validations())
     monkeypatch.setattr(meter, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     reports: list[StepReport] = []
 
@@ -170,8 +177,9 @@ def test_the_time_left_is_reckoned_by_the_steps_of_this_process_also_after_a_res
     assert [report.step for report in reports] == list(range(1, 13))
     for report in reports:
         began = 0 if report.step <= stop_at else stop_at
-        assert report.seconds_left == pytest.approx(2.0 * (12 - report.step))
-        assert report.seconds == pytest.approx(2.0 * (report.step - began))
+        seconds = 2.0 * (report.step - began) + 3.0 * (report.step // 4 - began // 4)
+        assert report.seconds == pytest.approx(seconds)
+        assert report.seconds_left == pytest.approx(seconds / (report.step - began) * (12 - report.step))
         assert report.tokens_per_second == pytest.approx(cfg.B * SMALL.T / 2.0)
         assert (report.first_step, report.tokens) == (began, report.step * cfg.B * SMALL.T)
         assert report.loss == stopped.losses[report.step - 1]
