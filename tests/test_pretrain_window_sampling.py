@@ -12,13 +12,17 @@ import pytest
 import torch
 
 from niels_gpt.cache import token_files
-from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache.manifest import Places, open_mix, train_files
+from niels_gpt.cache.planting import plant
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.token_files import OffsetFile, TokenFile
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.eval.passages import cut_passages
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.damage import Damaged
 from niels_gpt.model.gpt import GPT
+from niels_gpt.splice.documents import TokenStore
 from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from tests.test_train import CONFIG, MODEL
@@ -167,3 +171,40 @@ def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_
     state = train(GPT(replace(MODEL, C=8)), task, replace(cfg, B=4))
     assert np.isfinite(state.losses).all()
     assert len(state.validations) == 1
+
+
+def test_every_reader_of_documents_takes_1500_parts_where_256_files_may_be_open(
+    tmp_path: Path, few_descriptors: None
+) -> None:
+    """As splice, memorize, leak with its canaries, and the tokenizer's report read them."""
+    ids = [np.arange(i, i + 30) % 250 for i in range(1500)]
+    parts = [(document, np.array([0, 20])) for document in ids]
+    source = {**write_parts(tmp_path / "notes", {"train": parts, "val": parts}), "vocab_size": MODEL.V}
+    places = Places(tmp_path)
+    train, val = (TokenStore("notes", source, places=places, split=split) for split in ("train", "val"))
+    documents = [part for document in ids for part in np.split(document, [20])]
+    assert len(train.lengths) == len(val.lengths) == 3000
+    read = [train.document(row) for row in range(3000)]  # all of them are held
+    np.testing.assert_array_equal(np.concatenate(read), np.concatenate(documents))
+    passages = cut_passages(val, chunk_size=8, prompt_tokens=4)
+    assert set(passages.documents.tolist()) == set(range(3000))
+    for row, start, tokens in zip(passages.documents, passages.starts, passages.tokens, strict=True):
+        wanted = documents[row][start : start + 8]
+        np.testing.assert_array_equal(tokens[: len(wanted)], wanted)
+    planted = plant(train, [np.array([251, 252])], folder=tmp_path, seed=1, apart=True)
+    assert len(planted) == 1500 * 30 + 2
+    held = list(train_files("notes", source, places=places))
+    np.testing.assert_array_equal(np.concatenate([tokens for _, tokens in held]), np.concatenate(ids))
+
+
+def test_300_chat_sources_are_open_where_256_files_may_be(tmp_path: Path, few_descriptors: None) -> None:
+    ids = np.array([257, 5, 259, 258, 7, 259], dtype="<u2")
+    for i in range(300):
+        (ids + np.array([0, 0, 0, 0, i % 200, 0])).astype("<u2").tofile(tmp_path / f"{i}.bin")
+    np.save(tmp_path / "idx.npy", np.array([0]))
+    opened = [
+        SFTExampleDataset(tmp_path / f"{i}.bin", tmp_path / "idx.npy", T=8, device="cpu", eot_id=259, asst_id=258)
+        for i in range(300)
+    ]
+    answers = [chats.examples(np.array([0]))[2][0, 3].item() for chats in opened]
+    assert answers == [7 + i % 200 for i in range(300)]

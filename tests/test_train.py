@@ -17,12 +17,10 @@ import pytest
 import torch
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import Groups, ModelConfig, TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
-from niels_gpt.files.pages import release_pages
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
@@ -583,31 +581,6 @@ def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Pa
     lines = path.read_text().splitlines()
     assert lines[:2] == ['{"step": 1}', '{"ste']
     assert [json.loads(line)["step"] for line in lines[2:]] == [reports[0].step, reports[1].step]
-
-
-def test_what_was_read_of_the_files_of_chats_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chats = chat_task(tmp_path)
-    tables = {"chats": chats.train, "held-out chats": chats.val}
-    names = {id(source): name for name, table in tables.items() for source in table.values()}
-    released: set[str] = set()
-    monkeypatch.setattr(SFTExampleDataset, "release", lambda self: released.add(names[id(self)]))
-    chats.batch(0)
-    assert released == {"chats"}
-    released.clear()
-    chats.validate(GPT(MODEL))
-    assert released == {"held-out chats"}
-
-
-def test_pages_come_back_after_they_were_let_go_of_and_writes_are_not_lost(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.bin"
-    np.arange(5000, dtype="<u2").tofile(path)
-    tokens, private = open_tokens(path), np.memmap(path, dtype="<u2", mode="c")
-    private[7] = 99
-    view = tokens[1000:2000]
-    for array in (tokens, view, private, np.arange(3)):
-        release_pages(array)
-    assert view.sum() == np.arange(1000, 2000).sum()
-    assert private[7] == 99
 
 
 def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.meta import write_meta
-from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.shards import ShardWriter
 from niels_gpt.chat_template import Message, format_chat
 from niels_gpt.data.split import split_groups, split_rows
@@ -174,7 +174,7 @@ def build_sft_cache(
             train, val = split_rows(count, val_frac=val_frac, seed=seed)
         else:
             train, val = split_groups(names, val_frac=val_frac, seed=seed)
-        ids, starts = open_tokens(every[0]), np.load(every[1])
+        ids, starts = TokenFile.whole(every[0]), np.load(every[1])
         ends = np.append(starts[1:], len(ids))
         totals = write_sft_files(
             folder,

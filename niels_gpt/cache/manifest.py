@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.token_files import OffsetFile, TokenFile
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.files.checksums import name_all, sha256_file
@@ -40,7 +39,7 @@ class Listed:
             return "missing"
         if self.path.stat().st_size != self.bytes or sha256_file(self.path) != self.sha256:
             return "changed"
-        if self.path.suffix == ".bin" and int(open_tokens(self.path).max()) >= vocab_size:
+        if self.path.suffix == ".bin" and TokenFile.whole(self.path).largest() >= vocab_size:
             return f"ids at or above V={vocab_size}"
         return None
 
@@ -136,4 +135,4 @@ def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> 
     """(where it lies, ids) of each of a source's training files, on this machine."""
     for part in manifest["train"]["parts"]:
         path = places.path(source, manifest.get("at"), part["file"])
-        yield str(path), open_tokens(path)
+        yield str(path), TokenFile.whole(path)[:]

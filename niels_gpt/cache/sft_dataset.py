@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.cache.integrity import read_offsets
-from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.sft_mask import supervised
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.files.descriptions import read_meta
-from niels_gpt.files.pages import release_pages
 from niels_gpt.model.targets import IGNORE_INDEX
 
 
 class SFTExampleDataset:
-    """Examples of one token file, memory-mapped. The assistant's id is taken from meta.json beside it if not given."""
+    """Examples of one token file, each read when it is asked for. The assistant's id is taken from meta.json beside it if not given."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class SFTExampleDataset:
         eot_id: int,
         asst_id: int | None = None,
     ) -> None:
-        self._tokens = open_tokens(tokens_path)
+        self._tokens = TokenFile.whole(tokens_path)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
@@ -49,8 +49,8 @@ class SFTExampleDataset:
 
     def document(self, row: int) -> np.ndarray:
         """An example as ids."""
-        ids: np.ndarray = self._tokens[self._starts[row] : self._starts[row] + self.lengths[row]]
-        return ids
+        start = int(self._starts[row])
+        return self._tokens[start : start + min(int(self._lengths[row]), self._T + 1)]
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(x, y, y_masked), each (B, T) int64: examples drawn at random, each whole from its start."""
@@ -73,14 +73,8 @@ class SFTExampleDataset:
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of chosen examples, as wide as the longest, and which of them are learned."""
-        lengths = np.minimum(self._lengths[rows], self._T + 1)[:, None]
-        places = np.arange(int(lengths.max(initial=0)))  # beyond the longest example there is only padding
-        inside = places < lengths
-        # Past its end a row points at its own first token, which is then overwritten: one gather, no index outside.
-        gathered = self._tokens[self._starts[rows][:, None] + places * inside]
-        ids = np.where(inside, gathered, gathered.dtype.type(self._eot))
+        lengths = np.minimum(self._lengths[rows], self._T + 1)
+        inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+        ids = np.full(inside.shape, self._eot, dtype=TOKEN_DTYPE)
+        ids[inside] = np.concatenate((np.empty(0, dtype=TOKEN_DTYPE), *map(self.document, rows.tolist())))
         return ids, supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
-
-    def release(self) -> None:
-        """Keep nothing of the file in this process's memory until the next example is read."""
-        release_pages(self._tokens)

@@ -78,8 +78,11 @@ def cut_passages(
         found += [(row, *window) for window in windows(int(documents.lengths[row]), chunk_size, prompt_tokens)]
     found.sort()
     tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
+    read = -1
     for i, (row, start, length, _) in enumerate(found):
-        tokens[i, :length] = documents.document(row)[start : start + length]
+        if row != read:  # once for all of its windows, which stand side by side
+            document, read = documents.document(row), row
+        tokens[i, :length] = document[start : start + length]
     rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
     return Passages(tokens, lengths=lengths, prompts=prompts, documents=rows, starts=starts)
 

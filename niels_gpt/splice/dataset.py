@@ -15,7 +15,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: multiple
 
 
 class MultiSpliceDocumentDataset:
-    """Spans of several documents. `rules` are SpanRules' keywords; `docs` may be memory-mapped, and is only sliced."""
+    """Spans of several documents. `rules` are SpanRules' keywords; `docs` are only sliced."""
 
     def __init__(
         self,

@@ -9,13 +9,12 @@ import numpy as np
 
 from niels_gpt.cache.integrity import read_offsets
 from niels_gpt.cache.manifest import Places, check_files, listed_files
-from niels_gpt.cache.mmap import open_tokens
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.files.ranks import ALONE, Ranks
 
 
 class TokenStore:
-    """Documents of a source, memory-mapped: those of "train", or those of "val", held out. `manifest` lists
-    its token files."""
+    """Documents of one split of a source, each read from its file when it is asked for. `manifest` lists the files."""
 
     def __init__(
         self,
@@ -29,7 +28,7 @@ class TokenStore:
         files = list(listed_files({source: manifest}, places, documents=True))
         check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
         parts, at = manifest[split]["parts"], manifest.get("at")
-        self._tokens = [open_tokens(places.path(source, at, part["file"])) for part in parts]
+        self._tokens = [TokenFile.whole(places.path(source, at, part["file"])) for part in parts]
         offsets = [
             read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))
             for part, tokens in zip(parts, self._tokens, strict=True)

@@ -20,7 +20,7 @@ class SourceReport:
 
 
 def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]]) -> SourceReport:
-    """Counts over token files, (name, ids) each, one at a time (memory-mapped is enough)."""
+    """Counts over token files, (name, ids) each, one at a time."""
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for name, ids in files:
         found = np.bincount(ids, minlength=tokenizer.vocab_size)

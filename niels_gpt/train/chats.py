@@ -51,7 +51,6 @@ class ChatTask:
             passed += len(examples)
         x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         targets += int((y != IGNORE_INDEX).sum())
-        _release(self.train)
         return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()}, first=start, targets=targets)
 
     def describe(self, n: int) -> str:
@@ -71,7 +70,6 @@ class ChatTask:
             name: mean_chat_loss(model, chats, np.arange(min(len(chats), limit)), B=self.cfg.B, ranks=ranks)
             for name, chats in self.val.items()
         }
-        _release(self.val)
         text = self.text.validate(model, ranks)
         text.pop("val_loss")
         return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
@@ -86,9 +84,3 @@ class ChatTask:
             name: torch.randint(0, len(self.train[name]), (count,), generator=generator).numpy()
             for name, count in zip(self.sources, counts, strict=True)
         }
-
-
-def _release(sources: Mapping[str, SFTExampleDataset]) -> None:
-    """Unmap what was read of token files, so that a run's memory does not grow: see niels_gpt.files.pages."""
-    for source in sources.values():
-        source.release()
