@@ -25,6 +25,7 @@ from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.params import parse_params
@@ -647,6 +648,7 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
     assert run("export", "away").startswith("away holds sft, ")
     assert {path.name for path in (finished / "away").iterdir()} == {
         "README.md",
+        "SHA256SUMS",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
@@ -727,6 +729,7 @@ def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:
         assert run("export", name, *options).startswith(f"{name} holds sft, ")
     assert {path.name for path in (finished / "hf").iterdir()} == {
         "README.md",
+        "SHA256SUMS",
         "chat_template.jinja",
         "config.json",
         "generation_config.json",
@@ -735,7 +738,14 @@ def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:
         "tokenizer_config.json",
     }
     for name in ("half", "full"):
-        assert {path.name for path in (finished / name).iterdir()} == {"Modelfile", "README.md", "model.gguf"}
+        files = {path.name for path in (finished / name).iterdir()}
+        assert files == {"Modelfile", "README.md", "SHA256SUMS", "model.gguf"}
+    for name in ("hf", "half", "full"):
+        listed = [line.split("  ") for line in (finished / name / "SHA256SUMS").read_text().splitlines()]
+        found = {path.name for path in (finished / name).iterdir()} - {"SHA256SUMS"}
+        assert {file for _, file in listed} == found
+        for digest, file in listed:
+            assert digest == sha256_file(finished / name / file)
     assert (finished / "half/model.gguf").stat().st_size < (finished / "full/model.gguf").stat().st_size
 
 

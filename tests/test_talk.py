@@ -24,6 +24,8 @@ from typer.testing import CliRunner
 from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.files.checksums import write_sums
+from niels_gpt.files.damage import Damaged
 from niels_gpt.files.sentences import visible
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
@@ -475,7 +477,10 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
         ("config.json", b'{"V": 300}', "model.safetensors is not the model that config.json"),
         ("model.safetensors", b"", "model.safetensors is not the model that config.json"),
         ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors is not the model that config.json"),
-        ("model.safetensors", None, "model.safetensors is not the model that config.json"),
+        ("model.safetensors", None, "model.safetensors is missing: export the model again"),
+        ("SHA256SUMS", None, "SHA256SUMS is missing, so nothing vouches for the files beside it"),
+        ("SHA256SUMS", b"", "config.json is not what SHA256SUMS beside it says"),
+        ("SHA256SUMS", b"\xff", "SHA256SUMS is not UTF-8 text"),
         ("tokenizer.json", b"{}", "tokenizer.json describes a tokenizer of kind None"),
     ],
 )
@@ -486,8 +491,25 @@ def test_a_damaged_export_is_named(tmp_path: Path, file: str, content: bytes | N
         (tmp_path / "out" / file).unlink()
     else:
         (tmp_path / "out" / file).write_bytes(content)
+        if file != "SHA256SUMS":
+            write_sums(tmp_path / "out")  # what somebody wrote, not what a disk did to it
     with pytest.raises(ValueError, match=words):
         open_talker(tmp_path / "out", device="cpu")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_export_with_a_flipped_bit_is_refused_by_the_name_of_the_file(tmp_path: Path, file: str) -> None:
+    write_project(tmp_path)
+    export_model(talker(), tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card="")
+    path = tmp_path / "out" / file
+    whole = path.read_bytes()
+    for place in {0, len(whole) // 3, len(whole) // 2, len(whole) - 1}:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(Damaged, match=file):
+            open_talker(tmp_path / "out", device="cpu")
+    path.write_bytes(whole)
+    (tmp_path / "out/README.md").write_text("the owner's own words")
+    open_talker(tmp_path / "out", device="cpu")
 
 
 def test_a_head_of_its_own_is_exported_and_opened_again(tmp_path: Path) -> None:

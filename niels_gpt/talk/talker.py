@@ -13,6 +13,7 @@ from typing import Any, get_args
 from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
+from niels_gpt.files.checksums import check_sums
 from niels_gpt.files.damage import Damaged
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.noise import SeededNoise
@@ -123,7 +124,9 @@ def open_talker(
         raise Damaged(folder, "holds no model yet")
     config = _read_config(folder / "config.json")
     renderer = config.pop("renderer", "transcript")
-    inside = any((folder / name).is_file() for name in FILE_NAMES)
+    inside = [name for name in FILE_NAMES if (folder / name).is_file()]
+    if inside:
+        check_sums(folder, ["config.json", *inside, "model.safetensors"])
     beside = folder if inside or tokenizer is None else tokenizer
     vocabulary = load_tokenizer(beside)
     model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)

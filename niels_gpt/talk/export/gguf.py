@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.files.checksums import write_sums
 from niels_gpt.talk.export.chat import jinja_template
 from niels_gpt.talk.export.neox import LAYER_NORM_EPS, Naming, check_neox, neox_weights
 from niels_gpt.talk.export.vocabulary import Piece, byte_alphabet, pieces_of
@@ -40,7 +41,7 @@ _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
 def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
-    """model.gguf, a Modelfile for Ollama, and README.md. Vectors are float32; `precision` is that of matrices."""
+    """model.gguf, a Modelfile for Ollama, README.md and SHA256SUMS. Vectors are float32; `precision` is that of matrices."""
     cfg = talker.model.cfg
     check_neox(cfg, option="--gguf")
     writer_class = _writer_class()
@@ -74,6 +75,7 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
         writer.close()
     (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
     (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
 
 
 def _writer_class() -> type[GGUFWriter]:

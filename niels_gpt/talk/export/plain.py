@@ -11,12 +11,13 @@ from safetensors.torch import save_file
 
 from niels_gpt.config import to_dict
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checksums import write_sums
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.folder import tokenizer_file
 
 
 def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
-    """model.safetensors, config.json, the tokenizer's file and README.md."""
+    """model.safetensors, config.json, the tokenizer's file, README.md and SHA256SUMS."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
     if talker.model.cfg.tied:
@@ -26,6 +27,7 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) ->
     file = tokenizer_file(tokenizer)
     shutil.copy(file, folder / file.name)
     (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
 
 
 def save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:

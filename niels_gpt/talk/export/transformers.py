@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checksums import write_sums
 from niels_gpt.talk.export.chat import jinja_template
 from niels_gpt.talk.export.neox import LAYER_NORM_EPS, Naming, check_neox, neox_weights
 from niels_gpt.talk.export.plain import save_weights
@@ -87,6 +88,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     )
     (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
     (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
 
 
 def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
