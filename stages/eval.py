@@ -9,7 +9,6 @@ from typing import Any
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
-from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.data.epochs import exposures, read_too_often
 from niels_gpt.device import prepare_device
@@ -26,6 +25,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.left_out import final_models
+from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.places import token_places
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.report.duplicates import HEAD as DUPLICATES
@@ -66,7 +66,8 @@ def main(stage: Stage) -> None:
     settings, runtime = stage.params.eval, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
-    models = {name: load_model(folder / layout.BEST, device) for name, folder in final_models().items()}
+    files = {name: folder / layout.BEST for name, folder in final_models().items()}
+    models = open_models(files, device, V=tokenizer.vocab_size)
     pretrained, tuned = models[layout.PRETRAINED.name], models.get(layout.TUNED.name)
     T = pretrained.cfg.T
     mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.cache.chat_manifest import open_chats
-from niels_gpt.checkpoint import load_model
 from niels_gpt.data.parts import open_texts
 from niels_gpt.data.splits import document_names, read_split
 from niels_gpt.device import prepare_device
@@ -17,6 +16,7 @@ from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.left_out import final_models
+from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.places import store_of, token_places
 from niels_gpt.pipeline.planted_run import measure_planted_run
@@ -50,8 +50,8 @@ def main(stage: Stage) -> None:
     params, settings = stage.params, stage.params.leak
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
-    folders = final_models()
-    models = {name: load_model(folder / layout.BEST, device) for name, folder in folders.items()}
+    files = {name: folder / layout.BEST for name, folder in final_models().items()}
+    models = open_models(files, device, V=tokenizer.vocab_size)
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": settings.B, "seed": settings.seed}
     T = next(iter(models.values())).cfg.T
@@ -63,7 +63,7 @@ def main(stage: Stage) -> None:
     for source, by_model in stats.items():
         for name, told in by_model.items():
             stage.say(f"{source}, {name}: {leak_sentence(told)}")
-    measured = {name: sha256_file(folder / layout.BEST) for name, folder in folders.items()}
+    measured = {name: sha256_file(file) for name, file in files.items()}
     planted = measure_planted_run(stage) if settings.canaries else None
     if planted:
         stage.say(canary_sentence(planted))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.checkpoint import load_model
 from niels_gpt.device import prepare_device
 from niels_gpt.eval.memorization import measure_extraction, stats_together, token_log_probs
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import described_by, read_meta
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.left_out import leave_out
+from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.stage import Stage, run_stage
@@ -42,10 +42,9 @@ def main(stage: Stage) -> None:
         leave_out(stage, *pages, layout.EXTRACTION)
         return
     device = prepare_device(runtime.device, threads=runtime.threads)
-    models = {
-        "before": load_model(layout.PRETRAINED / layout.BEST, device),
-        "after": load_model(layout.SPLICED / layout.LAST, device),
-    }
+    tokenizer = load_tokenizer(layout.TOKENIZER)
+    files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
+    models = open_models(files, device, V=tokenizer.vocab_size)
     documents = chosen_documents(stage.params, at_least=settings.chunk_size)
     how = settings.model_dump(exclude={"run"})
     measured = {name: measure_extraction(models, tokens, **how) for name, tokens in documents.items()}
@@ -64,7 +63,7 @@ def main(stage: Stage) -> None:
         write_tsv(curves / f"{name}.tsv", document.curve())
         tokens, pz = documents[name], np.exp(document.log_pz["after"])
         results.append(DocumentResult(name, tokens, document.starts, pz, *token_log_probs(models["after"], tokens)))
-    page = render_page(results, load_tokenizer(layout.TOKENIZER), window=window)
+    page = render_page(results, tokenizer, window=window)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
     stage.out(layout.MEMORIZED_STRIPS).write_text(
         render_strips([result.strip for result in results], **window), encoding="utf-8"

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,8 +47,8 @@ from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.state import RunState
-from stages import curves, mix, sft, splice, tokenizer, train
+from niels_gpt.train.state import RunFolder, RunState
+from stages import curves, leak, memorize, mix, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
 
@@ -441,6 +441,91 @@ class Deaf(Ranks):
         return [value, value]
 
 
+def run_to_success(params: Params) -> None:
+    """`train` under DVC, up to where DVC records the result."""
+    declared = Inputs(params={"forced": True, **json.loads(params.model_dump_json())}, deps={})
+    stage = Stage(name="train", key="", params=params, inputs=declared)
+    train.main(stage)
+    for final, temporary in stage._outs.items():
+        publish(temporary, final)
+    for act in stage.on_success:
+        act()
+
+
+def test_a_forced_run_trains_anew_and_one_that_was_never_recorded_does_not(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = (
+        "schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n    - {{path: models/pretrain, md5: {}, size: 1}}\n"
+    )
+    params, going_on = parameters(), "going on after step 12 from"
+    Path("dvc.lock").write_text(lock.format("an-older-one"))
+    first = weights("models/pretrain/last.pt")
+    for record, forced in (
+        ("an-older-one", False),  # nothing is there yet
+        ("an-older-one", False),  # DVC was killed before it wrote its record
+        ("this-one", True),
+        ("this-one", True),  # the same weights give the same record: forced again
+    ):
+        Path("dvc.lock").write_text(lock.format(record))
+        there = bool(list(Path("checkpoints").glob("*/finished")))
+        capfd.readouterr()
+        shutil.rmtree("models/pretrain")  # as DVC does
+        run_to_success(params)
+        assert (going_on in capfd.readouterr().out) == (there and not forced)
+        assert same(first, weights("models/pretrain/last.pt"))
+
+
+def test_a_forced_run_that_is_killed_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        folder.save(RunState(step=9, model={}, optimizer={}))
+        folder.finish("before")
+        folder.forget_recorded("before")
+        assert folder.load() is not None
+        folder.forget_recorded("recorded")
+        assert folder.load() is None
+        folder.save(RunState(step=4, model={}, optimizer={}))
+    with folder.locked():  # after a kill
+        folder.forget_recorded("recorded")
+        state = folder.load()
+        assert state is not None
+        assert state.step == 4
+        folder.finish("recorded")
+        folder.forget_recorded("recorded")
+        assert folder.load() is None
+
+
+STAGES_WITH_MODELS = {
+    "eval": (eval_stage.main, "sft/best.pt"),
+    "leak": (leak.main, "sft/best.pt"),
+    "memorize": (memorize.main, "splice/last.pt"),
+    "sft": (sft.main, "pretrain/best.pt"),
+    "splice": (splice.main, "pretrain/best.pt"),
+}
+
+
+@pytest.mark.parametrize("name", STAGES_WITH_MODELS)
+def test_weights_of_another_config_are_refused_by_name(here: Path, name: str) -> None:
+    main, file = STAGES_WITH_MODELS[name]
+    shutil.copytree("models/pretrain", "models/splice", dirs_exist_ok=True)
+    path, whole = Path("models", file), load_model("models/pretrain/best.pt", "cpu").cfg
+    foreign = replace(whole, V=whole.V - 5)
+    save_checkpoint(path, GPT(foreign), None, 1, to_dict(foreign))
+    with pytest.raises(
+        Damaged, match=rf"models/{file} is a model of 255 tokens, and cache/tokenizer a tokenizer of 260"
+    ):
+        run_here(main, name, parameters(memorize__run=True))
+    if path.parent.name == "pretrain":
+        return  # sft and splice take whatever shape it has
+    foreign = replace(whole, T=16, L=whole.L + 1, dropout=0.3)
+    save_checkpoint(path, GPT(foreign), None, 1, to_dict(foreign))
+    with pytest.raises(
+        Damaged, match=rf"models/{file} is a model with T=16, L=\d, and models/pretrain/best.pt has T=32"
+    ):
+        run_here(main, name, parameters(memorize__run=True))
+
+
 @pytest.mark.parametrize(("stage", "files"), [(train, "mix"), (sft, "mix chat_mix"), (splice, "manifests/wiki")])
 def test_ranks_of_a_stage_share_the_files_that_are_hashed(
     stage: ModuleType, files: str, here: Path, monkeypatch: pytest.MonkeyPatch
@@ -494,12 +579,10 @@ class Ended(nullcontext):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 0.2), (0.0, 0.0), (0.3, 0.3)])
-def test_further_training_has_the_models_dropout_or_its_own(
-    own: float | None, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "load_model", lambda path, device, *, dropout: (str(path), device, dropout))
+def test_further_training_has_the_models_dropout_or_its_own(here: Path, own: float | None, expected: float) -> None:
     values = {"model.dropout": 0.2, "sft.dropout": own, "splice.train.dropout": own}
     params, _ = parse_params(with_values((ROOT / "presets/sample.yaml").read_text(), values))
     for settings in (params.sft, params.splice.train):
         found = training.pretrained(params, settings, device="cpu")
-        assert found == ("models/pretrain/best.pt", "cpu", expected)  # type: ignore[comparison-overlap]
+        assert found.cfg.dropout == expected
+        assert same(found.state_dict(), weights("models/pretrain/best.pt"))

@@ -15,8 +15,8 @@ import numpy as np
 from niels_gpt.cache.encoding import describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.meta import write_meta
-from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.cache.shards import ShardWriter
+from niels_gpt.cache.token_files import TokenFile
 from niels_gpt.chat_template import Message, format_chat
 from niels_gpt.data.split import split_groups, split_rows
 from niels_gpt.files.atomic import atomic_path, discard

@@ -16,7 +16,10 @@ from niels_gpt.model.targets import IGNORE_INDEX
 
 
 class SFTExampleDataset:
-    """Examples of one token file, each read when it is asked for. The assistant's id is taken from meta.json beside it if not given."""
+    """Examples of one token file, each read when it is asked for.
+
+    The assistant's id is taken from meta.json beside the file if it is not given.
+    """
 
     def __init__(
         self,

@@ -7,9 +7,10 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from niels_gpt.checkpoint import load_model, save_checkpoint
+from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import Renderer, TrainConfig, to_dict
 from niels_gpt.device import machine_name, prepare_device
 from niels_gpt.files.atomic import write_json
@@ -17,8 +18,10 @@ from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.agreement import check_agreement
+from niels_gpt.pipeline.dvc_files import recorded
 from niels_gpt.pipeline.git import current_commit
 from niels_gpt.pipeline.hosts import end_with_launcher, find_rendezvous, run_ranks
+from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.report.history import History
@@ -38,7 +41,8 @@ def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: 
 def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
     """The pretrained model, with the dropout that it is to be trained further with."""
     dropout = params.model.dropout if settings.dropout is None else settings.dropout
-    return load_model(layout.PRETRAINED / layout.BEST, device, dropout=dropout)
+    name, V = layout.PRETRAINED.name, load_tokenizer(layout.TOKENIZER).vocab_size
+    return open_models({name: layout.PRETRAINED / layout.BEST}, device, V=V, dropout=dropout)[name]
 
 
 def trained_by_ranks(stage: Stage) -> bool:
@@ -117,7 +121,11 @@ def train_to_the_end(
     stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, name: str
 ) -> RunState:
     """Train, or resume training, under this name; where it is stopped, the process ends. What it could be resumed from
-    goes when the stage has succeeded."""
+    goes when the stage has succeeded.
+
+    A finished run whose result DVC has recorded since is run again by force alone (`dvc repro -f`): it is trained anew.
+    Where DVC was killed before it recorded the result, the finished run is taken up as it is.
+    """
     runtime = stage.params.runtime
     folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
     log = project_root() / layout.LOGS / f"{name}.jsonl"
@@ -132,12 +140,13 @@ def train_to_the_end(
         log_every=runtime.log_every,
         checkpoint_every=runtime.checkpoint_every,
     )
-    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=name)
+    record = recorded(Path(), stage.title)
+    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=name, record=record)
     if run.step < cfg.total_steps:
         say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
         sys.exit(130)
     if ranks.first:
-        stage.on_success.append(RunFolder(folder).finish)
+        stage.on_success.append(partial(RunFolder(folder).finish, record))
     return run
 
 

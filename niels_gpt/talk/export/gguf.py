@@ -41,7 +41,10 @@ _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
 def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
-    """model.gguf, a Modelfile for Ollama, README.md and SHA256SUMS. Vectors are float32; `precision` is that of matrices."""
+    """Write model.gguf, a Modelfile for Ollama, README.md and SHA256SUMS.
+
+    Vectors are float32; `precision` is that of matrices.
+    """
     cfg = talker.model.cfg
     check_neox(cfg, option="--gguf")
     writer_class = _writer_class()
