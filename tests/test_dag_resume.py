@@ -148,3 +148,11 @@ def test_runtime_may_be_edited_while_it_trains(long_repo: Repo, uninterrupted_md
         output, _ = process.communicate(timeout=1200)
     assert process.returncode == 0, output
     assert trained_md5(long_repo) == uninterrupted_md5
+
+
+def test_a_forced_run_trains_anew_to_the_same_weights(built_repo: Repo) -> None:
+    before = trained_md5(built_repo)
+    for _ in range(2):  # the second time, the record is what it was
+        forced = built_repo.run("dvc", "repro", "--force", "--single-item", "train").stdout
+        assert "going on after step" not in forced
+        assert trained_md5(built_repo) == before

@@ -58,6 +58,12 @@ def read_records(text: str) -> dict[str, Any] | None:
         return None
 
 
+def recorded(root: Path, stage: str) -> str:
+    """Return what dvc.lock records of a stage, as text to compare; "" where it records nothing."""
+    stages = read_records(_read(root / LOCK) or "") or {}
+    return json.dumps(stages[stage], sort_keys=True) if stage in stages else ""
+
+
 def _is_recorded(stage: dict[str, Any]) -> bool:
     files = [*stage.get("deps", []), *stage["outs"]]
     return "cmd" in stage and all(

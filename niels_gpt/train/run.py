@@ -23,11 +23,20 @@ KEEP_RUNS = 3
 
 
 def run_training(
-    model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, hooks: Hooks, folder: Path, title: str
+    model: GPT,
+    task: Task,
+    cfg: TrainConfig,
+    *,
+    execution: Execution,
+    hooks: Hooks,
+    folder: Path,
+    title: str,
+    record: str = "",
 ) -> RunState:
     """Train to the end, or until Ctrl-C or SIGTERM; what comes back is saved in `folder`, and its step says which.
 
     `hooks` says how a run is reported and how often; progress, checkpoints and the stop are added here.
+    `record`: see RunFolder.finish.
     """
     hooks = replace(hooks, should_stop=stop_on_signal())
     if cfg.precision == "bf16":
@@ -38,6 +47,7 @@ def run_training(
         with _saving(checkpoints, execution, state) as save:
             return train(model, task, cfg, state=state, hooks=replace(hooks, save=save), execution=execution)
     with checkpoints.locked():
+        checkpoints.forget_recorded(record)
         prune_runs(folder.parent, keep=KEEP_RUNS)
         state = ranks.from_first(_newest(checkpoints, model, execution))
         done = 0 if state is None else state.step

@@ -41,7 +41,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sharded = path / "sharded"
-        self._state = path / "state.pt"
+        self._state, self._forced = path / "state.pt", path / "forced"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -89,9 +89,21 @@ class RunFolder:
             if not (path / mark).is_file():
                 shutil.rmtree(path)
 
-    def finish(self) -> None:
-        """The run's results are written: nothing here is needed any more."""
-        (self.path / "finished").touch()
+    def finish(self, record: str = "") -> None:
+        """Mark the run as finished: its results are written. `record` is what its owner has recorded of the stage so
+        far; another one later means that these results were recorded, too."""
+        (self.path / "finished").write_text("forced" if self._forced.exists() else record, encoding="utf-8")
+        self._forced.unlink(missing_ok=True)
+
+    def forget_recorded(self, record: str) -> None:
+        """Delete the state of a finished run whose results were recorded: asked for once more, it begins anew."""
+        finished = self.path / "finished"
+        if not finished.is_file() or finished.read_text(encoding="utf-8") == record:
+            return
+        self._forced.touch()  # its record may be the same as before, so `finish` must not compare
+        self._state.unlink(missing_ok=True)
+        shutil.rmtree(self.sharded, ignore_errors=True)
+        finished.unlink()  # last: killed before, it is done again
 
 
 def prune_runs(root: Path, *, keep: int) -> None:
