@@ -398,7 +398,6 @@ HOSTILE = {
     "blank": (lambda at: write(at, {"b/a.txt": " \n"}) / "b", "are empty: put text there"),
     "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train on"),
     "newline": (lambda at: notes(at / "a\nb"), "cannot be printed: rename the folder"),
-    "the project": (lambda at: notes(at / "project/x").parent, "the project itself lies in there"),
 }
 
 
@@ -407,9 +406,6 @@ def test_what_is_no_folder_of_text_is_refused_in_a_sentence_and_nothing_is_writt
     case: str, project: Path, tmp_path: Path
 ) -> None:
     make, sentence = HOSTILE[case]
-    if case == "the project":
-        write(project, {".gitignore": "x\n"})
-        git("commit", "-qam", "x is ignored")
     folder = make(tmp_path)
     before, head = files_of(project), git("rev-parse", "HEAD")
     result = ran(folder)
@@ -418,6 +414,35 @@ def test_what_is_no_folder_of_text_is_refused_in_a_sentence_and_nothing_is_writt
     assert result.stderr.count("\n") == 1
     assert sentence in result.stderr
     assert (files_of(project), git("rev-parse", "HEAD")) == (before, head)
+
+
+WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".dvc")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "FOLDER: the name is empty: give the file or folder with the text"),
+        (" ", "FOLDER: the name is empty: give the file or folder with the text"),
+        (".", ".: this is the project itself: put the text in a folder of its own"),
+        ("../project", "../project: this is the project itself: put the text in a folder of its own"),
+        ("..", "..: the project itself lies in there: put the text in a folder of its own"),
+        ("/", "/: the project itself lies in there: put the text in a folder of its own"),
+        ("cache/raw/notes", "cache/raw/notes: cache/ is no place for text, the pipeline or its tools write it"),
+        *((name, f"{name}: {name}/ is no place for text, the pipeline or its tools write it") for name in WRITTEN_HERE),
+    ],
+)
+def test_places_that_cannot_hold_text_are_refused_before_anything_is_read(
+    name: str, sentence: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in ("_sample", "survey_folder", "iter_own_chats"):
+        monkeypatch.setattr(init_module, step, lambda *_: pytest.fail("something was read"))
+    good = notes(tmp_path / "notes")
+    for arguments in ([name], [good, name], [good, "--chat", name]):
+        result = ran(*arguments)
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert result.stderr.startswith(f"ERROR: {sentence}")
+        assert "params.yaml" not in result.stderr
 
 
 def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project: Path, tmp_path: Path) -> None:

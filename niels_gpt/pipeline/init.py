@@ -28,6 +28,7 @@ from niels_gpt.pipeline.leftovers import remove_leftovers
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.params_text import Setting, with_settings
+from niels_gpt.pipeline.sources import check_place
 from niels_gpt.pipeline.yaml12 import parse_yaml
 
 if TYPE_CHECKING:  # torch takes over a second to import: a folder that is not there is told before
@@ -53,6 +54,8 @@ def init(
 ) -> None:
     """Look at your text and write a params.yaml that fits it, this machine and the hours you have."""
     with one_sentence():
+        for name in [*folders, *(chat or [])]:
+            _check_place(name)
         sample = _sample()
         refuse_without_repository(Path())
         refuse_uncommitted(Path(), layout.PARAMS)
@@ -127,6 +130,14 @@ def _written(folder: str) -> str:
     real = os.path.realpath(os.path.dirname(path))
     inside = Path(real, os.path.basename(path))
     return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != Path(project) else path
+
+
+def _check_place(name: str) -> None:
+    """Refuse, before anything is read, what cannot be a folder of text."""
+    try:
+        check_place(os.path.expanduser(name))
+    except ValueError as error:
+        raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
 
 
 def _runtime() -> dict[str, Any]:

@@ -90,16 +90,9 @@ class AnySource(Section):
     @field_validator("input")
     @classmethod
     def _holds_text(cls, written: str) -> str:
-        """DVC hashes all of an input, and the loader reads it: a path with the project in it has no end."""
         if not written.isprintable():
             raise ValueError("a path of printable characters is needed")
-        path, project = Path(os.path.realpath(written)), Path.cwd()
-        if path == project or path in project.parents:
-            raise ValueError("the project itself lies in there: put the text in a folder of its own")
-        if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
-            raise ValueError(f"{top}/ is no place for text: put it in a folder of its own")
-        if any(path.is_relative_to(place) for place in _KERNELS):
-            raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
+        check_place(written)
         return written
 
     @field_validator("split")
@@ -128,6 +121,24 @@ class Source(AnySource):
 
 class ChatSource(AnySource):
     load: Annotated[ChatLoad, Field(discriminator="kind")]
+
+
+def check_place(written: str) -> None:
+    """Raise where a path is no place for text. DVC hashes all of an input, and the loader reads it: a path with the
+    project in it has no end."""
+    if not written.strip():
+        raise ValueError("the name is empty: give the file or folder with the text")
+    path, project = Path(os.path.realpath(written)), Path.cwd()
+    if path == project:
+        raise ValueError("this is the project itself: put the text in a folder of its own")
+    if path in project.parents:
+        raise ValueError("the project itself lies in there: put the text in a folder of its own")
+    if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
+        raise ValueError(
+            f"{top}/ is no place for text, the pipeline or its tools write it: put it in a folder of its own"
+        )
+    if any(path.is_relative_to(place) for place in _KERNELS):
+        raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
 
 
 def _settings(load: Any) -> Any:
