@@ -24,6 +24,15 @@ INT64 = Lt(2**63)  # what a tensor or a file can hold
 _UNSAID = (INT64, Lt(math.inf))  # limits that nobody comes near
 Count = Annotated[int, Ge(1), INT64]
 Seed = Annotated[int, Ge(0), INT64]
+# Upper bounds lie beyond every run that a machine could end. They refuse a slip of the keyboard at once; a model or a
+# batch within them may still be too large for this machine, which niels_gpt/train/memory.py finds.
+Rows = Annotated[int, Ge(1), Le(2**20)]  # of a batch, whose indices are sampled at once
+Width = Annotated[int, Ge(1), Le(2**18)]  # a square matrix of it has 256 GiB
+Depth = Annotated[int, Ge(1), Le(1024)]  # every block is built in turn: 100,000 take an hour and more
+Context = Annotated[int, Ge(1), Le(2**20)]  # tables of positions have T rows
+Steps = Annotated[int, Ge(1), Le(10**8)]  # the loss of each is kept, and written with every checkpoint
+Batches = Annotated[int, Ge(1), Le(10**6)]  # scored before training goes on
+NewTokens = Annotated[int, Ge(1), Le(2**20)]  # written one after another
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
 # What is noted in an annotation, and the types in it: how a value is tested, and how that is said.
@@ -111,12 +120,12 @@ def default_p_train() -> dict[str, float]:
 class ModelConfig:
     """Everything that fixes the shape of a GPT. The defaults are the v0 model; docs/recipe.md has what options buy."""
 
-    V: Annotated[Count, "size of the vocabulary"] = 256
-    T: Annotated[Count, "context length in tokens"] = 256
-    C: Annotated[Count, "width of the residual stream; C/H must be even"] = 256
-    L: Annotated[Count, "blocks (layers)"] = 4
+    V: Annotated[int, Ge(1), Le(2**16), "size of the vocabulary"] = 256
+    T: Annotated[Context, "context length in tokens"] = 256
+    C: Annotated[Width, "width of the residual stream; C/H must be even"] = 256
+    L: Annotated[Depth, "blocks (layers)"] = 4
     H: Annotated[Count, "attention heads a block; divides C"] = 4
-    d_ff: Annotated[Count, "width inside the MLP; 4*C is usual"] = 1024
+    d_ff: Annotated[Width, "width inside the MLP; 4*C is usual"] = 1024
     dropout: Annotated[Fraction, "share of activations dropped in training; 0 for a corpus read about once"] = 0.1
     rope_theta: Annotated[float, Gt(0), "base of the rotary position embedding's wavelengths"] = 10000.0
     norm: Annotated[Literal["layer", "rms"], "LayerNorm, or RMSNorm: without the mean and without a bias"] = "layer"
@@ -211,12 +220,12 @@ class Groups:
 class TrainConfig:
     """The learning-rate schedule, the optimizer and the mix. What only changes speed is not here."""
 
-    total_steps: Annotated[Count, "steps of the optimizer"]
+    total_steps: Annotated[Steps, "steps of the optimizer"]
     base_lr: Annotated[float, Gt(0), "highest learning rate, reached when the warm-up ends"] = 3e-4
     warmup_steps: Annotated[int, Ge(0), INT64, "steps over which the learning rate rises from 0 to base_lr"] = 200
     min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
-    B: Annotated[Count, "batch size: rows a step"] = 32
+    B: Annotated[Rows, "batch size: rows a step"] = 32
     p_train: Mapping[str, float] = field(default_factory=default_p_train)
     p_val: Mapping[str, float] = field(default_factory=lambda: {"wiki": 1.0})
     weight_decay: Annotated[float, Ge(0), "of matrices; of norms and biases where decay_scale says so"] = 0.1
@@ -224,7 +233,7 @@ class TrainConfig:
     beta2: Annotated[Fraction, "Adam's memory of the gradient's square"] = 0.95
     grad_clip: Annotated[float, Gt(0), "gradient clipping: a longer gradient is scaled down to this norm"] = 1.0
     eval_every: Annotated[Count, "steps between validations; the best step's weights are kept beside the last"] = 200
-    eval_steps: Annotated[Count, "batches of a validation"] = 20
+    eval_steps: Annotated[Batches, "batches of a validation"] = 20
     precision: Annotated[
         Literal["float32", "bf16"],
         "bf16 is mixed precision: matrix products and attention; weights and optimizer state stay float32",

@@ -8,6 +8,7 @@ from niels_gpt.pipeline.pretraining import open_pretraining
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.training import execution_of, train_and_write, trained_by_ranks
 from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.train.memory import check_memory
 
 
 def main(stage: Stage) -> None:
@@ -16,6 +17,7 @@ def main(stage: Stage) -> None:
     with execution_of(stage) as execution:
         device = execution.device
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
+        check_memory(model_cfg, B=task.cfg.B, execution=execution)  # before the model is built
         set_seed(derive_seed(task.cfg.seed, "init"))
         train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, execution=execution, out=layout.PRETRAINED)
 

@@ -29,6 +29,7 @@ from niels_gpt.pipeline.mistakes import is_sound
 from niels_gpt.pipeline.surroundings import remote_problems
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
+from niels_gpt.train.memory import check_memory, device_memory, least_memory
 from niels_gpt.train.scaling_law import (
     LARGEST_MODEL,
     LARGEST_TEXT,
@@ -66,6 +67,8 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield _device(params["runtime"]["device"])
     if sound("sources") and sound("model") and sound("tokenizer"):
         yield _disk(params, folder)
+    if all(map(sound, ("model", "tokenizer", "train", "sft", "runtime"))):
+        yield from _memory(params)
     for name in broken_files(folder):
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
@@ -141,6 +144,34 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
     )
+
+
+def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
+    """By what is certain: activations and moments may take several times as much."""
+    try:
+        execution = _execution(params["runtime"])
+    except ValueError:  # no such device, which is told already
+        return
+    there = device_memory(execution.device) / 2**30
+    for stage in _trained(params):
+        needed = least_memory(_model_config(params), B=params[stage]["B"], execution=execution)
+        least = sum(needed.values()) / 2**30
+        fix = None
+        try:
+            check_memory(_model_config(params), B=params[stage]["B"], execution=execution)
+        except ValueError as error:
+            fix = str(error).rpartition(": ")[2]
+        yield Finding(f"memory: {there:,.1f} GiB, at least {least:,.1f} GiB needed by {stage}", fix)
+
+
+def _trained(params: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("train",) if _left_out(params, "sft") else ("train", "sft")
+
+
+def _execution(runtime: Mapping[str, Any]) -> Execution:
+    device = prepare_device(runtime["device"], threads=runtime["threads"])
+    as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
+    return Execution(device=device, say=lambda text: None, **as_run)
 
 
 def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
@@ -240,15 +271,12 @@ def _model_config(params: Mapping[str, Any]) -> ModelConfig:
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     """How long train and sft will take here: real steps on random tokens for a few seconds each."""
-    runtime = params["runtime"]
-    device = prepare_device(runtime["device"], threads=runtime["threads"])
-    as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
-    execution = Execution(device=device, say=lambda text: None, **as_run)
+    execution = _execution(params["runtime"])
     cfg, out = _model_config(params), {}
-    for stage in ("train",) if _left_out(params, "sft") else ("train", "sft"):
+    for stage in _trained(params):
         settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
         train_cfg = TrainConfig(**settings)
-        step = build_step(GPT(cfg).to(device), train_cfg, execution, state=None)
+        step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
         step(batch, lr=0.0, n=0).item()

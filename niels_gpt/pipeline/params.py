@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
-from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, Seed, TrainConfig
+from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, NewTokens, Rows, Seed, TrainConfig
 from niels_gpt.data.split import DuplicateRules
 from niels_gpt.device import check_device_name
 from niels_gpt.files.sentences import read_text
@@ -109,11 +109,11 @@ else:
 
 
 class Eval(Section):
-    B: Annotated[Count, "rows scored at once"]
+    B: Annotated[Rows, "rows scored at once"]
     max_tokens: Annotated[Budget, "held-out tokens scored of a source, spread evenly; null: all"]
     prompts: Annotated[Texts, "first words of the samples in metrics/samples.md"]
     questions: Annotated[Texts, "what the fine-tuned model is asked there"]
-    max_new_tokens: Annotated[Count, "the longest sample, in tokens"]
+    max_new_tokens: Annotated[NewTokens, "the longest sample, in tokens"]
     temperature: Annotated[float, Ge(0), "of sampling; 0 always takes the likeliest token"]
     top_k: Annotated[Budget, "samples are drawn from so many of the likeliest tokens; null: from all"]
     seed: Annotated[Seed, "of the samples"]
@@ -134,7 +134,8 @@ class Splice(Section):
     spans: Spans
     balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"]
     balance_tau: Annotated[float, "the power in by_temperature"]
-    epoch_length: Annotated[Budget, "examples an epoch; null: every span once"]
+    # An epoch's order is an array in memory, 8 bytes an example.
+    epoch_length: Annotated[Annotated[int, Ge(1), Le(10**8)] | None, "examples an epoch; null: every span once"]
     shuffle: Annotated[bool, "another order in every epoch"]
     train: Further
 
@@ -150,7 +151,7 @@ class Memorize(Passages):
     run: Annotated[bool, _RUN] = True
     cursor_inc_tokens: Annotated[Count, "tokens from one passage to the next"]
     top_k: Annotated[Budget, "null: the full softmax; 40 counts only what a sampler with top-k 40 could write"]
-    B: Annotated[Count, "passages scored at once"]
+    B: Annotated[Rows, "passages scored at once"]
 
 
 class Leak(Passages):
@@ -158,8 +159,9 @@ class Leak(Passages):
 
     max_passages: Annotated[Budget, "of a source's train documents, and of its held-out ones; null: all"]
     seed: Annotated[Seed, "of the choice of documents, of the bootstrap, and of canaries"]
-    B: Annotated[Count, "passages scored at once"]
-    canaries: Annotated[int, Ge(0), INT64, "sentences to plant in a copy of the run, which is trained for it"]
+    B: Annotated[Rows, "passages scored at once"]
+    # Each is ranked among 4,096 sentences: 1,000 take as long as scoring four million.
+    canaries: Annotated[int, Ge(0), Le(1000), "sentences to plant in a copy of the run, which is trained for it"]
 
 
 class Runtime(Section):
@@ -167,15 +169,15 @@ class Runtime(Section):
 
     device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
-    threads: Annotated[int, Ge(0), INT64, "CPU threads; 0 takes all cores"]
+    threads: Annotated[int, Ge(0), Le(1024), "CPU threads; 0 takes all cores"]
     engine: Annotated[Literal["local", "ray"], "who works on parts: processes of this machine, or a Ray cluster"]
-    workers: Annotated[int, Ge(0), INT64, "parts worked on at once; 0: as many as there are cores"]
+    workers: Annotated[int, Ge(0), Le(1024), "parts worked on at once; 0: as many as there are cores"]
     ray_address: Annotated[str | None, "of the cluster's head; null starts one on this machine"]
     stores: Annotated[
         dict[str, str | None],
         "by remote, where the parts of stored sources lie: a folder, or a URL such as s3://bucket/folder",
     ]
-    nproc: Annotated[Count, "processes that train together, on each host; several GPUs need as many"]
+    nproc: Annotated[int, Ge(1), Le(1024), "processes that train together, on each host; several GPUs need as many"]
     shard_model: Annotated[bool, "true: weights and optimizer state are shared out among the processes (FSDP2)"]
     compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
     micro_batch_tokens: Annotated[

@@ -29,6 +29,7 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.log import RunLog
 from niels_gpt.train.loop import Hooks
+from niels_gpt.train.memory import check_memory
 from niels_gpt.train.run import run_training
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Task
@@ -126,6 +127,7 @@ def train_to_the_end(
     A finished run whose result DVC has recorded since is run again by force alone (`dvc repro -f`): it is trained anew.
     Where DVC was killed before it recorded the result, the finished run is taken up as it is.
     """
+    check_memory(model.cfg, B=cfg.B, execution=execution)
     runtime = stage.params.runtime
     folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
     log = project_root() / layout.LOGS / f"{name}.jsonl"
