@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import torch
 from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
-from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.noise import Drawn, GeneratorNoise, Noise, SeededNoise
 from niels_gpt.inference.penalties import Penalties
 from niels_gpt.inference.recorded import RecordedSteps
@@ -270,15 +270,119 @@ def test_a_slot_forgets_the_penalties_and_biases_of_the_row_before(model: GPT) -
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 0.0}, "top_p must be in"),
         ({"min_p": 1.5}, "min_p must be in"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be > 0"),
-        ({"presence_penalty": float("nan")}, "presence_penalty must be finite"),
-        ({"frequency_penalty": float("inf")}, "frequency_penalty must be finite"),
-        ({"logit_bias": {3: float("nan")}}, "logit_bias must give finite numbers"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be in"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty must be in"),  # 0 as a float32
+        ({"repetition_penalty": 101.0}, "repetition_penalty must be in"),
+        ({"presence_penalty": float("nan")}, "presence_penalty must be within"),
+        ({"presence_penalty": -1e300}, "presence_penalty must be within"),  # inf as a float32
+        ({"frequency_penalty": float("inf")}, "frequency_penalty must be within"),
+        ({"logit_bias": {3: float("nan")}}, "logit_bias must give ids numbers within"),
+        ({"logit_bias": {3: 1e39}}, "logit_bias must give ids numbers within"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias must give ids numbers within"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Sampling(**wrong)
+
+
+# The ends of the range of every setting, some of which a float32 has no room for.
+EXTREMES: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 5e-324, 1e-45, 1e308),
+    "top_k": (1, 10**30, None),
+    "top_p": (5e-324, 1e-46, 1 - 2**-53, None),
+    "min_p": (0.0, 5e-324, 1.0, None),
+    "repetition_penalty": (0.01, 100.0),
+    "presence_penalty": (-1000.0, 5e-324, 1000.0),
+    "frequency_penalty": (-1000.0, 5e-324, 1000.0),
+    "logit_bias": ({}, dict.fromkeys(range(CFG.V), -1000.0), {1: 1000.0, 2: -1000.0, 3: 5e-324}),
+}
+
+
+def test_settings_at_the_ends_of_their_ranges_give_tokens(model: GPT) -> None:
+    assert set(EXTREMES) == {field.name for field in fields(Sampling)}, "every setting has a range"
+    dice = random.Random(0)
+    for _ in range(30):
+        engine, samplings = (
+            Engine(model, slots=4),
+            [Sampling(**{name: dice.choice(ends) for name, ends in EXTREMES.items()}) for _ in range(3)],
+        )
+        own = engine.add(b"neighbour", Sampling(1.3), noise=SeededNoise(5))
+        rows = [engine.add(b"hello", sampling, noise=SeededNoise(1)) for sampling in samplings]
+        steps = [{token.row: token.id for token in engine.step()} for _ in range(4)]
+        assert all(0 <= step[row] < CFG.V for step in steps for row in rows)
+        assert [step[own] for step in steps] == alone(model, b"neighbour", Sampling(1.3), seed=5, n=4)
+
+
+def fragile() -> GPT:
+    """A model for which one id, 7, is no number, as after a flipped bit, and which is not likely to write it."""
+    model = talkative(replace(CFG, tied=False))
+    with torch.no_grad():
+        model.tok_emb.weight[7] = float("nan")
+        model.lm_head.weight[7] = 0
+    return model
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, Sampling(0.9, 20), Sampling(0.7, None, min_p=0.05), Sampling(0.9, 20, frequency_penalty=1)]
+)
+def test_a_row_whose_logits_are_no_numbers_fails_alone(
+    sampling: Sampling, recorded: bool, recorded_engine: Callable[..., Engine]
+) -> None:
+    model, neighbour = fragile(), Sampling(1.2, 20)
+    engine = (recorded_engine if recorded else Engine)(model, slots=4)
+    wanted: dict[int, tuple[bytes, Sampling, int]] = {}
+    texts: dict[int, list[int]] = {}
+
+    def add(prompt: bytes, settings: Sampling, seed: int) -> None:
+        row = engine.add(prompt, settings, noise=SeededNoise(seed))
+        wanted[row], texts[row] = (prompt, settings, seed), []
+
+    def step(*expected: int) -> None:
+        failed: Sequence[int] = []
+        try:
+            tokens: Sequence[Token] = engine.step()
+        except RowsFailed as error:
+            failed, tokens = error.rows, error.tokens
+        assert failed == list(expected)
+        assert [token.row for token in tokens] == list(texts)
+        for token in tokens:
+            texts[token.row].append(token.id)
+
+    add(b"abc", neighbour, 1)
+    add(b"xy", neighbour, 2)
+    for prompt in (b"hello \7 there", b"\7", b"much more of it: \7"):
+        step()
+        failing = engine.add(prompt, sampling, noise=SeededNoise(9), top_logprobs=2 if sampling.penalises else None)
+        step(failing)
+        step(failing)  # it gets no token the next time either
+        engine.drop(failing)
+        step()
+    for seed in (3, 4):  # in the slots of those that failed
+        add(b"hello there", sampling, seed)
+    for _ in range(5):
+        step()
+    for row, (prompt, settings, seed) in wanted.items():
+        assert texts[row] == alone(model, prompt, settings, seed=seed, n=len(texts[row]))
+
+
+def test_a_step_that_raised_leaves_no_keys_behind(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt, extend = Engine(model, slots=1), list(b"hello there"), Decoder.extend
+    row = engine.add(prompt, GREEDY)
+
+    def failing(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
+        if x.numel() == 1:  # the step; the prompt before it is read
+            raise RuntimeError("out of memory")
+        return extend(self, x, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "extend", failing)
+        with pytest.raises(RuntimeError):
+            engine.step()
+    engine.drop(row)
+    longer = [*prompt, *b" and more"]  # which goes on from what the slot holds
+    assert write(engine, engine.add(longer, GREEDY), 9) == alone(model, longer, GREEDY, seed=0, n=9)
 
 
 def test_rows_that_cannot_be_added_leave_no_trace(model: GPT) -> None:

@@ -33,6 +33,17 @@ class Token(NamedTuple):
     top_logprobs: tuple[tuple[int, float], ...] = ()  # (id, its log probability) of the likeliest
 
 
+class RowsFailed(ValueError):
+    """Rows whose logits are no numbers; `tokens` are what the other rows got in the same step.
+
+    The caller has to drop the failed rows; the others go on.
+    """
+
+    def __init__(self, rows: Sequence[int], tokens: Sequence[Token]) -> None:
+        super().__init__("the model's logits are no numbers: its weights are damaged, or its training diverged")
+        self.rows, self.tokens = rows, tokens
+
+
 class Engine:
     """A model and `slots` rows for it to write.
 
@@ -75,8 +86,8 @@ class Engine:
         place = self._slots.take(row, prompt[-T:])
         try:
             self._penalties.begin(place, sampling, prompt)
-        except ValueError:
-            self._slots.free(handle)
+        except Exception:
+            self.drop(handle)
             raise
         return handle
 
@@ -86,7 +97,8 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, handles: Iterable[int] | None = None) -> list[Token]:
-        """A token for each row, or for these alone, in the order in which rows came."""
+        """A token for each row, or for these alone, in the order in which rows came; or RowsFailed, with the tokens
+        of the others."""
         self._settle()
         wanted = None if handles is None else set(handles)
         places = [place for handle, place in self._slots.places.items() if wanted is None or handle in wanted]
@@ -94,15 +106,21 @@ class Engine:
             return []
         self._read(places)
         logits, drawn = self._drawn(places)
-        if any(drawn[place] < 0 for place in places):
-            raise ValueError("the model's logits are no numbers: its weights are damaged, or its training diverged")
-        self._penalties.count(places, drawn)
-        logprobs = self._logprobs(logits, places, drawn)
+        failed = [place for place in places if drawn[place] < 0]
+        written = [place for place in places if drawn[place] >= 0]
+        self._penalties.count(written, drawn)
+        logprobs = self._logprobs(logits, written, drawn)
         tokens = []
-        for place in places:
+        for place in written:
             slot = self._slots[place]
+            slot.read += 1  # only now: keys of a step that raised must not be taken for those of the id
             slot.ids.append(drawn[place])
             tokens.append(Token(self._row(place).handle, drawn[place], *logprobs.get(place, ())))
+        for place in failed:
+            self._slots[place].read = 0  # nobody may go on from its keys, nor find them in the slot
+            self._steps.clear(place)
+        if failed:
+            raise RowsFailed([self._row(place).handle for place in failed], tokens)
         return tokens
 
     def _row(self, place: int) -> Row:
@@ -146,7 +164,6 @@ class Engine:
         starts: list[int | None] = [None] * len(slots)
         for place in places:
             ids[place], starts[place] = slots[place].ids[-1], slots[place].read
-            slots[place].read += 1
         sources = {place: self._row(place).noise for place in self._draw.sampled if starts[place] is not None}
         if not self._penalties.asked and all(isinstance(source, SeededNoise) for source in sources.values()):
             unseen = all(self._row(place).top_logprobs is None for place in places)

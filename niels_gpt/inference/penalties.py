@@ -67,8 +67,8 @@ class Penalties:
         return logits - presence * (written > 0) - frequency * written + bias
 
     def count(self, rows: Sequence[int], ids: Sequence[int]) -> None:
-        """That these rows have written their ids, of (B,)."""
-        if self._asking:
+        """Count the tokens that these rows just generated; `ids` is (B,)."""
+        if self._asking and rows:
             places = self._ids(rows), self._ids(ids[row] for row in rows)
             self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)
 

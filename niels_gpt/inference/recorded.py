@@ -115,7 +115,7 @@ class _Step:
                 noise = partial(Drawn(V, keys=keys).of, slice(None))
                 self._drawn = kind.ids(self.logits, self._settings, noise)
                 self._given.add_(self._pace)
-                self._given[0] = self._drawn
+                self._given[0] = self._drawn.clamp(min=0)  # -1 is a failed row, and no id to look up
 
         self._graph = _recorded(go_on)
 

@@ -19,6 +19,9 @@ from niels_gpt.inference.noise import Drawn
 
 _ROOM = torch.finfo(torch.float32)
 _PART = 1024  # of a vocabulary, to find the likeliest in
+# Beyond these float32 logits would overflow, and logits that are no numbers end an answer. A model's own are some tens.
+REPETITION_PENALTIES = (0.01, 100.0)
+_MOST_ADDED = 1000.0  # by a penalty or a bias, to a logit
 
 
 def check_temperature(temperature: float) -> None:
@@ -63,14 +66,15 @@ class Sampling:
             check_top_p(self.top_p)
         if self.min_p is not None and not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition_penalty must be > 0 and finite, got {self.repetition_penalty}")
+        low, high = REPETITION_PENALTIES
+        if not low <= self.repetition_penalty <= high:
+            raise ValueError(f"repetition_penalty must be in [{low}, {high}], got {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(getattr(self, name)) < float("inf"):
-                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+            if not abs(getattr(self, name)) <= _MOST_ADDED:
+                raise ValueError(f"{name} must be within +-{_MOST_ADDED:g}, got {getattr(self, name)}")
         for token, bias in self.logit_bias.items():
-            if token < 0 or not abs(bias) < float("inf"):
-                raise ValueError(f"logit_bias must give finite numbers to ids, got {bias} for {token}")
+            if token < 0 or not abs(bias) <= _MOST_ADDED:
+                raise ValueError(f"logit_bias must give ids numbers within +-{_MOST_ADDED:g}, got {bias} for {token}")
 
     @property
     def penalises(self) -> bool:
@@ -94,7 +98,7 @@ class Kind:
         """(b, V) and (b, 4) -> (b,); -1 where logits are no numbers. `noise` gives that of ids (b, k), or None: of all
         V."""
         if not self.sampled:
-            return logits.argmax(dim=-1)
+            return _largest(logits)[:, 0]
         temperature, top_p, min_p, greedy = settings.split(1, dim=-1)
         if self.k is None:
             indices = None
@@ -113,8 +117,14 @@ class Kind:
         best, places = (weights / noise(indices)).max(dim=-1, keepdim=True)
         ids = (places if indices is None else indices.gather(-1, places)).masked_fill_(best.isnan(), -1)
         if self.some_greedy:
-            ids = torch.where(greedy > 0, logits.argmax(dim=-1, keepdim=True), ids)
+            ids = torch.where(greedy > 0, _largest(logits), ids)
         return ids[:, 0]
+
+
+def _largest(logits: torch.Tensor) -> torch.Tensor:
+    """Return the id of the largest logit of each row, (b, 1); -1 where it is no finite number."""
+    ids = logits.argmax(dim=-1, keepdim=True)
+    return ids.masked_fill_(~logits.gather(-1, ids).isfinite(), -1)
 
 
 def _topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

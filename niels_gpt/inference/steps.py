@@ -50,3 +50,7 @@ class Steps:
     def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
         """Two rows change places, each with so many of its tokens."""
         self._decoder.swap(row, other, lengths=lengths)
+
+    def clear(self, row: int) -> None:
+        """Zero a row's cache."""
+        self._decoder.clear(row)

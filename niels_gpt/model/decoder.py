@@ -75,6 +75,12 @@ class Decoder:
         for block in self._blocks:
             block.swap(row, other, lengths)
 
+    @torch.inference_mode()
+    def clear(self, row: int) -> None:
+        """Zero a row's cache. A masked key has the weight 0, and 0 times one that is no number is none either."""
+        for block in self._blocks:
+            block.clear(row)
+
     def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: _NewTokens) -> torch.Tensor:
         h, added = self._model.embed(x), None
         shortcuts = Shortcuts(h)
@@ -167,6 +173,9 @@ class _CachedBlock:
         k, v = kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
         return F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal).transpose(1, 2)
+
+    def clear(self, row: int) -> None:
+        self._kv[row] = 0
 
     def swap(self, row: int, other: int, lengths: Sequence[int]) -> None:
         one, another = self._kv[row, :, : lengths[0]], self._kv[other, :, : lengths[1]].clone()
