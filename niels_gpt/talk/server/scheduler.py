@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.talk.text import Piece, StreamedText
@@ -155,11 +155,15 @@ class Scheduler:
         """All choices of an answer, as they come; or Busy, at once. Whoever stops listening early has to `leave`."""
         answer = Answer(len(orders), asyncio.get_running_loop())
         with self._changed:
-            if self._waiting and len(self._waiting) + len(orders) > self._most:
-                raise Busy(f"{len(self._waiting)} answers are waiting already; ask again in a moment")
+            self.check_room(len(orders))
             self._waiting += (_Writing(answer, n, order, self._tokenizer, self._post) for n, order in enumerate(orders))
             self._changed.notify()
         return answer
+
+    def check_room(self, choices: int = 1) -> None:
+        """Raise Busy if so many more choices may not wait."""
+        if len(self._waiting) + choices > self._most:
+            raise Busy(f"{len(self._waiting)} answers are waiting already; ask again in a moment")
 
     @property
     def under_way(self) -> int:
@@ -184,18 +188,18 @@ class Scheduler:
             try:
                 self._admit()
                 self._step()
-            except (
-                Exception
-            ) as error:  # of the model: it is that of all who were being answered, and the thread goes on
-                for row, writing in list(self._rows.items()):
-                    self._post.add(writing.answer, error)
-                    self._drop(row)
+            except Exception as error:  # of the whole step: all who were being answered get it, and the thread goes on
+                for answer in {writing.answer for writing in self._rows.values()}:
+                    self._fail(answer, error)
             self._post.send()
 
     def _admit(self) -> None:
         for row, writing in list(self._rows.items()):
             if not writing.answer.wanted:
                 self._drop(row)
+        with self._changed:
+            if not all(writing.answer.wanted for writing in self._waiting):
+                self._waiting = deque(writing for writing in self._waiting if writing.answer.wanted)
         while self._waiting and len(self._rows) < self._slots:
             writing = self._waiting[0]
             if writing.answer.wanted:
@@ -206,16 +210,26 @@ class Scheduler:
                     )
                     self._rows[row] = writing
                 except Exception as error:  # whatever it is, it belongs to whoever asked
-                    self._post.add(writing.answer, error)
-                    writing.answer.leave()
+                    self._fail(writing.answer, error)
             with self._changed:
                 self._waiting.popleft()
 
     def _step(self) -> None:
-        for token in self._engine.step():
+        try:
+            tokens: Sequence[Token] = self._engine.step()
+        except RowsFailed as error:
+            tokens = error.tokens
+            for answer in {self._rows[row].answer for row in error.rows}:
+                self._fail(answer, error)
+        for token in tokens:
             if self._rows[token.row].take(token):
                 self._drop(token.row)
 
+    def _fail(self, answer: Answer, error: Exception) -> None:
+        """End an answer with an error; before the next step the rows of all its choices are dropped."""
+        self._post.add(answer, error)
+        answer.leave()
+
     def _drop(self, row: int) -> None:
-        self._engine.drop(row)
         del self._rows[row]
+        self._engine.drop(row)
