@@ -185,7 +185,12 @@ def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenA
     assert texts("abc", stop=one[4:7]) == [one[: one.find(one[4:7])]]
     parts = client.completions.create(model="tiny", prompt="abc", max_tokens=12, seed=1, stream=True)
     assert "".join(part.choices[0].text for part in parts) == one
-    for prompt, words in (("", "empty"), ("x" * 65, "65 tokens do not fit the context of 64"), ([1, 260], "0 to 259")):
+    for prompt, words in (
+        ("", "empty"),
+        ("x" * 65, "65 characters do not fit the context of 64"),
+        ([1] * 65, "65 tokens do not fit"),
+        ([1, 260], "0 to 259"),
+    ):
         with pytest.raises(openai.BadRequestError, match=words):
             texts(prompt)
     with pytest.raises(openai.BadRequestError, match="echo is not supported"):

@@ -49,6 +49,11 @@ class Talker:
         """One for all that is ever said: the next turn of a conversation finds the keys of those before it."""
         return Engine(self.model, slots=self.slots, precision=self.precision)
 
+    @cached_property
+    def longest_token(self) -> int:
+        """The bytes of text of the longest vocabulary entry: n tokens hold no more than n times as many."""
+        return int(self.tokenizer.token_bytes().max())
+
     @property
     def stops(self) -> tuple[str, ...]:
         """Strings that end an answer where no token does."""
@@ -64,7 +69,13 @@ class Talker:
         """The last of the messages that fit the context beside an answer, of which a quarter of it is kept free."""
         T = self.model.cfg.T
         room = T - min(max_new_tokens, T // 4)
-        return remember(messages, tokens=lambda kept: len(self.prompt(kept)), room=room)
+
+        def tokens(kept: Sequence[Mapping[str, str]]) -> int:
+            """Count them, but for text that is too long in any case: a client may send a megabyte."""
+            fewest = sum(len(message["content"]) for message in kept) // self.longest_token
+            return fewest if fewest > room else len(self.prompt(kept))
+
+        return remember(messages, tokens=tokens, room=room)
 
     def beyond(self, prompt: Sequence[int]) -> int:
         """How many of the first ids of a prompt the model does not read, since the context holds no more."""

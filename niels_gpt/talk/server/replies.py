@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from niels_gpt.talk.server.forms import Form
@@ -79,20 +81,30 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
 
 
 async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
-    """The whole answer, or what there was of it when the client went."""
+    """Return the whole answer, or what there was of it when the client left."""
     pieces: list[list[Piece]] = [[] for _ in range(answer.choices)]
     finish = ["length"] * answer.choices
+    watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
         async for event in metrics.timed(answer):
             pieces[event.choice].append(event.piece)
             reply.written += event.written
             finish[event.choice] = event.finish or finish[event.choice]
-            if await request.is_disconnected():
-                break
+    except ClientDisconnect:
+        pass
     finally:
+        watch.cancel()
         answer.leave()
     joined = [
         Piece("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
         for said in pieces
     ]
     return reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
+
+
+async def _leave_with_client(request: Request, answer: Answer) -> None:
+    """End the answer when the client closes its connection, even while it waits for a slot."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    answer.leave()
+    answer.queue.put_nowait(ClientDisconnect())

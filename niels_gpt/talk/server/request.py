@@ -6,24 +6,43 @@ with OpenAI, null stands for a field that was left out, and `true` is no number.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
-from niels_gpt.inference.sampling import Sampling
+from niels_gpt.inference.sampling import REPETITION_PENALTIES, Sampling
 from niels_gpt.talk.talker import SAMPLING
 
 MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 8, 4, 20
-
-
-def _without_nulls(value: Any) -> Any:
-    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+MOST_STOP_CHARACTERS, MOST_BIASES = 1024, 1024
+_SHOWN = 100  # characters of a field's name in an error message: a client may send one of a megabyte
+_FAIL_FAST = Field(fail_fast=True)
+_MOST_BRACKETS = 10_000  # lists and objects of a body; of more, validation would hold Python's lock for too long
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ID = re.compile("0|[1-9][0-9]{0,8}")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+    """Base of all bodies.
 
-    _nulls = model_validator(mode="before")(_without_nulls)
+    Validation ends with the first error, here and by `fail_fast` in lists: pydantic would collect one for each of the
+    350,000 items that fit a body, which takes seconds and gigabytes.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        unknown = next((name for name in value if name not in cls.model_fields), None)
+        if unknown is not None:
+            sentence = "{field} is not supported by this server: leave it out"
+            raise PydanticCustomError("unknown_field", sentence, {"field": unknown[:_SHOWN]})
+        return {key: item for key, item in value.items() if item is not None}
 
 
 class _Named(_Strict):
@@ -44,7 +63,8 @@ def _joined(content: Any) -> Any:
 
 class ChatMessage(_Strict):
     role: Annotated[
-        Literal["system", "user", "assistant"], BeforeValidator(lambda role: {"developer": "system"}.get(role, role))
+        Literal["system", "user", "assistant"],
+        BeforeValidator(lambda role: "system" if role == "developer" else role),
     ]
     content: Annotated[str, BeforeValidator(_joined)]
 
@@ -57,7 +77,22 @@ class TextFormat(_Strict):
     type: Literal["text"]
 
 
-Stop = Annotated[str, Field(min_length=1)]
+def _biases(biases: Any) -> Any:
+    """Check the number of biases and the ids first: pydantic's own checks collect an error for each."""
+    if isinstance(biases, dict):
+        if len(biases) > MOST_BIASES:
+            raise PydanticCustomError("too_many", f"{len(biases)} are more than the {MOST_BIASES} that may be given")
+        wrong = next((token for token in biases if not _ID.fullmatch(token)), None)
+        if wrong is not None:
+            sentence = "its keys are ids of tokens, as `POST /tokenize` gives them, and not {key}"
+            raise PydanticCustomError("no_id", sentence, {"key": repr(wrong[:_SHOWN])})
+    return biases
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Messages = Annotated[list[ChatMessage], _FAIL_FAST]
+Ids = Annotated[list[int], _FAIL_FAST]
 
 
 class Asked(_Named):
@@ -70,10 +105,10 @@ class Asked(_Named):
     top_p: float | None = None
     top_k: int | None = SAMPLING.top_k  # ours; null is every token
     min_p: float | None = None  # ours, as in other servers
-    repetition_penalty: float = 1.0  # the same
+    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # the same
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_biases)] = {}
     max_tokens: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
@@ -91,13 +126,7 @@ class Asked(_Named):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def sampling(self) -> Sampling:
-        """A ValueError names the field that cannot be."""
-        try:
-            bias = {int(token): value for token, value in self.logit_bias.items()}
-        except ValueError as error:
-            raise ValueError(
-                f"logit_bias: its keys are ids of tokens, as `POST /tokenize` gives them: {error}"
-            ) from error
+        """Return the settings of a row. A ValueError names the field that cannot be."""
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -106,12 +135,12 @@ class Asked(_Named):
             repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            logit_bias=bias,
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
         )
 
 
 class ChatRequest(Asked):
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Messages = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
@@ -126,13 +155,13 @@ class ChatRequest(Asked):
 
 
 class CompletionRequest(Asked):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
 
 
 class TokenizeRequest(_Named):
     prompt: str | None = None
-    messages: list[ChatMessage] = []
+    messages: Messages = []
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TokenizeRequest:
@@ -145,15 +174,22 @@ Body = TypeVar("Body", bound=_Named)
 
 
 def parse_request(kind: type[Body], body: bytes) -> Body:
-    """A ValueError names the field, or says what is not JSON about the body.
+    """Return the request in `body`. A ValueError names the field, or says what is not JSON about the body.
 
     pydantic's own reader: Python's takes NaN for a number and half a surrogate pair for text.
     """
+    # Brackets in text do not count, but it is cheaper to look for text only where there are many.
+    if _brackets(body) > _MOST_BRACKETS and (brackets := _brackets(_STRING.sub(b"", body))) > _MOST_BRACKETS:
+        raise ValueError(
+            f"the body: its {brackets:,} lists and objects are more than the {_MOST_BRACKETS:,} that a request may have"
+        )
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the body"
-        if problem["type"] == "extra_forbidden":
-            raise ValueError(f"{where} is not supported by this server: leave it out") from error
+        where = ".".join(str(part) for part in problem["loc"])[:_SHOWN] or "the body"
         raise ValueError(f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}") from error
+
+
+def _brackets(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse, Response
@@ -19,15 +20,29 @@ from niels_gpt.talk.server.scheduler import Busy, Order, Scheduler
 from niels_gpt.talk.talker import Talker
 
 RETRY_AFTER_S = 2
+# Bodies up to this size take a few ms at worst and are prepared on the event loop, so that an answer begins with the
+# next step; larger ones go to a thread.
+_SMALL_BYTES = 4096
+Prepared = TypeVar("Prepared")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for, and how many may wait for one of the model's slots."""
+    """What one request may ask for, and how many answers may wait for one of the model's slots."""
 
     body_bytes: int = 1 << 20
     new_tokens: int = 1024
-    queue: int = 64
+    queue: int = 64  # also the most choices that one request may ask for
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request that is understood: the rows it takes, and how it wants its reply."""
+
+    orders: list[Order]
+    reply: Reply
+    stream: bool
+    usage: bool
 
 
 class Service:
@@ -35,23 +50,75 @@ class Service:
 
     def __init__(self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
         self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
+        self._turn = asyncio.Lock()
 
-    async def tokenize(self, request: Request) -> dict[str, Any]:
-        asked = await self._parsed(TokenizeRequest, request)
-        messages = [message.model_dump() for message in asked.messages]
-        ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
-        return {"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids}
+    async def tokenize(self, request: Request) -> Response:
+        return await self._prepared(request, self._tokenized)
 
     async def chat(self, request: Request) -> Response:
-        asked = await self._parsed(ChatRequest, request)
+        return await self._answered(request, self._asked_chat)
+
+    async def complete(self, request: Request) -> Response:
+        return await self._answered(request, self._asked_completion)
+
+    def check_name(self, name: str) -> None:
+        if name != self._talker.name:
+            raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
+
+    async def _answered(self, request: Request, prepare: Callable[[bytes], _Asked]) -> Response:
+        try:
+            self._scheduler.check_room()  # first: who is refused in any case costs nothing
+            asked = await self._prepared(request, prepare)
+            answer = self._scheduler.answer(asked.orders)
+        except Busy as error:
+            raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
+        self._metrics.count_prompt(asked.reply.prompt_tokens)
+        if asked.stream:
+            return Stream(asked.reply, answer, self._metrics, usage=asked.usage)
+        return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request))
+
+    async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
+        """Run `prepare` on the body, in a thread where that may take long.
+
+        One large body is prepared at a time, as its objects take many times its size; and none of a client that has
+        left while it waited for its turn.
+        """
+        content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if content != "application/json":
+            raise HTTPException(415, f"the request comes as {content[:100]!r}: say `content-type: application/json`")
+        body = await request.body()
+        try:
+            if len(body) <= _SMALL_BYTES:
+                return prepare(body)
+            async with self._turn:
+                if await request.is_disconnected():
+                    raise HTTPException(400, "the client has left")
+                return await asyncio.to_thread(prepare, body)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+
+    def _parsed(self, kind: type[Body], body: bytes) -> Body:
+        asked = parse_request(kind, body)
+        if asked.model is not None:
+            self.check_name(asked.model)
+        return asked
+
+    def _tokenized(self, body: bytes) -> Response:
+        asked = self._parsed(TokenizeRequest, body)
+        messages = [message.model_dump() for message in asked.messages]
+        ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
+        return JSONResponse({"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids})
+
+    def _asked_chat(self, body: bytes) -> _Asked:
+        asked = self._parsed(ChatRequest, body)
+        self._check_choices(asked.n)
         most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
         said = [message.model_dump() for message in asked.messages]
         messages, forgotten = self._talker.remember(said, max_new_tokens=most)
         prompt = self._talker.prompt(messages)
         cut = self._talker.beyond(prompt)
         dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
-        return await self._answered(
-            request,
+        return self._asked(
             asked,
             ChatForm(self._talker.tokenizer, logprobs=asked.logprobs),
             prompts=[prompt[cut:]],
@@ -61,64 +128,50 @@ class Service:
             more={name: count for name, count in dropped.items() if count},
         )
 
-    async def complete(self, request: Request) -> Response:
-        asked = await self._parsed(CompletionRequest, request)
-        return await self._answered(
-            request,
+    def _asked_completion(self, body: bytes) -> _Asked:
+        asked = self._parsed(CompletionRequest, body)
+        prompts = _each(asked.prompt)
+        self._check_choices(asked.n, prompts=len(prompts))
+        return self._asked(
             asked,
             CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
-            prompts=self._prompts(asked.prompt),
+            prompts=[self._ids(prompt) for prompt in prompts],
             most=min(asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens),
             stops=asked.stops,
             top_logprobs=asked.logprobs,
             more={},
         )
 
-    def check_name(self, name: str) -> None:
-        if name != self._talker.name:
-            raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
+    def _check_choices(self, n: int, *, prompts: int = 1) -> None:
+        if n * prompts > self._limits.queue:
+            raise ValueError(
+                f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, and a request may ask for "
+                f"{self._limits.queue}: send fewer at a time"
+            )
 
-    async def _parsed(self, kind: type[Body], request: Request) -> Body:
-        content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if content != "application/json":
-            raise HTTPException(415, f"the request comes as {content!r}: say `content-type: application/json`")
-        try:
-            asked = parse_request(kind, await request.body())
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
-        if asked.model is not None:
-            self.check_name(asked.model)
-        return asked
+    def _ids(self, prompt: str | list[int]) -> list[int]:
+        """Return the ids of a prompt. Unlike a chat, a text that is too long is not cut: nobody could say where."""
+        cfg = self._talker.model.cfg
+        if isinstance(prompt, str) and len(prompt) > cfg.T * self._talker.longest_token:
+            raise ValueError(f"prompt: its {len(prompt):,} characters do not fit the context of {cfg.T} tokens")
+        ids = self._talker.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not ids:
+            raise ValueError("prompt: it is empty; give the model at least one character to go on from")
+        if len(ids) > cfg.T:
+            raise ValueError(f"prompt: its {len(ids)} tokens do not fit the context of {cfg.T}: send a shorter one")
+        if not all(0 <= id < cfg.V for id in ids):
+            raise ValueError(f"prompt: ids of tokens are 0 to {cfg.V - 1}")
+        return ids
 
     def _sampling(self, asked: Asked) -> Sampling:
-        try:
-            sampling = asked.sampling()
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
-        V = self._talker.model.cfg.V
+        sampling, V = asked.sampling(), self._talker.model.cfg.V
         foreign = [token for token in sampling.logit_bias if token >= V]
         if foreign:
-            raise HTTPException(400, f"logit_bias: there is no token {foreign[0]}; they are 0 to {V - 1}")
+            raise ValueError(f"logit_bias: there is no token {foreign[0]}; they are 0 to {V - 1}")
         return sampling
 
-    def _prompts(self, prompt: str | list[str] | list[int] | list[list[int]]) -> list[list[int]]:
-        """The ids of each. Unlike a chat, a text that is too long is not cut: nobody could say where."""
-        cfg, out = self._talker.model.cfg, []
-        for one in _each(prompt):
-            ids = self._talker.tokenizer.encode(one) if isinstance(one, str) else one
-            if not ids:
-                raise HTTPException(400, "prompt: it is empty; give the model at least one character to go on from")
-            if len(ids) > cfg.T:
-                sentence = f"prompt: its {len(ids)} tokens do not fit the context of {cfg.T}: send a shorter one"
-                raise HTTPException(400, sentence)
-            if not all(0 <= id < cfg.V for id in ids):
-                raise HTTPException(400, f"prompt: ids of tokens are 0 to {cfg.V - 1}")
-            out.append(ids)
-        return out
-
-    async def _answered(
+    def _asked(
         self,
-        request: Request,
         asked: Asked,
         form: Form,
         *,
@@ -127,7 +180,7 @@ class Service:
         stops: tuple[str, ...],
         top_logprobs: int | None,
         more: Mapping[str, Any],
-    ) -> Response:
+    ) -> _Asked:
         reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
         sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
         orders = [
@@ -135,14 +188,7 @@ class Service:
             for prompt in prompts
             for n in range(asked.n)
         ]
-        try:
-            answer = self._scheduler.answer(orders)
-        except Busy as error:
-            raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
-        self._metrics.count_prompt(reply.prompt_tokens)
-        if asked.stream:
-            return Stream(reply, answer, self._metrics, usage=asked.stream_options.include_usage)
-        return JSONResponse(await whole_reply(reply, answer, self._metrics, request))
+        return _Asked(orders, reply, asked.stream, asked.stream_options.include_usage)
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
