@@ -30,6 +30,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server import scheduler as scheduler_module
 from niels_gpt.talk.server.app import build_app
+from niels_gpt.talk.server.request import ChatRequest
 from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
 from niels_gpt.talk.server.service import Limits
 from niels_gpt.talk.talker import Talker
@@ -198,7 +199,24 @@ def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
 
 HALF_PAIR = '[{"role": "user", "content": "\\ud800"}]'
 ODD_VALUES = (
-    *("null", "true", "false", "0", "-1", "2", "0.5", "-0.0", "5e-324", "1e-320", "1e-300", "1e308", "1e400", "NaN"),
+    *(
+        "null",
+        "true",
+        "false",
+        "0",
+        "-1",
+        "2",
+        "0.5",
+        "-0.0",
+        "5e-324",
+        "1e-320",
+        "1e-300",
+        "1e-46",
+        "1e39",
+        "1e308",
+        "1e400",
+        "NaN",
+    ),
     *("Infinity", "-Infinity", "9" * 30, "9" * 5000, str(2**63 - 1), str(2**63), '"x"', '""', '"\\ud800"', "[]", "{}"),
     *(
         "[null]",
@@ -210,12 +228,11 @@ ODD_VALUES = (
         '"\xff"',
     ),
 )
-FIELDS = ("messages", "model", "stream", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed")
 
 
 def test_any_value_is_answered_or_refused_and_never_an_error_of_the_server() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=2))
-    for field in (*FIELDS, "n", "user"):
+    for field in (*ChatRequest.model_fields, "user"):
         kept = json.dumps({key: kept for key, kept in ask("x", max_tokens=2).items() if key != field})
         bodies = [f'{kept[:-1]}, "{field}": {value}}}'.encode("latin-1") for value in ODD_VALUES]
         for answer in post_all(app, bodies):

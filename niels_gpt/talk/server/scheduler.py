@@ -162,8 +162,10 @@ class Scheduler:
 
     def check_room(self, choices: int = 1) -> None:
         """Raise Busy if so many more choices may not wait."""
-        if len(self._waiting) + choices > self._most:
-            raise Busy(f"{len(self._waiting)} answers are waiting already; ask again in a moment")
+        with self._changed:
+            waiting = sum(writing.answer.wanted for writing in self._waiting)
+        if waiting + choices > self._most:
+            raise Busy(f"{waiting} answers are waiting already; ask again in a moment")
 
     @property
     def under_way(self) -> int:
