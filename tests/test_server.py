@@ -199,24 +199,8 @@ def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
 
 HALF_PAIR = '[{"role": "user", "content": "\\ud800"}]'
 ODD_VALUES = (
-    *(
-        "null",
-        "true",
-        "false",
-        "0",
-        "-1",
-        "2",
-        "0.5",
-        "-0.0",
-        "5e-324",
-        "1e-320",
-        "1e-300",
-        "1e-46",
-        "1e39",
-        "1e308",
-        "1e400",
-        "NaN",
-    ),
+    *("null", "true", "false", "0", "-1", "2", "0.5", "-0.0", "5e-324", "1e-320", "1e-300", "1e308", "1e400", "NaN"),
+    *("1e-46", "1e39"),  # which a float32 has no room for
     *("Infinity", "-Infinity", "9" * 30, "9" * 5000, str(2**63 - 1), str(2**63), '"x"', '""', '"\\ud800"', "[]", "{}"),
     *(
         "[null]",

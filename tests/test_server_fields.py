@@ -14,7 +14,21 @@ import torch
 from bench.serve import serving
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.server.gate import Access
-from tests.test_server import EOT, LIMITS, ask, assert_refused, connect, expected, post, tiny_talker
+from niels_gpt.talk.server.service import Limits
+from tests.test_server import (
+    EOT,
+    LIMITS,
+    ask,
+    assert_refused,
+    connect,
+    expected,
+    for_ever,
+    post,
+    post_head,
+    tiny_talker,
+    wait_until,
+)
+from tests.test_talk import saying
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +126,52 @@ def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
     assert plain.choices[0].logprobs is not None
     assert [len(top) for top in plain.choices[0].logprobs.top_logprobs or []] == [2] * 5
     assert len(plain.choices[0].logprobs.token_logprobs or []) == len(plain.choices[0].logprobs.text_offset or []) == 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_come_without_any_of_the_likeliest(client: openai.OpenAI, stream: bool) -> None:
+    """`logprobs` alone: those of the tokens of the answer, as with `top_logprobs`, and an empty list beside each."""
+
+    def entries(**more: Any) -> list[Any]:
+        answer = client.chat.completions.create(**ask("hello", logprobs=True, stream=stream, **more))  # type: ignore[call-overload]
+        parts = [part.choices[0] for part in answer] if stream else [answer.choices[0]]
+        return [entry for part in parts if part.logprobs for entry in part.logprobs.content]
+
+    plain, asked = entries(), entries(top_logprobs=2)
+    assert len(plain) == len(asked) == 20
+    assert [entry.bytes for entry in plain] == [entry.bytes for entry in asked]
+    assert [entry.logprob for entry in plain] == pytest.approx([entry.logprob for entry in asked], abs=1e-5)
+    assert all(entry.logprob < 0 for entry in plain)
+    assert [len(entry.top_logprobs) for entry in plain + asked] == [0] * 20 + [2] * 20
+    assert [len(entry.top_logprobs) for entry in entries(top_logprobs=0)] == [0] * 20
+    text = {"model": "tiny", "prompt": "abc", "max_tokens": 5, "seed": 1}
+    none, some = (client.completions.create(**text, logprobs=top).choices[0].logprobs for top in (0, 1))  # type: ignore[call-overload]
+    assert none.token_logprobs == pytest.approx(some.token_logprobs, abs=1e-5)
+    assert [len(top) for top in none.top_logprobs + some.top_logprobs] == [0] * 5 + [1] * 5
+    assert client.completions.create(**text).choices[0].logprobs is None  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_clients_stop_strings_are_beside_those_of_the_roles(stream: bool) -> None:
+    """A transcript ends where the next turn begins, whatever else a client wants it to end at."""
+    app = build_app(saying("transcript", b"go\nuser: "), card={})
+
+    def said(**more: Any) -> tuple[str, str]:
+        body = ask("x", model="saying", temperature=0, stream=stream, **{"max_tokens": 30, **more})
+        answer = post(app, body)
+        assert answer.status_code == 200, answer.text
+        if not stream:
+            choice = answer.json()["choices"][0]
+            return choice["message"]["content"], choice["finish_reason"]
+        parts = [json.loads(line[6:])["choices"][0] for line in answer.text.split("\n\n") if line.startswith("data: {")]
+        return "".join(part["delta"].get("content", "") for part in parts), parts[-1]["finish_reason"]
+
+    assert said() == ("go", "stop")
+    assert said(stop="o") == ("g", "stop")
+    assert said(stop=["never", "g"]) == ("", "stop")
+    assert said(stop=["never", "r: g"]) == ("go", "stop"), "the roles' own still end it"
+    assert said(stop=["o\nus"]) == ("g", "stop")
+    assert said(max_tokens=1, stop=["never"]) == ("g", "length")
 
 
 def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
@@ -212,6 +272,52 @@ def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: 
     assert "forgotten_messages" not in client.chat.completions.create(**ask("hello")).model_extra  # type: ignore[call-overload]
 
 
+def counted(client: httpx.Client) -> dict[str, float]:
+    """What /metrics counts, by name."""
+    lines = client.get("/metrics").text.splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_every_refusal_is_counted_by_its_status() -> None:
+    talker = tiny_talker(slots=1)
+    app = build_app(talker, card={}, limits=Limits(body_bytes=9000, new_tokens=10**9, queue=1), access=Access(key="k"))
+    with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+        client.headers["authorization"] = "Bearer k"
+        chat, body = "/v1/chat/completions", for_ever(stream=True)
+        head = post_head(address, len(body)).replace(b"Host", b"Authorization: Bearer k\r\nHost")
+
+        def refused(status: int, method: str, path: str, **how: Any) -> None:
+            before = counted(client)
+            assert client.request(method, path, **how).status_code == status
+            after = counted(client)
+            more = {name: after[name] - before.get(name, 0) for name in after if "requests_total" in name}
+            # Beside it the page of metrics that showed what was before.
+            assert {name: n for name, n in more.items() if n} == {
+                f'niels_gpt_requests_total{{status="{status}"}}': 1,
+                'niels_gpt_requests_total{status="200"}': 1,
+            }
+
+        refused(400, "POST", chat, content=b"{")
+        refused(400, "POST", chat, json=ask("x", nonsense=1))
+        refused(400, "POST", "/v1/completions", json={"prompt": ["a"] * 2})
+        refused(401, "GET", "/card", headers={"authorization": "Bearer other"})
+        refused(403, "GET", "/card", headers={"host": "rebound.example"})
+        refused(404, "GET", "/nowhere")
+        refused(404, "POST", chat, json=ask("x", model="other"))
+        refused(405, "GET", chat)
+        refused(413, "POST", chat, content=b" " * 9001)
+        refused(415, "POST", chat, content=b"{}", headers={"content-type": "text/plain"})
+        with connect(address) as first, connect(address) as second:
+            for n, one in enumerate((first, second)):
+                one.sendall(head + body)
+                wait_until(lambda n=n: counted(client)["niels_gpt_answers_waiting"] == n)  # type: ignore[misc]
+                wait_until(lambda: counted(client)["niels_gpt_answers_under_way"] == 1)
+            refused(503, "POST", chat, json=ask("x"))
+        wait_until(lambda: counted(client)["niels_gpt_answers_under_way"] == 0)
+        talker.model.tok_emb.weight.data.fill_(float("nan"))
+        refused(500, "POST", chat, json=ask("x"))
+
+
 def test_tokens_health_and_metrics(address: str) -> None:
     with httpx.Client(base_url=address, timeout=60) as client:
         assert client.post("/tokenize", json={"prompt": "abc"}).json() == {
@@ -224,16 +330,10 @@ def test_tokens_health_and_metrics(address: str) -> None:
         assert_refused(client.post("/tokenize", json={}), 400, "either `prompt` or `messages`")
         assert client.get("/health").json() == {"status": "ok"}
 
-        def counted() -> dict[str, float]:
-            lines = client.get("/metrics").text.splitlines()
-            return {
-                line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")
-            }
-
-        before = counted()
+        before = counted(client)
         client.post("/v1/chat/completions", json=ask("hello"))
         client.post("/v1/chat/completions", json=ask("hello", nonsense=1))
-        after = counted()
+        after = counted(client)
         for name, more in (
             ("niels_gpt_generated_tokens_total", 20),
             ("niels_gpt_prompt_tokens_total", 8),

@@ -56,8 +56,12 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def counted(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 self._count(message["status"])
             await send(message)
 
@@ -90,7 +94,12 @@ class Gate:
             given = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
-        await self._app(scope, whole, counted)
+        try:
+            await self._app(scope, whole, counted)
+        except Exception:
+            if not begun:  # Starlette answers with status 500, but outside of all middleware
+                self._count(500)
+            raise
 
 
 def foreign(scope: Scope, access: Access) -> str | None:
