@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.data.kinds import source_kinds
-from niels_gpt.data.readers import office_files
+from niels_gpt.data.readers import office_files, web_pages
 from niels_gpt.data.rich_text import iter_rich_text
 from niels_gpt.data.types import Request
 
@@ -126,15 +127,167 @@ def test_hostile_files_are_refused_by_name(
         file.write_bytes(data)
         with pytest.raises(ValueError, match=rf"bad{suffix} cannot be read as {suffix} \(.*{words}.*mend it or remove"):
             list(iter_rich_text(str(file)))
-    deep = tmp_path / "deep.html"
-    deep.write_text("<div>" * 100_000 + "x")
-    assert len(list(iter_rich_text(str(deep)))) <= 1  # read or named as empty; no crash
+
+
+def read_page(tmp_path: Path, page: str | bytes) -> str:
+    (tmp_path / "page.html").write_bytes(page if isinstance(page, bytes) else page.encode())
+    (sample,) = iter_rich_text(str(tmp_path / "page.html"))
+    return sample.text
+
+
+@pytest.mark.parametrize("element", ["div", "ul", "b", "font"])
+@pytest.mark.parametrize("depth", [255, 256, 257, 1000, 2000])
+def test_html_comes_out_whole_however_deep_it_is_nested(
+    libraries: tuple[Any, Any], tmp_path: Path, element: str, depth: int
+) -> None:
+    for end in (f"</{element}>" * depth, ""):
+        page = f"<p>before</p>{f'<{element}>' * depth}inside{end}<p>after</p>"
+        assert read_page(tmp_path, page).split() == ["before", "inside", "after"]
+
+
+@pytest.mark.parametrize("depth", [2048, 10_000, 100_000])
+def test_html_nested_too_deep_to_parse_is_refused_by_name(
+    libraries: tuple[Any, Any], tmp_path: Path, depth: int
+) -> None:
+    with pytest.raises(ValueError, match=r"page\.html cannot be read as \.html \(line 3: Excessive depth.*: 2048\)"):
+        read_page(tmp_path, f"<p>before</p>\n\n{'<div>' * depth}inside{'</div>' * depth}<p>after</p>")
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<html><body>one</body></html>\n<html><body>two</body></html> three", "one two three"),
+        ("<p>one <![CDATA[two < three]]> four</p>", "one two < three four"),
+        ("one <script src='x.js'/> two <title/> three <style></style>", "one two three"),
+        (
+            "one <?php echo 1 ?> two <!-- no --> three <!-- no --!> four <![if !IE]> five <![endif]>",
+            "one two three four five",
+        ),
+        (
+            "<noscript>one</noscript> <template>two</template> <noframes>three</noframes> <xmp><b></xmp>",
+            "one two three <b>",
+        ),
+        ("zero \0 after <p>it", "zero \ufffd after it"),
+        (
+            "&lt;b&gt; &amp;lt;b&amp;gt; &amp;amp;lt; (&amp;current) &check; &notit;",
+            "<b> &lt;b&gt; &amp;lt; (&current) ✓ ¬it;",
+        ),
+        ("<table><tr><td>&amp;lt;<br><table><tr><td>&amp;gt;</table></table>", "&lt; &gt;"),
+        ("seen <p style='display: none'>not <!-- --> this <b>nor</b> this</p> <title>nor this</title> too", "seen too"),
+        ("<!-- nothing -->text", "text"),
+    ],
+)
+def test_text_that_a_parser_drops_is_read(libraries: tuple[Any, Any], tmp_path: Path, page: str, text: str) -> None:
+    assert " ".join(read_page(tmp_path, page).split()) == text
+
+
+@pytest.mark.parametrize("page", ["one <!-- two <p>three", "one <a href='x>two</a> <p>three", "one <?two three"])
+def test_text_behind_markup_that_never_ends_is_named_with_a_count(
+    libraries: tuple[Any, Any], tmp_path: Path, page: str
+) -> None:
+    with pytest.raises(ValueError, match=r"page\.html .*\d+ of \d+ characters were lost, the first at .*mend it"):
+        read_page(tmp_path, page)
+
+
+def test_a_reader_that_loses_text_is_noticed(
+    libraries: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out = web_pages._lay_out
+    monkeypatch.setattr(web_pages, "_lay_out", lambda page: (lay_out(page)[0].replace("three", ""), ""))
+    with pytest.raises(ValueError, match=r"\(5 of 11 characters were lost, the first at 'three'\)"):
+        read_page(tmp_path, "<p>one two</p> <i>three</i>")
+    word_text = office_files._word_text
+    monkeypatch.setattr(office_files, "_word_text", lambda node: word_text(node).replace("dark", ""))
+    (tmp_path / "a.docx").write_bytes(docx_file(libraries[1]))
+    with pytest.raises(ValueError, match=r"a\.docx .*\(4 of 25 characters were lost, the first at 'dark\.'\)"):
+        list(iter_rich_text(str(tmp_path / "a.docx")))
+
+
+def test_a_declared_encoding_counts_before_a_guess_and_is_said(
+    libraries: tuple[Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "<meta charset='{0}'><meta http-equiv='Content-Type' content='text/html; charset={0}'><p>{1}</p>"
+    for encoding, word in (("koi8-r", "мир"), ("shift_jis", "日本"), ("iso-8859-1", "“smørrebrød”")):
+        data = page.format(encoding, word).encode(encoding if word[0] != "“" else "cp1252")
+        assert read_page(tmp_path, data) == word
+        said = "cp1252" if encoding == "iso-8859-1" else encoding
+        assert f"page.html: is not UTF-8: read as {said}" in capsys.readouterr().out
+    assert read_page(tmp_path, page.format("koi8-r", "smørrebrød")) == "smørrebrød"  # UTF-8, whatever it declares
+    assert read_page(tmp_path, page.format("no-such", "é").encode("latin-1")) == "é"
+    assert read_page(tmp_path, page.format("utf-8", "smørrebrød").encode("utf-16")) == "smørrebrød"
+
+
+WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+COMPATIBLE = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+
+
+def test_a_docx_is_read_with_boxes_notes_controls_nested_tables_and_insertions(
+    libraries: tuple[Any, Any], tmp_path: Path
+) -> None:
+    from docx.opc.packuri import PackURI
+    from docx.opc.part import Part
+    from docx.oxml import parse_xml
+
+    def run(text: str) -> str:
+        return f"<w:r><w:t>{text}</w:t></w:r>"
+
+    def paragraph(inner: str) -> str:
+        return f"<w:p>{inner}</w:p>"
+
+    document, out = libraries[1].Document(), io.BytesIO()
+    document.sections[0].header.paragraphs[0].text = "The header"
+    document.sections[0].footer.paragraphs[0].text = "The footer"
+    document.add_paragraph("plain\ttabbed")
+    box = f"<w:txbxContent>{paragraph(run('a box'))}</w:txbxContent>"
+    alternatives = (
+        f"<mc:AlternateContent><mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    )
+
+    def cell(inner: str) -> str:
+        return f"<w:tc>{inner}</w:tc>"
+
+    nested = f"<w:tbl><w:tr>{cell(paragraph(run('nested')))}</w:tr></w:tbl>"
+    cells = cell(paragraph(run("left")) + nested) + cell(paragraph("")) + cell(paragraph(run("right")))
+    for block in (
+        paragraph(f"<w:pPr><w:tabs><w:tab/></w:tabs></w:pPr>{run('around')}<w:r>{alternatives}</w:r>"),
+        f"<w:sdt><w:sdtContent>{paragraph(run('controlled'))}</w:sdtContent></w:sdt>",
+        paragraph(f"<w:ins>{run('inserted')}</w:ins><w:del><w:r><w:delText>deleted</w:delText></w:r></w:del>"),
+        paragraph(f"<w:moveFrom>{run('moved')}</w:moveFrom><w:moveTo>{run('moved')}</w:moveTo>"),
+        paragraph(f"<w:fldSimple>{run('a field')}</w:fldSimple><w:r><w:instrText>PAGE</w:instrText></w:r>"),
+        f"<w:tbl><w:tr><w:trPr/>{cells}</w:tr></w:tbl>",
+        paragraph(run("the end &amp; all")),
+    ):
+        tag, rest = re.match(r"<(w:\w+)(.*)", block, re.DOTALL).groups()  # type: ignore[union-attr]
+        document.element.body.append(parse_xml(f"<{tag} {WORD} {COMPATIBLE}{rest}"))
+    notes = f"<w:footnotes {WORD}><w:footnote>{paragraph(run('a footnote'))}</w:footnote></w:footnotes>"
+    kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.footnotes+xml"
+    part = Part(PackURI("/word/footnotes.xml"), kind, notes.encode(), document.part.package)
+    document.part.relate_to(part, "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes")
+    document.save(out)
+    (tmp_path / "a.docx").write_bytes(out.getvalue())
+    (sample,) = iter_rich_text(str(tmp_path))
+    assert sample.text.replace("\n\n", "\n").split("\n") == [
+        *("The header", "plain\ttabbed", "around", "a box", "controlled", "inserted", "moved", "a field"),
+        *("left", "nested\t\tright", "the end & all", "a footnote", "The footer"),
+    ]
+
+
+def test_pages_of_a_pdf_without_text_are_named(
+    libraries: tuple[Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = libraries[0].PdfWriter()
+    for text in ("one", "", "three", ""):
+        writer.append(io.BytesIO(pdf(text)))
+    writer.write(tmp_path / "a.pdf")
+    (sample,) = iter_rich_text(str(tmp_path))
+    assert sample.text == "one\n\nthree"
+    assert "a.pdf: 2 of 4 pages hold no text: 2, 4" in capsys.readouterr().out
 
 
 def test_half_a_character_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(office_files.READERS, ".pdf", lambda data: "half \ud800 a character")
+    monkeypatch.setitem(office_files.READERS, ".pdf", lambda data: ("half \ud800 a character", []))
     (tmp_path / "a.pdf").touch()
-    assert office_files.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == "half \ufffd a character"
+    assert office_files.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", [])
 
 
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,9 @@ def iter_rich_text(
     With `files`, only these of the folder are read."""
     check_installed()
     for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
-        text = read_office_file(file, unpacked_suffix(name))
+        text, remarks = read_office_file(file, unpacked_suffix(name))
+        for remark in remarks:
+            say_above_bar(f"  {name}: {remark}")
         if text.strip():
             yield PretrainSample(text=text, source=KIND, meta={"path": name})
         else:
