@@ -211,7 +211,7 @@ def test_a_declared_encoding_counts_before_a_guess_and_is_said(
         data = page.format(encoding, word).encode(encoding if word[0] != "“" else "cp1252")
         assert read_page(tmp_path, data) == word
         said = "cp1252" if encoding == "iso-8859-1" else encoding
-        assert f"page.html: is not UTF-8: read as {said}" in capsys.readouterr().out
+        assert f"page.html is not UTF-8: read as {said}" in capsys.readouterr().out
     assert read_page(tmp_path, page.format("koi8-r", "smørrebrød")) == "smørrebrød"  # UTF-8, whatever it declares
     assert read_page(tmp_path, page.format("no-such", "é").encode("latin-1")) == "é"
     assert read_page(tmp_path, page.format("utf-8", "smørrebrød").encode("utf-16")) == "smørrebrød"
@@ -281,7 +281,7 @@ def test_pages_of_a_pdf_without_text_are_named(
     writer.write(tmp_path / "a.pdf")
     (sample,) = iter_rich_text(str(tmp_path))
     assert sample.text == "one\n\nthree"
-    assert "a.pdf: 2 of 4 pages hold no text: 2, 4" in capsys.readouterr().out
+    assert "a.pdf has 2 pages of 4 without text: 2, 4" in capsys.readouterr().out
 
 
 def test_half_a_character_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

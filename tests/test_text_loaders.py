@@ -185,7 +185,7 @@ GOOD_LINE = b'{"text": "a"}\n'
         ("x.txt.gz", b"not packed", "cannot be read or unpacked"),
         ("x.md.zst", b"not packed", "cannot be read or unpacked"),
         ("x.csv", b"a,b\n1,2\n", "none of them called text"),
-        ("x.csv", b"a,text\n1,x\n2\n", "row 3, has no column 2"),
+        ("x.csv", b"a,text\n1,x\n2\n", r"row 3 \(line 3\), has no column 2"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from niels_gpt.chat_format import ROLES
 from niels_gpt.data.left_out import Taken
-from niels_gpt.data.readers.files import text_files
+from niels_gpt.data.readers.files import encoding_remark, text_files
 from niels_gpt.data.readers.json_lines import iter_json_lines
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
+from niels_gpt.files.progress import say_above_bar
 
 KIND = "chat"
 
@@ -30,9 +31,13 @@ def takes(settings: Settings) -> Taken:
 
 
 def iter_own_chats(path: str) -> Iterator[ChatSample]:
-    """Every chat as a sample; meta holds its place."""
+    """Every chat as a sample; meta holds its place. A file that is not UTF-8 is named once for each encoding."""
     for file, name in text_files(path, (".jsonl",), glob=None):
-        for number, row, _ in iter_json_lines(file):
+        said: set[str] = set()
+        for number, row, encoding in iter_json_lines(file):
+            if encoding not in said and (remark := encoding_remark(encoding)):
+                said.add(encoding)
+                say_above_bar(f"  {name} {remark}")
             place = f"{file}, line {number}"
             yield ChatSample(messages=_messages(row, place), source="chat", meta={"index": f"{name}:{number}"})
 

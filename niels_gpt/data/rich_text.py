@@ -46,7 +46,7 @@ def iter_rich_text(
     for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
         text, remarks = read_office_file(file, unpacked_suffix(name))
         for remark in remarks:
-            say_above_bar(f"  {name}: {remark}")
+            say_above_bar(f"  {name} {remark}")
         if text.strip():
             yield PretrainSample(text=text, source=KIND, meta={"path": name})
         else:

@@ -13,8 +13,9 @@ from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import HubError, HubSettings, explain, is_local, stream_rows
 from niels_gpt.data.hub_files import dataset_files, open_files
-from niels_gpt.data.readers.fields import select_text_field, small_fields
+from niels_gpt.data.readers.fields import TextColumn, small_fields
 from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.files.progress import say_above_bar
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,18 @@ def stream_samples(
             return rows
         return shuffled(rows, seed=seed, buffer_size=shuffle_buffer) if streaming else rows.shuffle(seed=seed)
 
-    for row in stream_rows(open_rows, path=path, name=name, take=take, patience_s=patience_s):
-        text = select_text_field(row)
+    column, blank = TextColumn(), 0
+    for number, row in enumerate(stream_rows(open_rows, path=path, name=name, take=take, patience_s=patience_s)):
+        try:
+            text, field = column.read(row)
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: {error}") from error
+        if number == 0 and field != "text":
+            say_above_bar(f"  {path} has no column text: its column {field!r} is read")
+        blank += not text.strip()
         yield PretrainSample(text=text, source=source, meta=small_fields(row, text=text))
+    if blank:
+        say_above_bar(f"  {path}: rows without text are skipped: {blank:,}")
 
 
 def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]:

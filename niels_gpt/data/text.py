@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.left_out import Taken
-from niels_gpt.data.readers.fields import select_text_field
+from niels_gpt.data.readers.csv_rows import iter_csv_texts
+from niels_gpt.data.readers.fields import TextColumn
 from niels_gpt.data.readers.files import (
     decode_text,
     file_documents,
@@ -77,42 +76,26 @@ def iter_text(
             text, encoding = decode_text(read_bytes(file))
             text = text if front_matter else _FRONT_MATTER.sub("", text, count=1)
             yield _sample(text, name, None, encoding)
-        elif kind == ".jsonl":
-            for number, row, encoding in iter_json_lines(file):
-                yield _sample(_text_of(row, file, number), name, number, encoding)
-        elif kind == ".csv":
-            for number, text, encoding in _csv_texts(file):
-                yield _sample(text, name, number, encoding)
-        else:
-            for number, row in iter_parquet_rows(file):
-                yield _sample(_text_of(row, file, number), name, number, "utf-8")
+            continue
+        for number, text, column, encoding in _row_texts(file, kind):
+            yield _sample(text, name, number, encoding, column)
 
 
-def _sample(text: str, file: str, row: int | None, encoding: str) -> PretrainSample:
+def _sample(text: str, file: str, row: int | None, encoding: str, column: str = "text") -> PretrainSample:
     path = file if row is None else f"{file}:{row}"
-    return PretrainSample(text=text, source="text", meta={"path": path, "file": file, "encoding": encoding})
+    meta = {"path": path, "file": file, "encoding": encoding}
+    return PretrainSample(text=text, source="text", meta=meta if column == "text" else {**meta, "column": column})
 
 
-def _text_of(row: dict[str, Any], file: str, number: int) -> str:
-    try:
-        return select_text_field(row)
-    except ValueError as error:
-        raise ValueError(f"{file}, row {number}: {error}") from error
-
-
-def _csv_texts(file: str) -> Iterator[tuple[int, str, str]]:
-    text, encoding = decode_text(read_bytes(file))
-    csv.field_size_limit(2**31 - 1)
-    rows = csv.reader(io.StringIO(text, newline=""))
-    try:
-        columns = next(rows, [])
-        if "text" not in columns and len(columns) != 1:
-            raise ValueError(f"{file} has the columns {columns}, none of them called text: name the one to read so")
-        place = columns.index("text") if "text" in columns else 0
-        for number, row in enumerate(rows, start=2):
-            if row and len(row) <= place:
-                raise ValueError(f"{file}, row {number}, has no column {place + 1}, the text: mend it or remove it")
-            if row:
-                yield number, row[place], encoding
-    except csv.Error as error:
-        raise ValueError(f"{file}, line {rows.line_num}, is no CSV ({error}): mend it or remove it") from error
+def _row_texts(file: str, kind: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield (row number, text, its column, encoding) of a table; a row that has no such column is named."""
+    if kind == ".csv":
+        yield from iter_csv_texts(file)
+        return
+    column = TextColumn()
+    for number, row, encoding in iter_json_lines(file) if kind == ".jsonl" else iter_parquet_rows(file):
+        try:
+            text, name = column.read(row)
+        except ValueError as error:
+            raise ValueError(f"{file}, row {number}: {error}") from error
+        yield number, text, name, encoding

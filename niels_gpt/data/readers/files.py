@@ -124,23 +124,37 @@ def text_files(
 
 
 def file_documents(samples: Iterator[PretrainSample]) -> Iterator[Document]:
-    """Documents out of files; a file whose bytes were not UTF-8 is named once for each way that it was read."""
-    named: set[tuple[str, str]] = set()
+    """Yield documents out of files. Say once for each file what its reader had to decide: in which encoding it is, if
+    not UTF-8, which column was read, if none is called text, and how many rows of it hold no text."""
+    said: set[tuple[str, str]] = set()
+    blank: dict[str, tuple[int, str]] = {}  # {file: (how many rows, the first)}
     for sample in samples:
-        file, encoding = sample.meta["file"], sample.meta["encoding"]
-        if encoding != "utf-8" and (file, encoding) not in named:
-            named.add((file, encoding))
-            damage = "what could not be read is shown as U+FFFD"
-            read_as = f"read as {encoding}" + (f": {damage}" if encoding.startswith("damaged") else "")
-            say_above_bar(f"  {file} is not UTF-8: {read_as}")
-        yield Document(id=sample.meta["path"], text=sample.text)
+        file, path = sample.meta["file"], sample.meta["path"]
+        for remark in (encoding_remark(sample.meta["encoding"]), _column_remark(sample.meta.get("column"))):
+            if remark and (file, remark) not in said:
+                said.add((file, remark))
+                say_above_bar(f"  {file} {remark}")
+        if path != file and not sample.text.strip():
+            count, first = blank.get(file, (0, path))
+            blank[file] = count + 1, first
+        yield Document(id=path, text=sample.text)
+    for file, (count, first) in blank.items():
+        say_above_bar(f"  {file}: rows without text are skipped: {count:,}, the first is {first}")
+
+
+def encoding_remark(encoding: str) -> str | None:
+    """Return what to say of a file in this encoding; None of UTF-8."""
+    damage = ": what could not be read is shown as U+FFFD" if encoding.startswith("damaged") else ""
+    return None if encoding == "utf-8" else f"is not UTF-8: read as {encoding}{damage}"
+
+
+def _column_remark(column: str | None) -> str | None:
+    return None if column is None else f"has no column text: its column {column!r} is read"
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked where its name says that it is packed."""
-    import zstandard
-
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{path} does not exist")
     for fault in file_faults(path):
@@ -152,11 +166,14 @@ def opened(path: str) -> Iterator[BinaryIO]:
                 with gzip.GzipFile(fileobj=plain) as stream:
                     yield cast(BinaryIO, stream)
             elif path.endswith(".zst"):
-                with zstandard.open(plain, "rb") as unpacked:
+                import pyarrow as pa
+
+                # Arrow notices a file that was cut; the package zstandard returns what there is, without a word.
+                with pa.CompressedInputStream(plain, "zstd") as unpacked:
                     yield cast(BinaryIO, io.BufferedReader(unpacked))  # which knows lines
             else:
                 yield plain
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read or unpacked ({error}): mend it or remove it") from error
 
 
@@ -222,17 +239,19 @@ def _guessed_encoding(data: bytes) -> str:
 
 
 def encoding_of_mark(data: bytes) -> tuple[bytes, str] | None:
-    """(byte order mark, encoding) at a text's head; UTF-16 also shows without one, by its zeros in Latin letters."""
+    """Return (byte order mark, encoding) at a text's head.
+
+    UTF-16 also shows without one: each second byte is the high one, below 16 in the letters of most alphabets (Latin 0,
+    Greek 3, Cyrillic 4, Thai 14), and 0 in spaces and line ends.
+    """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return mark, encoding
     if b"\0" in data and len(data) >= _LONG_ENOUGH_FOR_ZEROS:
-        even, odd = data[::2].count(0), data[1::2].count(0)
-        most = 0.7 * len(data) / 2
-        if even == 0 and odd > most:
-            return b"", "utf-16-le"
-        if odd == 0 and even > most:
-            return b"", "utf-16-be"
+        even, odd = data[::2], data[1::2]
+        for low, high, encoding in ((even, odd, "utf-16-le"), (odd, even, "utf-16-be")):
+            if 0 not in low and len(high.translate(None, delete=bytes(range(16)))) < 0.3 * len(high):
+                return b"", encoding
     return None
 
 

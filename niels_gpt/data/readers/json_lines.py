@@ -15,7 +15,7 @@ def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
+            row = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}, line {number}, is not JSON ({error}): mend it or remove it") from error
         if not isinstance(row, dict):
@@ -23,6 +23,19 @@ def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
         if "\\u" in text:
             _check_whole(row, f"{file}, line {number}")
         yield number, row, encoding
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise a ValueError if an object has a key twice, of which the parser would keep the last."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return found
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import json
 import os
 
 from niels_gpt.data.readers.files import decode_text, file_faults, list_files, read_bytes, unpacked_suffix
-from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.readers.json_lines import iter_json_lines, parse_json
 from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
 
 
@@ -27,13 +27,14 @@ def check_json(path: str) -> None:
         if not number:
             raise ValueError(f"{file} holds no row: fill it or remove it")
     for file in _files(path, ".json"):
+        text = _utf8(file)
         try:
-            json.loads(_utf8(file))
-        except RecursionError as error:
-            raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
+            parse_json(text)
         except json.JSONDecodeError:
             for _ in iter_json_lines(file):  # such a file may hold an object a line
                 pass
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
 
 
 def find_damage(path: str) -> str | None:

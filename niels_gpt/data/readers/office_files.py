@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from niels_gpt.data.readers.counting import check_whole
-from niels_gpt.data.readers.files import read_bytes
+from niels_gpt.data.readers.files import encoding_remark, read_bytes
 from niels_gpt.data.readers.web_pages import read_web_page
 
 MOST_UNPACKED_BYTES = 256 << 20  # of a .docx, which is a zip archive: a bomb of 40 KB would unpack to gigabytes
@@ -63,7 +63,7 @@ def _pdf_text(data: bytes) -> tuple[str, list[str]]:
     pages = [page.extract_text().strip() for page in pdf.pages]
     blank = [str(number) for number, page in enumerate(pages, start=1) if not page]
     named = ", ".join(blank[:10]) + (", ..." if blank[10:] else "")
-    remarks = [f"{len(blank)} of {len(pages)} pages hold no text: {named}"] if 0 < len(blank) < len(pages) else []
+    remarks = [f"has {len(blank)} pages of {len(pages)} without text: {named}"] if 0 < len(blank) < len(pages) else []
     return "\n\n".join(page for page in pages if page), remarks
 
 
@@ -111,7 +111,8 @@ def _word_text(node: Any) -> str:
 
 def _html_text(data: bytes) -> tuple[str, list[str]]:
     text, encoding = read_web_page(data)
-    return text, [] if encoding == "utf-8" else [f"is not UTF-8: read as {encoding}"]
+    remark = encoding_remark(encoding)
+    return text, [remark] if remark else []
 
 
 READERS: dict[str, Callable[[bytes], tuple[str, list[str]]]] = {

@@ -4,6 +4,7 @@ number means the same dialogue in both, and one rule holds out the same ones."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from niels_gpt.data.readers.files import decode_text, read_bytes
@@ -19,4 +20,6 @@ def iter_dialogues(path: str, *, delimiter: str) -> Iterator[PretrainSample]:
 
 
 def cut_dialogues(text: str, delimiter: str) -> list[str]:
-    return [block.strip() for block in text.split(delimiter) if block.strip()]
+    """Split a text at every delimiter, whose line ends may also be Windows' own."""
+    pattern = re.escape(delimiter).replace("\\\n", "\r?\n")
+    return [block.strip() for block in re.split(pattern, text) if block.strip()]
