@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import html
 import io
 import re
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.readers import office_files, web_pages
@@ -19,7 +23,7 @@ from niels_gpt.data.types import Request
 PAGE = "<style>p {}</style><script>alert(1)</script><h1>Rye</h1><p>is <b>dark</b> &amp; <a href='http://x'>sour</a></p>"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def libraries() -> tuple[Any, Any]:
     """(pypdf, python-docx)"""
     pytest.importorskip("inscriptis", reason="inscriptis is not installed: no HTML was read")
@@ -179,6 +183,25 @@ def test_html_nested_too_deep_to_parse_is_refused_by_name(
 )
 def test_text_that_a_parser_drops_is_read(libraries: tuple[Any, Any], tmp_path: Path, page: str, text: str) -> None:
     assert " ".join(read_page(tmp_path, page).split()) == text
+
+
+def element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    names = st.sampled_from(["p", "b", "div", "ul", "li", "table", "tr", "td", "pre", "q", "span", "h1", "blockquote"])
+    return st.builds("<{0}>{1}</{0}>".format, names, st.lists(inner, max_size=4).map("".join))
+
+
+@given(
+    page=st.recursive(
+        st.text(st.characters(exclude_categories=["Cs"])).map(html.escape)
+        | st.sampled_from(["<br>", "<!--c-->", "&amp;lt;"]),
+        element,
+        max_leaves=20,
+    )
+)
+def test_no_visible_character_of_a_page_is_lost_or_taken_for_lost(libraries: tuple[Any, Any], page: str) -> None:
+    text, _ = web_pages.read_web_page(f"<body>{page}".encode())
+    words = "".join(html.unescape(re.sub("<[^>]*>", "", page)).replace("\0", "\ufffd").split())
+    assert not Counter(words) - Counter(text)
 
 
 @pytest.mark.parametrize("page", ["one <!-- two <p>three", "one <a href='x>two</a> <p>three", "one <?two three"])

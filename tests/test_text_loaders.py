@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dolly import iter_dolly_sft
 from niels_gpt.data.fineweb_edu import iter_fineweb_edu
 from niels_gpt.data.gutenberg import iter_gutenberg
 from niels_gpt.data.hub import HubError
+from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.oasst1 import iter_oasst1_sft
 from niels_gpt.data.readers import files
 from niels_gpt.data.readers.files import decode_text
 from niels_gpt.data.readers.transcripts import iter_dialogues
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
+from niels_gpt.data.types import Request
 from niels_gpt.data.wikitext import iter_wikitext
 
 
@@ -184,7 +192,29 @@ GOOD_LINE = b'{"text": "a"}\n'
         ("x.exe", b"MZ", "is no text file"),
         ("x.txt.gz", b"not packed", "cannot be read or unpacked"),
         ("x.md.zst", b"not packed", "cannot be read or unpacked"),
+        ("x.txt.gz", gzip.compress(b"text", mtime=0) + b"more", "cannot be read or unpacked"),
+        ("x.txt.zst", zstandard.compress(bytes(range(256)) * 4000)[:-20], "cannot be read or unpacked .*Truncated"),
+        ("x.txt.zst", zstandard.compress(b"text") + b"more", "cannot be read or unpacked"),
+        ("x.jsonl", GOOD_LINE + b'{"text": "a", "n": 1, "text": "b"}\n', "line 2, is not JSON .*'text' occurs twice"),
+        ("x.jsonl", GOOD_LINE + b'{"text": "a", "m": {"n": 1, "n": 2}}\n', "line 2, is not JSON .*'n' occurs twice"),
+        (
+            "x.jsonl",
+            GOOD_LINE + b'{"title": "b"}\n',
+            r"row 2: it has no field 'text', as rows before it; .*\['title'\]",
+        ),
+        ("x.jsonl", b'{"body": null, "title": "b"}\n', "row 1: its field 'body' is null and may be the text"),
+        ("x.jsonl", GOOD_LINE + b'{"text": ["b"], "title": "c"}\n', "row 2: its field 'text' is no text but list"),
+        ("x.jsonl", b'[{"text": "a"},\n{"text": "b"}]\n', "line 1, is not JSON"),
+        ("x.jsonl", b'{"text": "a"}\r{"text": "b"}\r', "line 1, is not JSON"),
         ("x.csv", b"a,b\n1,2\n", "none of them called text"),
+        ("x.csv", b"a;b\n1;2\n", r"columns \['a', 'b'\], none of them called text"),
+        ("x.csv", b"text,n,text\na,1,b\n", "more than one of them called text"),
+        ("x.csv", b'n,text\n1,"a\nb"\n2,"never\n3,closed\n', r"row 3 \(lines 4 to 5\), .*opened and never closed"),
+        ("x.csv", b'n,text\n1,"never\n2,closed\n3,"c"\n', r"row 2 \(lines 2 to 4\), is no CSV \(',' expected"),
+        ("x.csv", b'n,text\n1,"a ""b\n', r"row 2 \(lines 2 to 2\), .*opened and never closed"),
+        ("x.csv", b'"n,text\n1,a\n', r"row 1 \(lines 1 to 2\), .*opened and never closed"),
+        ("x.csv", b"text\na\nb, and more\n", r"row 3 \(line 3\), has 2 cells in 1 columns: put quotes around .*','"),
+        ("x.csv", b"sep=;\nn;text\n1;a\n2\n", r"row 4 \(line 4\), has no column 2"),
         ("x.csv", b"a,text\n1,x\n2\n", r"row 3 \(line 3\), has no column 2"),
     ],
 )
@@ -192,6 +222,148 @@ def test_bad_files_are_named(tmp_path: Path, name: str, data: bytes, sentence: s
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=rf"{name}.*{sentence}"):
         list(iter_text(str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "n;text;m\n1;a, b;2\n3;c;4\n",
+        "n\ttext\n1\ta, b\n3\tc\n",
+        "n|text\n1|a, b\n3|c\n",
+        'text\n"a, b"\nc\n',
+        "text;n\na, b;1;\nc\n",  # an empty cell too many, and one too few behind the text
+        'sep=;\nn;text\n1;"a, b"\n2;c',
+        '"sep=\t"\nn\ttext\n1\ta, b\n2\tc\n\n',
+        '"n, m";"text"\n1;a, b\n2;c\n',
+        'Notes\n"a, b"\nc\n',
+    ],
+)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+def test_a_table_of_any_delimiter_and_line_end_is_read(
+    tmp_path: Path, table: str, line_end: str, encoding: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(table.replace("\n", line_end).encode(encoding))
+    assert [sample.text for sample in iter_text(str(tmp_path))] == ["a, b", "c"]
+
+
+CELLS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('",;\t|\n\r \u2028\x0c\x1e\x85')), min_size=1
+)
+
+
+@given(cells=CELLS, delimiter=st.sampled_from(",;\t|"), end=st.sampled_from(["\n", "\r\n", "\r"]), before=st.booleans())
+def test_any_text_comes_back_out_of_csv(cells: list[str], delimiter: str, end: str, before: bool) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerows([["text", "n"] if before else ["n", "text"], *([c, "x"] if before else ["x", c] for c in cells)])
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.csv").write_bytes(out.getvalue().encode())
+        assert [sample.text for sample in iter_text(folder)] == cells
+
+
+@given(
+    cells=CELLS,
+    ascii_only=st.booleans(),
+    end=st.sampled_from(["\n", "\r\n"]),
+    last=st.booleans(),
+    packed=st.sampled_from(["", ".gz", ".zst"]),
+)
+def test_any_text_comes_back_out_of_json_lines_packed_in_several_members(
+    cells: list[str], ascii_only: bool, end: str, last: bool, packed: str
+) -> None:
+    lines = [json.dumps({"n": 1, "text": c, "title": "x"}, ensure_ascii=ascii_only).encode() for c in cells]
+    members = [line + end.encode() for line in lines[:-1]] + [lines[-1] + (end.encode() if last else b"")]
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[packed]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, f"a.jsonl{packed}").write_bytes(b"".join(map(pack, members)))
+        assert [sample.text for sample in iter_text(folder)] == cells
+
+
+def test_a_row_whose_text_is_null_falls_to_no_other_column_and_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": "one", "title": "A"}, {"text": None, "title": "B"}, {"text": "", "title": "C"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "b.csv").write_text("title,text\nA,one\nB,\nC,\n")
+    pq.write_table(pa.table({key: [row[key] for row in rows] for key in ("title", "text")}), tmp_path / "c.parquet")
+    (tmp_path / "d.jsonl").write_text('{"body": "one", "title": "A"}\n{"title": "B", "body": null}\n{"body": ""}\n')
+    kind = source_kinds()["text"]
+    found = list(kind.read(kind.settings(), Request(str(tmp_path), None, max_tokens=None, patience_s=1)))
+    assert [document.text for document in found] == ["one", "", ""] * 4
+    assert capsys.readouterr().out.splitlines() == [
+        "  d.jsonl has no column text: its column 'body' is read",
+        "  a.jsonl: rows without text are skipped: 2, the first is a.jsonl:2",
+        "  b.csv: rows without text are skipped: 2, the first is b.csv:3",
+        "  c.parquet: rows without text are skipped: 2, the first is c.parquet:1",
+        "  d.jsonl: rows without text are skipped: 2, the first is d.jsonl:2",
+    ]
+    pages = list(iter_fineweb_edu(path=str(tmp_path / "a.jsonl"), shuffle=False))  # the same rule in streams
+    assert [page.text for page in pages] == ["one", "", ""]
+    assert "a.jsonl: rows without text are skipped: 2" in capsys.readouterr().out
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_or_missing_rows_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), file)
+    with pytest.raises(ValueError, match=r"x\.parquet has two columns 'text': rename one"):
+        list(iter_text(str(file)))
+    pq.write_table(pa.table({"text": ["a", "b"]}), file)
+    batches = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda self, **options: (b.slice(1) for b in batches(self, **options))
+    )
+    with pytest.raises(ValueError, match=r"x\.parquet .*1 of its 2 rows can be read"):
+        list(iter_text(str(file)))
+
+
+def test_a_csv_reader_that_loses_characters_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossy:
+        def __init__(self, lines: Iterator[str], **options: Any) -> None:
+            self._rows, self.line_num = reader(lines, **options), 0
+
+        def __iter__(self) -> Iterator[list[str]]:
+            return self
+
+        def __next__(self) -> list[str]:
+            return [cell.strip() for cell in next(self._rows)]
+
+    reader = csv.reader
+    (tmp_path / "x.csv").write_text("n,text\n1, a b\n2,c\n")
+    monkeypatch.setattr(csv, "reader", Lossy)
+    with pytest.raises(ValueError, match=r"x\.csv: 1 of 12 characters are in no cell"):
+        list(iter_text(str(tmp_path)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        CYRILLIC,
+        "Η γρήγορη αλεπού πηδάει πάνω από το σκυλί.\n" * 3,
+        "כל בני האדם נולדו בני חורין ושווים בערכם.\n" * 3,
+        "सभी मनुष्यों को गौरव और अधिकारों के मामले में.\n" * 3,
+    ],
+)
+def test_utf_16_without_a_mark_shows_in_other_alphabets_too(text: str, encoding: str) -> None:
+    assert decode_text(text.encode(encoding)) == (text, encoding)
+
+
+def test_chats_in_another_encoding_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = json.dumps({"messages": [{"role": "assistant", "content": LATIN}]}, ensure_ascii=False) + "\n"
+    (tmp_path / "a.jsonl").write_bytes((line * 2).encode("cp1252"))
+    assert len(list(iter_own_chats(str(tmp_path)))) == 2
+    assert capsys.readouterr().out == "  a.jsonl is not UTF-8: read as cp1252\n"
+
+
+def test_dialogues_are_cut_whatever_their_line_ends(tmp_path: Path) -> None:
+    text = "user: a\nassistant: b\n\n<dialogue>\n\nuser: c\nassistant: d\n"
+    for line_end in ("\n", "\r\n"):
+        (tmp_path / "a.txt").write_bytes(text.replace("\n", line_end).encode())
+        found = [sample.text for sample in iter_dialogues(str(tmp_path / "a.txt"), delimiter="\n\n<dialogue>\n\n")]
+        assert found == [f"user: a{line_end}assistant: b", f"user: c{line_end}assistant: d"]
 
 
 def test_a_whole_pair_of_halves_is_a_character(tmp_path: Path) -> None:
@@ -262,6 +434,8 @@ def test_streams_read_a_local_folder_or_file_by_the_same_call(tmp_path: Path) ->
         ("x.jsonl", GOOD_LINE + b'{"text": "caf\xe9"}\n', "line 2, is not UTF-8 but cp1252: save it as UTF-8"),
         ("x.jsonl", b"", "holds no row"),
         ("x.json", b"[" * 99_999, "is not JSON"),
+        ("x.json", b'[{"text": "a", "text": "b"}]', "is not JSON .*'text' occurs twice"),
+        ("x.jsonl", b'{"text": "a", "text": "b"}', "line 1, is not JSON .*'text' occurs twice"),
         ("x.parquet", b"PAR1 not really", "no parquet file"),
     ],
 )
