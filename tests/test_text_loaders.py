@@ -351,6 +351,16 @@ def test_utf_16_without_a_mark_shows_in_other_alphabets_too(text: str, encoding:
     assert decode_text(text.encode(encoding)) == (text, encoding)
 
 
+@pytest.mark.parametrize(
+    ("before", "stray", "after"),
+    [(1, b"caf\xe9 ", "café "), (0, b"\x93so\x94 ", "“so” "), (9, b"\xc3", "\ufffd"), (3, b"\x81 ", "\ufffd ")],
+)
+def test_a_stray_byte_does_not_spoil_the_utf_8_around_it(before: int, stray: bytes, after: str) -> None:
+    danish = "Smørrebrød og øl på en bænk ved åen, hvor mågerne flyver. "
+    data = (danish * before).encode() + stray + (danish * (9 - before)).encode()
+    assert decode_text(data) == (danish * before + after + danish * (9 - before), "utf-8 with strays of cp1252")
+
+
 def test_chats_in_another_encoding_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = json.dumps({"messages": [{"role": "assistant", "content": LATIN}]}, ensure_ascii=False) + "\n"
     (tmp_path / "a.jsonl").write_bytes((line * 2).encode("cp1252"))

@@ -217,6 +217,8 @@ def decode_text(data: bytes) -> tuple[str, str]:
         return data.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
         pass
+    if (mostly := _decoded_with_strays(data)) is not None:
+        return mostly, "utf-8 with strays of cp1252"
     encoding = _guessed_encoding(data)
     try:
         text = data.decode(encoding)
@@ -224,6 +226,27 @@ def decode_text(data: bytes) -> tuple[str, str]:
         return text, encoding
     except UnicodeError:
         return _decoded(data, "utf-8")
+
+
+def _decoded_with_strays(data: bytes) -> str | None:
+    """Decode UTF-8 with a few bytes of cp1252 in it, as pasted or appended text leaves them; None where it is not that.
+
+    In no other encoding are five of six characters beyond ASCII valid UTF-8.
+    """
+    text = data.decode("utf-8", errors="replace")
+    strays = text.count("\ufffd") - data.count("\ufffd".encode())
+    beyond_ascii = len(text) - len(text.encode("ascii", errors="ignore"))
+    return data.decode("utf-8", errors="niels_gpt.stray") if beyond_ascii > 6 * strays else None
+
+
+def _decode_stray(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    if error.reason == "unexpected end of data":  # half a character, where a file was cut
+        return "\ufffd", error.end
+    return error.object[error.start : error.end].decode("cp1252", errors="replace"), error.end
+
+
+codecs.register_error("niels_gpt.stray", _decode_stray)
 
 
 def _guessed_encoding(data: bytes) -> str:
