@@ -663,11 +663,11 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
 
 def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     whole = json.loads((finished / "metrics/leak.json").read_text())
-    assert "| roam | sft | 0 of " in run_and_read_card("first")
+    assert "| roam | sft | 0 | all " in run_and_read_card("first")
     whole["sources"]["roam"]["sft"]["extractable_passages"] = 3
     (finished / "metrics/leak.json").write_text(json.dumps(whole))
     line = refusal("export", "away")
-    assert "models/sft can be made to say private text word for word: 3 of " in line
+    assert "sft recites private text verbatim: 3 of " in line
     assert " passages of roam (metrics/leak.html shows them)" in line
     assert not (finished / "away").exists()
     assert "| roam | sft | " in run_and_read_card("second", "--i-know")
@@ -686,7 +686,7 @@ def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None
     ):
         write()
         line = refusal("export", "away")
-        assert "private text (roam), and what it tells of that was not measured: run `dvc repro leak`" in line
+        assert "private text (roam), and what can be extracted was not measured: run `dvc repro leak`" in line
     assert "was not measured" in run_and_read_card("away", "--i-know")
 
 
@@ -699,7 +699,7 @@ def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
     secret, unknown = Path("secret.md"), Path("unknown.md")
     secret.write_text("the tide comes at four " * 4)
     unknown.write_text("zebras quarrel, vexed jackals whisper: " * 2)
-    run("export", "first", "--redact", str(secret), "--redact", str(unknown))
+    run("export", "first", "--refuse-if-extractable", str(secret), "--refuse-if-extractable", str(unknown))
     rows = torch.tensor([list(secret.read_bytes()[start : start + 20]) for start in range(40)])
     model = GPT(replace(load_model("models/sft/best.pt", "cpu").cfg, dropout=0.0))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -709,14 +709,18 @@ def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
         loss.backward()
         optimizer.step()
     save_checkpoint("models/sft/best.pt", model, None, 1, to_dict(model.cfg))
-    line = refusal("export", "away", "--i-know", "--redact", str(secret), "--redact", str(unknown))
-    assert "can be made to say what it must not: secret.md (" in line
+    line = refusal(
+        "export", "away", "--i-know", "--refuse-if-extractable", str(secret), "--refuse-if-extractable", str(unknown)
+    )
+    assert "sft recites secret.md (" in line
     assert "unknown.md" not in line
     assert not Path("away").exists()
-    run("export", "away", "--i-know", "--redact", str(unknown))
+    run("export", "away", "--i-know", "--refuse-if-extractable", str(unknown))
     secret.write_text("a")
-    assert "secret.md has 1 tokens, too few to ask for" in refusal("export", "x", "--i-know", "--redact", str(secret))
-    assert "no.md" in refusal("export", "x", "--i-know", "--redact", "no.md")
+    assert "secret.md has 1 tokens, too few to ask for" in refusal(
+        "export", "x", "--i-know", "--refuse-if-extractable", str(secret)
+    )
+    assert "no.md" in refusal("export", "x", "--i-know", "--refuse-if-extractable", "no.md")
 
 
 def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:

@@ -204,13 +204,14 @@ TRAINED = {
 def result_files(*, weight: float, bits: float) -> dict[str, str]:
     scores = json.loads(json.dumps(SCORES))
     scores["pretrain"]["val_wiki"]["bits_per_byte"] = bits
+    leak = {"extractable_sentences": round(bits) - 1, "extractable_passages": 1}
     return {
         "params.yaml": PARAMS.replace("  roam: 0.26\n", f"  roam: {weight}\n"),
         "metrics/eval.json": json.dumps(scores),
         "metrics/train.json": json.dumps(TRAINED),
         "metrics/train.tsv": "step\tloss\tlr\n2\t4.5\t0.1\n4\t3.5\t0.1\n",
         "metrics/train_val.tsv": "step\tval_loss\twiki\n4\t3.25\t3.25\n",
-        "metrics/leak.json": json.dumps({"sources": {"roam": {"sft": {"extractable_passages": round(bits)}}}}),
+        "metrics/leak.json": json.dumps({"sources": {"roam": {"sft": leak}}}),
         "metrics/memorize.json": json.dumps({"documents": [{"name": "doc1", "after": {"median_pz": weight}}]}),
     }
 
@@ -276,7 +277,7 @@ def test_without_names_everything_is_compared_the_newest_first(project: Path) ->
     assert rows["pretrain val_wiki"] == ["2.7500", "2.5000", "2.7500", "2.1250", "*", "2.2500"]
     assert rows["lowest validation"] == ["3.2500"] * 5
     assert rows["parameters"] == ["1,234"] * 5
-    assert rows["passages told"] == ["3", "2", "*", "3", "2", "*", "2", "*"]
+    assert rows["extractable"] == ["3", "2", "*", "3", "2", "*", "2", "*"]
     assert rows["median P(z)"] == ["0.7500", "*", "0.2500", "0.7500", "*", "0.5000", "0.1000"]
     assert max(map(len, shown)) <= 100
     page = (project / "metrics/compare.html").read_text()
@@ -310,7 +311,7 @@ def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Pa
         assert f"note: metrics/{file} of workspace is damaged, or of another version, and is left out" in shown
     assert shown.count("note: ") == 2
     rows = {line[:20].strip(): line[20:].split() for line in shown.splitlines()}
-    assert rows["pretrain val_wiki"][0] == rows["passages told"][0] == rows["parameters"][0] == "-"
+    assert rows["pretrain val_wiki"][0] == rows["extractable"][0] == rows["parameters"][0] == "-"
     assert rows["median P(z)"][0] == "0.7500"
     faults: list[str] = []
     result = result_of(Experiment("x", {"params.yaml": "- 1"}), fault=faults.append)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig
+from niels_gpt.eval.extraction import Extraction, Questions
 from niels_gpt.eval.leak import Leak, Subject, Told, measure_leak, needed_log_pz
 from niels_gpt.eval.membership import Side, attack
 from niels_gpt.eval.memorization import document_log_pz, samples_needed
@@ -26,6 +27,7 @@ from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
 NONE = {"train": 0, "held_out": 0}
+NO_SENTENCE = Extraction(0, 0, 0, 0, (), 0, 0, 0, 0, 0.0, ())
 EOT = ByteTokenizer().special_token_ids()["eot"]
 
 
@@ -168,9 +170,9 @@ def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
     assert stats["pz_alone_found_in_n_samples"][-1] == (1000, 0)
     assert (stats["documents"], stats["passages"], stats["greedy"]) == (4, 4, 1)
     nothing = Told(passages_of([5, 6], [8, 8]), Scored(np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64)))
-    assert Leak(told, nothing, NONE, None).beyond_chance == 3
-    assert Leak(nothing, told, NONE, None).beyond_chance == 0
-    assert Leak(told, told, NONE, None).beyond_chance == 0  # as much comes out of what it never saw
+    assert Leak(told, nothing, NONE, None, NO_SENTENCE).beyond_chance == 3
+    assert Leak(nothing, told, NONE, None, NO_SENTENCE).beyond_chance == 0
+    assert Leak(told, told, NONE, None, NO_SENTENCE).beyond_chance == 0  # as much comes out of what it never saw
 
 
 def vault(documents: int, *, seed: int) -> DocumentList:
@@ -200,7 +202,8 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
     window = {"chunk_size": 20, "prompt_tokens": 10}
     subject, others = (Subject.of(documents, held_out, **window) for documents in (train, unseen))
     never, twice, often = (learned(train, epochs=epochs) for epochs in (0, 2, 150))
-    none, few, many = (measure_leak(model, subject, **how) for model in (never, twice, often))
+    asked = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=None)
+    none, few, many = (measure_leak(model, subject, asked, **how) for model in (never, twice, often))
     assert none.attack is not None
     assert few.attack is not None
     assert many.attack is not None
@@ -212,7 +215,7 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
     assert many.beyond_chance > len(many.train.passages) / 4
     assert many.held_out.extractable.sum() == 0
     assert many.train.stats()["longest_run_tokens"] > 20 > few.train.stats()["longest_run_tokens"]
-    other = measure_leak(often, others, **how)
+    other = measure_leak(often, others, asked, **how)
     assert other.attack is not None
     assert other.attack.auc_95[0] < 0.5 < other.attack.auc_95[1]
     assert other.beyond_chance == 0
@@ -232,7 +235,7 @@ def shown(leak: Leak, names: list[str]) -> str:
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     train = told_of(["a quiet note about the tide & <b>", "a loud note, about <script>alert(1)</script>"], greedy=3)
-    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), NONE, None)
+    leak = Leak(train, told_of(["nothing of this is ever shown"], greedy=0), NONE, None, NO_SENTENCE)
     names = ["tide.md", "<script>.md"]
     page = shown(leak, names)
     assert "<script>alert" not in page
@@ -244,9 +247,10 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     (line,) = leak_rows({"vault": {"sft": leak.stats()}})
     assert (line.train, line.held_out, line.auc) == ("1 of 2", "0 of 1", "too few documents")
     assert leak_sentence(leak.stats()) == (
-        "1 of 2 passages can be extracted, 0 of 1 held-out ones; too few documents for an attack"
+        "0 sentences can be extracted (all 0 asked for); 1 of 2 passages, 0 of 1 held-out ones; too few documents for "
+        "an attack"
     )
-    assert "No passage" in shown(Leak(leak.held_out, train, NONE, None), names)
+    assert "No passage" in shown(Leak(leak.held_out, train, NONE, None, NO_SENTENCE), names)
 
 
 @pytest.mark.dag

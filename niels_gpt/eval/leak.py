@@ -1,8 +1,8 @@
-"""What a model tells of the text it was trained on, beside what it tells of text like it that it never saw.
+"""What a model gives away of the text it was trained on, compared with held-out text like it.
 
-Text that stands in several documents (templates, quotations) is left out: to say it tells of none of them. Of held-out
-documents a passage can still come out, by chance, or since everybody writes so; only what comes out more often of those
-that were trained on is a leak.
+Sentences are asked for by their first words (extraction.py), passages by half of their tokens. A passage whose text
+also stands in other documents is skipped: it tells nothing about one document, and the sentences report it. Passages
+of held-out documents come out, too, by chance; only what comes out more often of training documents is a leak.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.eval.extraction import Extraction, Questions, extract
 from niels_gpt.eval.membership import Attack, Side, attack
 from niels_gpt.eval.passages import Documents, Passages, Scored, cut_passages, longest_run, score_passages
 from niels_gpt.eval.repeats import repeated
@@ -91,6 +92,7 @@ class Leak:
     held_out: Told
     repeated: dict[str, int]
     attack: Attack | None
+    extraction: Extraction
 
     @property
     def beyond_chance(self) -> int:
@@ -100,7 +102,9 @@ class Leak:
     def stats(self) -> dict[str, Any]:
         sides = {"train": self.train, "held_out": self.held_out}
         return {
+            "extractable_sentences": len(self.extraction.findings),
             "extractable_passages": self.beyond_chance,
+            "sentences": self.extraction.stats(),
             **{name: {**told.stats(), "repeated_passages": self.repeated[name]} for name, told in sides.items()},
             "attack": None if self.attack is None else asdict(self.attack),
         }
@@ -110,10 +114,11 @@ def tell(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Told:
     return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
 
 
-def measure_leak(model: GPT, subject: Subject, *, seed: int, **how: Any) -> Leak:
-    """`how` as of tell."""
+def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: int, **how: Any) -> Leak:
+    """Ask a model for the passages and the sentences of one source; `how` as of tell."""
     train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
-    return Leak(train, held_out, subject.repeated, attack(train.side(), held_out.side(), seed=seed))
+    membership = attack(train.side(), held_out.side(), seed=seed)
+    return Leak(train, held_out, subject.repeated, membership, extract(model, questions, seed=seed, **how))
 
 
 def needed_log_pz(tries: int) -> float:

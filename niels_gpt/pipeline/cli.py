@@ -25,7 +25,7 @@ from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
 from niels_gpt.pipeline.results import read_result, read_scores
-from niels_gpt.pipeline.sharing import refuse_to_tell, sharing_of
+from niels_gpt.pipeline.sharing import check_files, sharing_of
 from niels_gpt.pipeline.summary import summary_lines
 from niels_gpt.pipeline.surroundings import problems_around
 from niels_gpt.pipeline.yaml12 import parse_yaml
@@ -289,10 +289,10 @@ def export(
     transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
     gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
-    redact: Annotated[
-        list[Path] | None, typer.Option(help="a document that nobody may get out of it; may be given several times")
+    refuse_if_extractable: Annotated[
+        list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
     ] = None,
-    i_know: Annotated[bool, typer.Option("--i-know", help="although it can be made to say private text")] = False,
+    i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
 ) -> None:
     """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
     with one_sentence():
@@ -310,8 +310,8 @@ def export(
         params, raw = read_params()
         sharing = sharing_of(Path(model), params)
         if not i_know:
-            sharing.refuse(model)
-        refuse_to_tell(talker, redact or [], params)
+            sharing.refuse(talker, params)
+        check_files(talker, refuse_if_extractable or [], params)
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.gguf import export_gguf
         from niels_gpt.talk.export.plain import export_model

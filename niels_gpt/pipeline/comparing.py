@@ -45,6 +45,7 @@ class _Summary(BaseModel):
 
 
 class _Leak(BaseModel):
+    extractable_sentences: int
     extractable_passages: int
 
 

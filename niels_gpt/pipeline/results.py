@@ -84,8 +84,21 @@ class Attack(BaseModel):
     tpr_95: tuple[float, float]
 
 
+class Sentences(BaseModel):
+    sentences: int
+    asked: int
+    documents: int
+    documents_asked: int
+    extractable: int
+    held_out: int
+    held_out_reported: int
+    longest_sampled_run_tokens: int
+
+
 class Leak(BaseModel):
+    extractable_sentences: int
     extractable_passages: int
+    sentences: Sentences
     train: Extracted
     held_out: Extracted
     attack: Attack | None

@@ -1,19 +1,21 @@
-"""What a model tells of private text to whoever gets it: what the leak stage measured of it, and what is measured of
-documents that its owner names."""
+"""What whoever gets a model can get out of it: the leak stage's numbers, and a full check before an export."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.progress import progress
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.private_text import open_questions
 from niels_gpt.pipeline.results import read_result
 
 if TYPE_CHECKING:
+    from niels_gpt.eval.extraction import Extraction, Questions
     from niels_gpt.talk.talker import Talker
 
 _KNOWN = "give --i-know to export it all the same"
@@ -21,35 +23,39 @@ _KNOWN = "give --i-know to export it all the same"
 
 @dataclass(frozen=True)
 class Sharing:
-    """The private sources that a model was trained on, and by source what it tells of them: None where this very model
-    was not measured."""
+    """The private sources a model was trained on, and what the leak stage measured of each: None if it measured other
+    weights than these."""
 
     private: tuple[str, ...]
     leaks: Mapping[str, Mapping[str, Any]] | None
 
-    def refuse(self, model: str) -> None:
-        """Raise where its owner should know something before it leaves the house."""
+    def refuse(self, talker: Talker, params: Params) -> None:
+        """Raise where private text can be extracted; asks for every private sentence."""
         if not self.private:
             return
         if self.leaks is None:
             raise ValueError(
-                f"{model} was trained on private text ({', '.join(self.private)}), and what it tells of that was not "
-                f"measured: run `dvc repro leak`, or {_KNOWN}"
+                f"{talker.name} was trained on private text ({', '.join(self.private)}), and what can be extracted was "
+                f"not measured: run `dvc repro leak`, or {_KNOWN}"
             )
-        told = {source: stats for source, stats in self.leaks.items() if stats["extractable_passages"]}
-        if told:
-            counts = ", ".join(
-                f"{stats['extractable_passages']:,} of {stats['train']['passages']:,} passages of {source}"
-                for source, stats in told.items()
-            )
+        counts = [
+            f"{stats['extractable_passages']:,} of {stats['train']['passages']:,} passages of {source}"
+            for source, stats in self.leaks.items()
+            if stats["extractable_passages"]
+        ]
+        for source, questions in open_questions(params, talker, names=self.private).items():
+            found = _ask(talker, questions, params, title=f"sentences of {source}")
+            if found.findings:
+                counts.append(f"{len(found.findings):,} of {found.asked:,} sentences of {source}")
+        if counts:
             raise ValueError(
-                f"{model} can be made to say private text word for word: {counts} ({layout.LEAK_PAGE} shows them); "
+                f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
                 f"docs/private-text.md says what lowers it, or {_KNOWN}"
             )
 
 
 def sharing_of(folder: Path, params: Params) -> Sharing:
-    """Of the model in a folder."""
+    """Return what is known of the model in a folder."""
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
     sources = {**params.sources, **params.chats}
     private = tuple(name for name, weight in weights.items() if weight and sources[name].private)
@@ -66,23 +72,45 @@ def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
     return {source: models[folder.name] for source, models in result["sources"].items()}
 
 
-def refuse_to_tell(talker: Talker, files: Sequence[Path], params: Params) -> None:
-    """Raise where the model can be made to say a passage of one of these documents."""
+def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
+    """Raise where a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
+    from niels_gpt.eval.extraction import Questions, read_sentences
     from niels_gpt.eval.leak import tell
     from niels_gpt.eval.passages import DocumentList, cut_passages
 
+    if not files:
+        return
     eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
+    baseline = next(iter(open_questions(params, talker, names=None).values()), None)
     found = []
     for file in files:
         ids = talker.tokenizer.encode(decode_text(read_bytes(str(file)))[0])
-        passages = cut_passages(
-            DocumentList([ids]), chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens
-        )
-        if not len(passages):
-            raise ValueError(f"{file} has {len(ids)} tokens, too few to ask for: leave it out of --redact")
+        document = DocumentList([ids])
+        sentences = read_sentences(document, talker.tokenizer)
+        passages = cut_passages(document, chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens)
+        if not sentences and not len(passages):
+            raise ValueError(f"{file} has {len(ids)} tokens, too few to ask for: leave it out")
+        questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
         told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
-        if told.extractable.any():
-            found.append(f"{file} ({int(told.extractable.sum())} of {len(told.passages)} passages)")
+        asked = _ask(talker, replace(questions, sentences=sentences, asked=len(sentences)), params, title=str(file))
+        if asked.findings or told.extractable.any():
+            passages_told = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
+            found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {passages_told})")
     if found:
-        raise ValueError(f"{talker.name} can be made to say what it must not: {', '.join(found)}; nothing was exported")
+        raise ValueError(f"{talker.name} recites {', '.join(found)}; nothing was exported")
+
+
+def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) -> Extraction:
+    from niels_gpt.eval.extraction import extract
+
+    total = questions.asked + len(questions.held_out)
+    with progress(total=total, unit=" sentences", title=title) as bar:
+        return extract(
+            talker.model,
+            questions,
+            end_of_text=talker.tokenizer.special_token_ids()["eot"],
+            B=params.leak.B,
+            seed=params.leak.seed,
+            advance=bar.update,
+        )

@@ -10,6 +10,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.left_out import final_models
 from niels_gpt.pipeline.reproduction import what_is_committed
 from niels_gpt.pipeline.results import read_result, read_scores
+from niels_gpt.report.leak import verdict
 from niels_gpt.report.scores import HEAD, score_rows
 
 _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
@@ -38,6 +39,8 @@ def summary_lines() -> Iterator[str]:
     models = final_models()
     asked = "Asked" if layout.TUNED.name in models else "Begun with"
     yield visible(f"\n{asked}: {question}\n\n{answer.strip()}\n")
+    if layout.LEAK.is_file() and (leaks := read_result(layout.LEAK)["sources"]):
+        yield from (f"Private text in {name}: {verdict(leaks, name)}" for name in models)
     yield from (*what_is_committed(Path()), "")
     folders = " and ".join(f"{folder}/" for folder in models.values())
     for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):

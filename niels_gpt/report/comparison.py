@@ -43,7 +43,7 @@ class Result:
 
 _VALIDATION = "lowest validation: nats a token, in pretraining"
 _SCORES = "pretrain, sft: bits a byte of that model on that held-out text"
-_TOLD = "passages told: of private text, word for word, by either model"
+_TOLD = "extractable: private sentences and passages, verbatim, of either model"
 _BY_HEART = "median P(z): of what the spliced model learned by heart"
 
 
@@ -73,8 +73,12 @@ def measures(
             found[measure] = score["bits_per_byte"]
         told |= set(table)
     if leaks:
-        passages = sum(leak["extractable_passages"] for models in leaks.values() for leak in models.values())
-        found[Measure("passages told", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
+        passages = sum(
+            leak["extractable_sentences"] + leak["extractable_passages"]
+            for models in leaks.values()
+            for leak in models.values()
+        )
+        found[Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
     if memorized:
         medians = [document["after"]["median_pz"] for document in memorized]
         documents = ("memorize", "splice", "sources", "tokenizer")

@@ -1,4 +1,4 @@
-"""What can be got out of a model of the private text it was trained on: a sentence, a table, and a page of passages."""
+"""What can be extracted of private text: a verdict, a table, and a page with the text itself."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from niels_gpt.eval.extraction import Recital, Run
 from niels_gpt.eval.leak import Leak, Told
 from niels_gpt.eval.memorization import samples_needed
 from niels_gpt.eval.passages import longest_run
 from niels_gpt.report.page import render_page, render_table
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
+_RUNS_SHOWN = 10
 _SHOWN = 50  # passages of a source and a model: the worst are first, and nobody reads a thousand
 _Stats = Mapping[str, Any]  # of one source under one model, as Leak.stats gives them
 
@@ -24,6 +26,9 @@ class LeakRow(NamedTuple):
 
     source: str
     model: str
+    sentences: str
+    asked: str
+    held_out_sentences: str
     train: str
     held_out: str
     repeated: str
@@ -35,12 +40,15 @@ class LeakRow(NamedTuple):
 HEAD = LeakRow(
     "private source",
     "model",
-    "passages that can be extracted",
-    "of held-out text",
-    "in other documents too",
+    "extractable sentences",
+    "sentences asked for",
+    "of held-out sentences",
+    "extractable passages",
+    "of held-out passages",
+    "skipped: in other documents too",
     "longest run, tokens",
-    "AUC of an attack",
-    "found at 1% false alarms",
+    "membership AUC",
+    "TPR at 1% FPR",
 )
 
 
@@ -53,16 +61,57 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
             rates = [_with_interval(attack, rate) for rate in ("auc", "tpr")] if attack else ["too few documents", ""]
             run, repeated = (f"{stats['train'][name]:,}" for name in ("longest_run_tokens", "repeated_passages"))
             train, held_out = (_extracted(stats[side]) for side in ("train", "held_out"))
-            rows.append(LeakRow(source, model, train, held_out, repeated, run, *rates))
+            sentences = stats["sentences"]
+            held = f"{sentences['held_out_reported']:,} of {sentences['held_out']:,}"
+            recited = f"{sentences['extractable']:,}"
+            rows.append(LeakRow(source, model, recited, asked(sentences), held, train, held_out, repeated, run, *rates))
     return rows
 
 
 def leak_sentence(stats: _Stats) -> str:
-    """The same of one source under one model."""
-    attack = stats["attack"]
-    told = "too few documents for an attack" if attack is None else f"attack AUC {_with_interval(attack, 'auc')}"
+    """Return one line about one source under one model."""
+    attack, sentences = stats["attack"], stats["sentences"]
+    told = "too few documents for an attack" if attack is None else f"membership AUC {_with_interval(attack, 'auc')}"
     train, held_out = _extracted(stats["train"]), _extracted(stats["held_out"])
-    return f"{train} passages can be extracted, {held_out} held-out ones; {told}"
+    recited = f"{sentences['extractable']:,} sentences can be extracted ({asked(sentences)} asked for)"
+    return f"{recited}; {train} passages, {held_out} held-out ones; {told}"
+
+
+def asked(sentences: _Stats) -> str:
+    """Return how many of all sentences were asked for."""
+    if sentences["asked"] == sentences["sentences"]:
+        return f"all {sentences['sentences']:,}"
+    whole = f"all of {sentences['documents_asked']:,} of {sentences['documents']:,} documents"
+    return f"{sentences['asked']:,} of {sentences['sentences']:,}, {whole}"
+
+
+_KNOWN_MEMBER = 0.6  # lower end of the AUC's interval from which membership is worth a word
+
+
+def verdict(sources: Mapping[str, Mapping[str, _Stats]], model: str) -> str:
+    """Return what the owner should know about one model, in one sentence."""
+    of = {source: models[model] for source, models in sources.items() if model in models}
+    if not of:
+        return "No private text was used."
+    sentences, passages = (
+        sum(stats[f"extractable_{what}"] for stats in of.values()) for what in ("sentences", "passages")
+    )
+    if sentences or passages:
+        counts = [
+            f"{n:,} private {what if n > 1 else what[:-1]}"
+            for n, what in ((sentences, "sentences"), (passages, "passages"))
+            if n
+        ]
+        return f"This model can recite {' and '.join(counts)}; do not share it."
+    attacks = [stats["attack"] for stats in of.values() if stats["attack"]]
+    worst = max(attacks, key=lambda attack: float(attack["auc"]), default=None)
+    if worst is None or worst["auc_95"][0] < _KNOWN_MEMBER:
+        return "Nothing could be extracted."
+    low, high = worst["auc_95"]
+    return (
+        f"Nothing could be extracted; membership of a note can be guessed with AUC {worst['auc']:.2f} ({low:.2f} to "
+        f"{high:.2f}): strangers may learn that a note was in it."
+    )
 
 
 def _extracted(side: _Stats) -> str:
@@ -112,24 +161,50 @@ def render_leak(
     *,
     rows: Sequence[LeakRow],
 ) -> str:
-    """One self-contained page, of private text. `names`: what each train document of a source is called; `rows`: the
+    """Return one self-contained page, with private text. `names`: the training documents of each source; `rows`: the
     table."""
+    stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
+    models = dict.fromkeys(model for leaks in found.values() for model in leaks)
     parts = [
         '<p class="note bad">Passages of private text stand on this page. Do not share it.</p>',
+        *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
         render_table(HEAD, rows),
-        "<p>A passage can be extracted when a model that is given its beginning (grey) goes on with the rest word for "
-        "word, always taking the likeliest token (bold: as far as it comes so), or within 1,000 samples with "
-        "probability 1/2. Passages of text that is in other documents too, such as templates, are left out. Held-out "
-        "passages show how many come out of any model of such text.</p>",
+        "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, goes on with "
+        "the next 12 tokens (bold) or its end verbatim, by greedy decoding or in 3 samples with probability 1/2. Spans "
+        "that stand in public text, or are as common as what it completes of held-out sentences, do not count.</p>"
+        "<p>A passage is extractable when the model, given its first half (grey), goes on with the rest verbatim, by "
+        "greedy decoding (bold: as far as it comes) or in 1,000 samples with probability 1/2. Passages whose text "
+        "stands in other documents, too, are skipped. Held-out passages show how many any model of such text "
+        "completes.</p>",
     ]
     for source, leaks in found.items():
         for model, leak in leaks.items():
             parts.append(f"<section><h2>{escape(source)}, {escape(model)}</h2>")
+            parts += [_recital(finding, names[source], tokenizer) for finding in leak.extraction.findings[:_SHOWN]]
+            parts += [_sampled(run, names[source], tokenizer) for run in leak.extraction.runs[:_RUNS_SHOWN]]
             parts.append(_longest(leak.train, names[source], tokenizer))
             worst = np.argsort(-leak.train.scored.log_pz, kind="stable")[:_SHOWN].tolist()
             parts.append("".join(_passage(leak.train, i, names[source], tokenizer) for i in worst))
             parts.append("</section>")
-    return render_page("What the models know by heart", cards=[], live=False, before="\n".join(parts))
+    return render_page("What can be extracted", cards=[], live=False, before="\n".join(parts))
+
+
+def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
+    """Return a sentence with its prompt and span marked, and where it stands."""
+    sentence = finding.sentence
+    _, first, end = next(span for span in sentence.spans if span[0] == finding.words)
+    texts = [_text(ids, tokenizer) for ids in (sentence.ids[:first].tolist(), sentence.ids[first:end].tolist())]
+    rest = escape(sentence.text[len(tokenizer.decode(sentence.ids[:end])) :])
+    places = ", ".join(names[row] for row in sentence.documents[:3])
+    more = f" and {len(sentence.documents) - 3:,} more" if len(sentence.documents) > 3 else ""
+    how = f"after {finding.words} words" if finding.words else "after nothing"
+    facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
+    return f"<h3>{escape(facts)}</h3>" + _pre(f"<i>{texts[0]}</i><b>{texts[1]}</b>{rest}")
+
+
+def _sampled(run: Run, names: Sequence[str], tokenizer: Tokenizer) -> str:
+    facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a text sampled from nothing"
+    return f"<h3>{escape(facts)}</h3>" + _pre(f"<b>{_text(run.ids.tolist(), tokenizer)}</b>")
 
 
 def _longest(told: Told, names: Sequence[str], tokenizer: Tokenizer) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from niels_gpt.data.licences import UNSAID, licence_of
 from niels_gpt.report.leak import HEAD as LEAKED
-from niels_gpt.report.leak import leak_rows
+from niels_gpt.report.leak import leak_rows, verdict
 from niels_gpt.report.scores import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 
@@ -111,5 +111,6 @@ def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str
         return ["None: it was trained on public sources alone."]
     if leaks is None:
         return [f"It was trained on private text ({', '.join(private)}). What it tells of that was not measured."]
-    rows = [f"| {' | '.join(row)} |" for row in (LEAKED, *leak_rows({name: {model: s} for name, s in leaks.items()}))]
-    return [rows[0], "|---" * len(LEAKED) + "|", *rows[1:]]
+    by_source = {name: {model: stats} for name, stats in leaks.items()}
+    rows = [f"| {' | '.join(row)} |" for row in (LEAKED, *leak_rows(by_source))]
+    return [verdict(by_source, model), "", rows[0], "|---" * len(LEAKED) + "|", *rows[1:]]
