@@ -51,9 +51,11 @@ def test_configs_are_frozen() -> None:
         ({"rope_theta": 0.0}, "rope_theta"),
         ({"rope_theta": float("nan")}, "rope_theta"),
         ({"dropout": "none"}, "dropout must be a number"),
-        ({"V": "260"}, "V must be at least 1 and a whole number, got '260'"),
-        ({"L": 1.5}, "L must be at least 1 and a whole number"),
+        ({"V": "260"}, "V must be at least 1, at most 65536 and a whole number, got '260'"),
+        ({"L": 1.5}, "L must be at least 1, at most 1024 and a whole number"),
         ({"d_ff": None}, "d_ff must be at least 1"),
+        *(({name: 10**9}, f"{name} must be at least 1, at most") for name in ("V", "T", "C", "L", "d_ff")),
+        ({"L": 100_000}, "L must be at least 1, at most 1024 and a whole number, got 100000"),
     ],
 )
 def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> None:
@@ -64,8 +66,11 @@ def test_impossible_shapes_are_refused(bad: dict[str, float], sentence: str) -> 
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        ({"total_steps": 0}, "total_steps must be at least 1 and a whole number, got 0"),
-        ({"B": 2**63}, "B must be at least 1 and a whole number"),
+        ({"total_steps": 0}, "total_steps must be at least 1, at most 100000000 and a whole number, got 0"),
+        ({"B": 2**63}, "B must be at least 1, at most 1048576 and a whole number"),
+        ({"B": 10**9}, "B must be at least 1, at most 1048576 and a whole number, got 1000000000"),
+        ({"eval_steps": 10**9}, "eval_steps must be at least 1, at most 1000000"),
+        ({"total_steps": 10**9}, "total_steps must be at least 1, at most 100000000"),
         ({"base_lr": 0.0}, "base_lr must be a number and above 0, got 0.0"),
         ({"base_lr": True}, "base_lr must be a number and above 0, got True"),
         ({"min_lr": float("inf")}, "min_lr must be a number and at least 0"),

@@ -18,10 +18,14 @@ from typer.testing import CliRunner
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
+from niels_gpt.model import size
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import parameter_count
+from niels_gpt.pipeline import doctor as doctor_module
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.doctor import _model_config, examine, seconds_to_train
+from niels_gpt.train.execution import Execution
+from niels_gpt.train.memory import check_memory, least_memory
 from niels_gpt.train.scaling_law import Reading, expected_bits_per_byte
 from tests.conftest import ROOT, TINY, with_values
 
@@ -231,6 +235,58 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     assert parameter_count(_model_config(params)) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
     assert parameter_count(_model_config(params)) == weights + (1000 - 260) * cfg.C
+
+
+def test_parameters_of_many_blocks_are_counted_without_building_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape: dict[str, Any] = {"V": 50, "T": 8, "C": 8, "H": 2, "d_ff": 12, "dropout": 0.0}
+    options: dict[str, Any] = {"value_residual": True, "x0_skip": True, "qk_norm": True, "tied": False, "norm": "rms"}
+    for more in ({}, options):
+        for L in (1, 2, 5):
+            cfg = ModelConfig(**shape, **more, L=L)
+            assert parameter_count(cfg) == GPT(cfg).parameter_count()
+    blocks: list[int] = []
+    monkeypatch.setattr(size, "GPT", lambda cfg: blocks.append(cfg.L) or GPT(cfg))
+    parameter_count(ModelConfig(**shape, L=1024))
+    assert max(blocks) < 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({"model": {"C": 2**18, "d_ff": 2**18}}, "weights and optimizer"),
+        ({"model": {"L": 1024, "C": 65536, "d_ff": 2**18}}, "weights and optimizer"),
+        ({"train": {"B": 2**20}, "model": {"T": 2**20}}, "the batch"),
+        ({"train": {"B": 2**20}, "model": {"L": 1024, "T": 2048}}, "activations"),
+    ],
+)
+def test_what_cannot_fit_is_told_by_doctor_and_refused_by_training_before_anything_is_built(
+    changes: dict[str, Any], least: str, params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for section, values in changes.items():
+        params[section] |= values
+    monkeypatch.setattr(doctor_module, "GPT", lambda cfg: pytest.fail("a model was built"))
+    bad = [finding for finding in examine(params, folder=tmp_path) if finding.what.startswith("train: training needs")]
+    (found,) = bad
+    assert f"({least} " in found.what or f", {least} " in found.what
+    assert found.fix is not None
+    assert found.fix.startswith("lower model.L")
+    execution = Execution(device="cpu")
+    needed = least_memory(_model_config(params), B=params["train"]["B"], execution=execution)
+    assert max(needed, key=needed.__getitem__) in ("activations", least)
+    with pytest.raises(ValueError, match=r"training needs at least [\d,.]+ GiB of memory .*, and cpu has"):
+        check_memory(_model_config(params), B=params["train"]["B"], execution=execution)
+
+
+def test_what_may_fit_is_not_refused_and_smaller_pieces_need_less(params: dict[str, Any]) -> None:
+    cfg = _model_config(params)
+    check_memory(cfg, B=params["train"]["B"], execution=Execution())
+    whole = least_memory(cfg, B=100, execution=Execution())
+    pieces = least_memory(cfg, B=100, execution=Execution(micro_batch_tokens=10 * cfg.T))
+    assert whole["activations"] == 10 * pieces["activations"]
+    one = least_memory(cfg, B=100, execution=Execution(micro_batch_tokens=1))
+    assert whole["activations"] == 100 * one["activations"]  # a row is the least
+    assert whole["weights and optimizer"] < 12 * GPT(cfg).parameter_count()
+    assert whole["the batch"] == 100 * cfg.T * 8
 
 
 def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path) -> None:

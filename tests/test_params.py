@@ -20,7 +20,7 @@ from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.presets import read_preset
 from niels_gpt.pipeline.training import train_config
-from tests.conftest import ROOT
+from tests.conftest import ROOT, with_values
 
 TEXT = (ROOT / "params.yaml").read_text()
 _, RAW = parse_params(TEXT)
@@ -137,9 +137,29 @@ def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
     assert [name for name, *_, what in rows if not what] == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"model.{key}" for key in ("T", "C", "L", "d_ff")),
+        *(f"{section}.B" for section in ("train", "sft", "splice.train", "eval", "memorize", "leak")),
+        *(f"{section}.total_steps" for section in ("train", "sft", "splice.train")),
+        *(f"{section}.eval_steps" for section in ("train", "sft")),
+        *(f"runtime.{key}" for key in ("threads", "workers", "nproc")),
+        "eval.max_new_tokens",
+        "splice.epoch_length",
+        "leak.canaries",
+    ],
+)
+def test_a_value_that_no_machine_could_end_is_refused(name: str) -> None:
+    found = problems(with_values(TEXT, {name: 10**9}))
+    assert any(
+        sentence.startswith(f"params.yaml: {name} is 1000000000: ") and "less than" in sentence for sentence in found
+    ), found
+
+
 def test_the_list_says_what_is_allowed() -> None:
     for row in (
-        "| `model.T` | at least 1 and a whole number | `128` | context length in tokens |",
+        "| `model.T` | at least 1, at most 1048576 and a whole number | `128` | context length in tokens |",
         "| `train.beta1` | a number, at least 0 and below 1 | `0.9` |",
         "| `splice.spans.content_length` | at least 2 and a whole number or null | `null` |",
         '| `runtime.compile` | one of auto, true, false | `"auto"` |',

@@ -45,6 +45,8 @@ from niels_gpt.report.history import History
 from niels_gpt.report.tsv import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.train import memory
+from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
@@ -494,6 +496,18 @@ def test_a_forced_run_that_is_killed_is_taken_up_where_it_was(tmp_path: Path) ->
         folder.finish("recorded")
         folder.forget_recorded("recorded")
         assert folder.load() is None
+
+
+def test_a_training_that_cannot_fit_is_refused_before_a_batch_or_a_model_is_made(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "GPT", lambda cfg: pytest.fail("a model was built"))
+    with pytest.raises(ValueError, match=r"training needs at least [\d,.]+ GiB of memory \(weights and optimizer"):
+        run_here(train.main, "train", parameters(model__L=1024, model__C=65536, model__d_ff=2**18))
+    monkeypatch.setattr(ChatTask, "batch", lambda *_: pytest.fail("a batch was made"))
+    monkeypatch.setattr(memory, "device_memory", lambda device: 1 << 30)
+    with pytest.raises(ValueError, match=r"and cpu has 1\.0 GiB: lower model\.L"):
+        run_here(sft.main, "sft", parameters(sft__B=2**20))
 
 
 STAGES_WITH_MODELS = {

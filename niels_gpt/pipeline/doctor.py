@@ -29,7 +29,7 @@ from niels_gpt.pipeline.mistakes import is_sound
 from niels_gpt.pipeline.surroundings import remote_problems
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.train.execution import Execution
-from niels_gpt.train.memory import check_memory, device_memory, least_memory
+from niels_gpt.train.memory import check_memory
 from niels_gpt.train.scaling_law import (
     LARGEST_MODEL,
     LARGEST_TEXT,
@@ -147,21 +147,17 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
 
 
 def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
-    """By what is certain: activations and moments may take several times as much."""
+    """Yield a finding for each training that cannot fit."""
     try:
         execution = _execution(params["runtime"])
-    except ValueError:  # no such device, which is told already
+    except ValueError:  # there is no such device, which _device has said
         return
-    there = device_memory(execution.device) / 2**30
     for stage in _trained(params):
-        needed = least_memory(_model_config(params), B=params[stage]["B"], execution=execution)
-        least = sum(needed.values()) / 2**30
-        fix = None
         try:
             check_memory(_model_config(params), B=params[stage]["B"], execution=execution)
         except ValueError as error:
-            fix = str(error).rpartition(": ")[2]
-        yield Finding(f"memory: {there:,.1f} GiB, at least {least:,.1f} GiB needed by {stage}", fix)
+            what, _, fix = str(error).rpartition(": ")
+            yield Finding(f"{stage}: {what}", fix)
 
 
 def _trained(params: Mapping[str, Any]) -> tuple[str, ...]:
