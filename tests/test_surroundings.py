@@ -122,6 +122,14 @@ def test_no_file_gets_one_line_as_well(project: Path) -> None:
     assert check() == ["there is no params.yaml here: run this in the project's folder"]
 
 
+def test_files_that_dvc_left_half_written_are_told_with_the_remedy(project: Path) -> None:
+    (project / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
+    (project / ".dvc/tmp/rwlock").write_text('{"a')
+    (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  co")
+    half = "is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`"
+    assert check() == [f"dvc.lock {half}", f".dvc/tmp/rwlock {half}"]
+
+
 def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> None:
     assert known_remotes(Path(".dvc/config")) == {"store", "private"}
     for place, name in ((".dvc/config.local", "mine"), ("GLOBAL/config", "everywhere"), ("SYSTEM/config", "ours")):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.mistakes import Problem, is_sound
 
@@ -26,6 +27,8 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
     for file, path in inputs.items():
         yield from _input_problems(file, path)
     yield from remote_problems(params, folder=Path(), wrong=wrong)
+    for name in broken_files(Path()):
+        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`")
 
 
 def remote_problems(
