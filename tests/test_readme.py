@@ -50,6 +50,7 @@ ELSEWHERE = {
     "dvc push": "test_dag_share.py pushes to two stores",
     "make baseline": "test_cli.py commits one",
     "niels-gpt compare A B": "test_compare.py compares by name",
+    "dvc repro -f -s train": "test_dag_resume.py forces a run twice",
     "niels-gpt join train": "test_hosts.py joins from a second checkout",
     "niels-gpt tokens verify": "test_dag_store.py, of a source that is stored",
 }
