@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import threading
@@ -9,17 +10,23 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 import torch
+from fastapi import Request
+from starlette.types import Message
 
 from bench.serve import serving
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.talk.server import service as service_module
 from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.scheduler import Scheduler
+from niels_gpt.talk.server.forms import ChatForm
+from niels_gpt.talk.server.metrics import Metrics
+from niels_gpt.talk.server.replies import Reply, whole_reply
+from niels_gpt.talk.server.scheduler import Answer, Scheduler
 from niels_gpt.talk.server.service import Limits
 from niels_gpt.talk.talker import SAMPLING, Talker
 from niels_gpt.tokenizer.bytes import ByteTokenizer
@@ -263,6 +270,22 @@ def test_a_client_that_leaves_while_it_waits_gives_up_its_place(stream: bool) ->
                 wait_until(waiting(1))
             wait_until(waiting(0))
             assert under_way(address) == 1, "the first is still being answered"
+
+
+def test_a_whole_reply_ends_when_its_client_leaves_before_any_text() -> None:
+    """Nothing is posted any more to an answer that nobody wants: its handler would wait for ever."""
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def work() -> None:
+        answer = Answer(1, asyncio.get_running_loop())
+        reply = Reply(ChatForm(ByteTokenizer(), logprobs=False), "tiny", prompt_tokens=1, more={})
+        metrics = Metrics(cast(Scheduler, SimpleNamespace(under_way=0, waiting=1)))
+        await asyncio.wait_for(whole_reply(reply, answer, metrics, Request({"type": "http"}, receive)), 60)
+        assert not answer.wanted
+
+    asyncio.run(work())
 
 
 def fragile_talker(**more: Any) -> Talker:

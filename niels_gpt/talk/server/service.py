@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Job:
     """A request that is understood: the rows it takes, and how it wants its reply."""
 
     orders: list[Order]
@@ -56,16 +56,16 @@ class Service:
         return await self._prepared(request, self._tokenized)
 
     async def chat(self, request: Request) -> Response:
-        return await self._answered(request, self._asked_chat)
+        return await self._answered(request, self._chat_job)
 
     async def complete(self, request: Request) -> Response:
-        return await self._answered(request, self._asked_completion)
+        return await self._answered(request, self._completion_job)
 
     def check_name(self, name: str) -> None:
         if name != self._talker.name:
             raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
 
-    async def _answered(self, request: Request, prepare: Callable[[bytes], _Asked]) -> Response:
+    async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
         try:
             self._scheduler.check_room()  # first: who is refused in any case costs nothing
             asked = await self._prepared(request, prepare)
@@ -109,7 +109,7 @@ class Service:
         ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
         return JSONResponse({"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids})
 
-    def _asked_chat(self, body: bytes) -> _Asked:
+    def _chat_job(self, body: bytes) -> _Job:
         asked = self._parsed(ChatRequest, body)
         self._check_choices(asked.n)
         most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
@@ -118,7 +118,7 @@ class Service:
         prompt = self._talker.prompt(messages)
         cut = self._talker.beyond(prompt)
         dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
-        return self._asked(
+        return self._job(
             asked,
             ChatForm(self._talker.tokenizer, logprobs=asked.logprobs),
             prompts=[prompt[cut:]],
@@ -128,11 +128,11 @@ class Service:
             more={name: count for name, count in dropped.items() if count},
         )
 
-    def _asked_completion(self, body: bytes) -> _Asked:
+    def _completion_job(self, body: bytes) -> _Job:
         asked = self._parsed(CompletionRequest, body)
         prompts = _each(asked.prompt)
         self._check_choices(asked.n, prompts=len(prompts))
-        return self._asked(
+        return self._job(
             asked,
             CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
             prompts=[self._ids(prompt) for prompt in prompts],
@@ -170,7 +170,7 @@ class Service:
             raise ValueError(f"logit_bias: there is no token {foreign[0]}; they are 0 to {V - 1}")
         return sampling
 
-    def _asked(
+    def _job(
         self,
         asked: Asked,
         form: Form,
@@ -180,7 +180,7 @@ class Service:
         stops: tuple[str, ...],
         top_logprobs: int | None,
         more: Mapping[str, Any],
-    ) -> _Asked:
+    ) -> _Job:
         reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
         sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
         orders = [
@@ -188,7 +188,7 @@ class Service:
             for prompt in prompts
             for n in range(asked.n)
         ]
-        return _Asked(orders, reply, asked.stream, asked.stream_options.include_usage)
+        return _Job(orders, reply, asked.stream, asked.stream_options.include_usage)
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
