@@ -236,6 +236,7 @@ def test_bad_files_are_named(tmp_path: Path, name: str, data: bytes, sentence: s
         '"sep=\t"\nn\ttext\n1\ta, b\n2\tc\n\n',
         '"n, m";"text"\n1;a, b\n2;c\n',
         'Notes\n"a, b"\nc\n',
+        "n, m, o;text\n1;a, b\n2;c\n",
     ],
 )
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])

@@ -11,11 +11,9 @@ from typing import Any
 from niels_gpt.data.readers.counting import check_whole
 from niels_gpt.data.readers.files import decode_text
 
-# What libxml2 loses text at, although it ends no text: anything behind </body> or </html>, a CDATA section, and
-# everything up to the next end tag behind XHTML's <script/>.
+# libxml2 drops what stands behind </body> or </html>, and CDATA sections.
 _END = re.compile(r"</(?:body|html)\s*>", re.IGNORECASE)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_EMPTY = re.compile(r"<(script|style|title|textarea|iframe)\b([^<>]*)/>", re.IGNORECASE)
 _DECLARED = re.compile(rb"""<(?:meta\s[^<>]*?charset|\?xml\s[^<>]*?encoding)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _AMPERSAND = "\U0010ffff"  # stands for & while inscriptis lays out: it would take "&amp;lt;", a visible "&lt;", for "<"
 _HEAD_BYTES = 4096  # browsers look for a declared encoding in the first 1024
@@ -28,8 +26,7 @@ def read_web_page(data: bytes) -> tuple[str, str]:
     """
     page, encoding = _decode(data)
     page = page.replace("\0", "\ufffd").replace("--!>", "-->")  # as browsers read them
-    page = _CDATA.sub(lambda found: html.escape(found[1]), page)
-    page = _EMPTY.sub(r"<\1\2></\1>", _END.sub("", page))
+    page = _END.sub("", _CDATA.sub(lambda found: html.escape(found[1]), page))
     text, hidden = _lay_out(page)
     words = _Words()
     words.feed(page)
