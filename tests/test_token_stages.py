@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
-from niels_gpt.cache.mmap import open_tokens
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.types import Chat, Document
@@ -182,7 +182,7 @@ def test_the_dataset_of_shards_reads_what_the_stage_wrote_up_to_its_budget(rows:
         x, y = dataset.get_batch(B=5000, generator=torch.Generator().manual_seed(0))
         expected: set[tuple[int, ...]] = set()
         for part in mixed[split]["parts"]:
-            ids = open_tokens(out / part["file"])[: part["tokens"]].tolist()
+            ids = np.fromfile(out / part["file"], "<u2")[: part["tokens"]].tolist()
             expected |= {tuple(ids[i : i + 9]) for i in range(len(ids) - 8)}
         assert set(map(tuple, torch.cat((x, y[:, -1:]), dim=1).tolist())) == expected
 
