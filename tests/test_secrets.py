@@ -140,6 +140,14 @@ def test_who_only_writes_about_private_keys_has_none() -> None:
         assert kinds(text) == []
 
 
+@pytest.mark.parametrize("kind", ["", "RSA ", "OPENSSH "])
+def test_a_private_key_has_at_least_thirty_two_characters(kind: str) -> None:
+    head, foot = (f"-----{word} {kind}PRIVATE KEY-----" for word in ("BEGIN", "END"))
+    for n in (16, 31, 32, 33, 64):
+        for text in (f"{head}\n{mixed(n)}\n{foot}", f"{head}\n{mixed(n)}\n\nWords.", f"{mixed(n)}\n{foot}"):
+            assert kinds(text) == (["private key"] if n >= 32 else []), (n, text)
+
+
 def test_a_password_in_a_url_is_found_and_the_rest_of_the_url_stays() -> None:
     for url in ("postgres://admin:{}@db.example.org/x", "https://me:{}@[::1]:80/r.git", "redis://:{}@cache:6379"):
         assert masked(f"use {url.format(PASSWORD)}.") == f"use {url.format('[password]')}."
