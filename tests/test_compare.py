@@ -159,6 +159,15 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
         assert "".join(compare(results).cells[-1]).count("*") == 1
 
 
+def test_the_page_draws_as_many_pretrainings_at_first_as_there_are_colours() -> None:
+    def training(stage: str) -> Training:
+        return Training(stage, TRAINED, [{"step": 4, "loss": 3.5, "lr": 0.1}], [{"step": 4, "val_loss": 3.25}])
+
+    results = [Result(f"e{i}", {}, {}, [training("train"), training("sft")]) for i in range(12)]
+    shown = {run["name"]: run["shown"] for run in runs_of(render_comparison(results))}
+    assert shown == {f"e{i} {stage}": stage == "train" and i < 8 for i in range(12) for stage in ("train", "sft")}
+
+
 def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
     for experiments in (1, 2, 5, 6, 20, 40):
         results = [
