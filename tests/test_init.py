@@ -345,6 +345,18 @@ def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
         assert parse_yaml(f"k: {inline(value)}", name="x") == {"k": value}
 
 
+def test_a_value_without_a_reason_takes_no_comment_away() -> None:
+    def comments(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.lstrip().startswith("#")]
+
+    for section in ("model", "train", "sft", "splice", "memorize", "leak", "eval", "runtime"):
+        for key, value in VALUES[section].items():
+            if not isinstance(value, dict):
+                text = with_settings(SAMPLE, {f"{section}.{key}": Setting(value)})
+                assert comments(text) == comments(SAMPLE), f"{section}.{key}"
+                assert parse_yaml(text, name="x") == VALUES
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout without its code, one commit; a machine that need not be measured."""
