@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.data.check_digits import is_card
+from niels_gpt.data.secrets.numbers import is_card
 from niels_gpt.data.loading import cut_source, load_parts
 from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
 from niels_gpt.data.secrets import find_secrets, mask, outside_secrets

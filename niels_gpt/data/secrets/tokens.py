@@ -1,0 +1,99 @@
+"""Find secrets that have a form of their own: private-key blocks, tokens of providers, web tokens, passwords in URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from niels_gpt.data.secrets.forms import KEY, PASSWORD, PRIVATE_KEY, PROVIDERS, TOKEN
+from niels_gpt.data.secrets.values import SHORTEST_KEY, Found, is_placeholder, is_random
+
+# Private keys: PEM and PGP. Lines may be quoted, indented, or written as \n in one line of JSON.
+
+_HEAD = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_FOOT = re.compile(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_SOFT = r"(?:\\[nrt]|[^\S\r\n]|[>|\"',#*\\])*+"
+_GAP, _LINE_END = rf"(?:{_SOFT}[\r\n]++)*+{_SOFT}", rf"{_SOFT}(?:\r?\n)?+{_SOFT}"
+_FIELDS = rf"(?:{_GAP}(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{{0,200}}+)*+{_GAP}"
+_LAST_LINE = r"=?[A-Za-z0-9+/]{1,15}+={0,2}"
+# With its foot, whatever its lines; without one, as far as the lines are long and follow one another.
+_WHOLE = re.compile(rf"{_FIELDS}(?:[A-Za-z0-9+/=]{{16,}}+{_GAP})*+(?:{_LAST_LINE}{_GAP})?+{_FOOT.pattern}")
+_NARROW = re.compile(rf"(?:{_GAP}[A-Za-z0-9+/=]++(?=[^\S\r\n]*+[\r\n]))*+{_GAP}{_FOOT.pattern}")
+_CUT_OFF = re.compile(
+    rf"{_FIELDS}[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*+(?:{_LINE_END}{_LAST_LINE}(?![\w ]))?"
+)
+_LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
+
+
+def find_private_keys(text: str) -> Found:
+    """Yield PEM, PGP and PuTTY blocks, also without a head or a foot."""
+    if "PRIVATE KEY" not in text:
+        return
+    end = 0
+    for head in _HEAD.finditer(text):
+        body = next((body for form in (_WHOLE, _NARROW, _CUT_OFF) if (body := form.match(text, head.end()))), None)
+        if body and _holds_key(body[0].partition("-----")[0]):
+            end = body.end()
+            yield head.start(), end, PRIVATE_KEY
+    for foot in _FOOT.finditer(text):  # whose head stood in another document
+        start = foot.start()
+        while start > end:
+            before = text.rfind("\n", end, start - 1) + 1 or end
+            if not _LINE_BEFORE.fullmatch(text, before, start):
+                break
+            start = before
+        if foot.end() > end and _holds_key(text[start : foot.start()]):
+            yield start, foot.end(), PRIVATE_KEY
+
+
+def _holds_key(body: str) -> bool:
+    """In fewer characters there is no key: somebody wrote about one."""
+    return len(re.sub(r"[^A-Za-z0-9+/]", "", body)) >= 32
+
+
+# Tokens of providers. All of them have a digit, so that only words with one are looked at.
+
+_REACH = 500  # characters of a word in front of its first digit, and of a URL in front of its @
+_JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+")
+_IN_URL = re.compile(r"://[^\s/:@\"'<>?#]{0,200}:([^\s/@\"'<>`]{1,200})@(?=[A-Za-z0-9\[_-])")
+_HASH = re.compile(r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|argon2(?:id|i|d)|pbkdf2[\w-]*)\$[A-Za-z0-9./+=,$-]{20,300}")
+_WIFI = re.compile(r"WIFI:(?=[^\s]{0,100}T:)(?:[^;\s]{0,80};){0,4}?P:((?:\\.|[^;\\\s]){1,100});")
+# A prefix and a random body: the form that most providers have chosen.
+_PREFIXED = re.compile(
+    r"(?<![A-Za-z0-9_/.=-])[a-z][a-z0-9]{1,11}(?:[_-][a-z0-9]{2,8}){0,2}_([A-Za-z0-9]{24,255})(?![\w./-])"
+)
+
+
+@cache
+def _providers() -> re.Pattern[str]:
+    return re.compile(f"(?<![A-Za-z0-9])(?:{'|'.join(form for _, form in PROVIDERS)})(?![A-Za-z0-9])")
+
+
+def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
+    """Yield tokens by their published formats, web tokens, hashes of passwords, and passwords in URLs.
+
+    `digits` are (start, end) from the first digit of each word to its end.
+    """
+    providers = _providers()
+    for first, end in digits:
+        place = max(text.rfind(" ", max(0, first - _REACH), first), text.rfind("\n", max(0, first - _REACH), first)) + 1
+        if end - place < SHORTEST_KEY:
+            continue
+        place = place or max(0, first - _REACH)
+        word = text[place:end]
+        for key in providers.finditer(word):
+            yield place + key.start(), place + key.end(), KEY
+        if "_" in word and (prefixed := _PREFIXED.search(word)) and is_random(prefixed[1]):
+            yield place + prefixed.start(), place + prefixed.end(), KEY
+        for hashed in _HASH.finditer(word) if "$" in word else ():
+            yield place + hashed.start(), place + hashed.end(), PASSWORD
+    for token in _JWT.finditer(text) if "eyJ" in text else ():
+        yield *token.span(), TOKEN
+    for wifi in _WIFI.finditer(text) if "WIFI:" in text else ():
+        yield *wifi.span(1), PASSWORD
+    at = text.find("@")
+    while at >= 0:
+        if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not is_placeholder(url[1]):
+            yield *url.span(1), PASSWORD
+        at = text.find("@", at + 1)
