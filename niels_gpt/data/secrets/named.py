@@ -62,26 +62,25 @@ _SHORTEST_PASSWORD, _SHORTEST_VALUE = 4, {True: 6, False: 8}  # a word alone; le
 
 def find_named(text: str, lower: str) -> Found:
     """Yield values behind a name; `lower` is the text in lower case, of the same length."""
-    for anchors, find_at in _BY_ANCHOR:
-        for anchor in anchors:
-            place = lower.find(anchor)
-            while place >= 0:
-                end = place + 1
-                for found in find_at(text, place):
-                    yield found
-                    end = max(end, found[1])
-                place = lower.find(anchor, end)
     done = 0
-    for rare in _RARE_ANCHORS.finditer(lower):
-        if rare.start() >= done:
-            for found in _BY_RARE_ANCHOR.get(rare[0], _value_at)(text, rare.start()):
+    for anchor in _ANCHORS.finditer(lower):
+        if anchor.start() >= done:
+            for found in _BY_ANCHOR.get(anchor[0], _value_at)(text, anchor.start()):
                 yield found
                 done = max(done, found[1])
+    for other in forms.OTHER_ANCHORS:
+        place = lower.find(other)
+        while place >= 0:
+            yield from _value_at(text, place)
+            place = lower.find(other, place + 1)
     yield from _options(text)
 
 
 def _value_at(text: str, place: int) -> Found:
     """Yield the value of the name at this position, where there is one that looks like a secret."""
+    name = _NAME_ALONE.match(text, place)
+    if name is None:
+        return
     before = text[max(text.rfind("\n", 0, place) + 1, place - 200) : place]
     for form in _SAID:
         said = form.match(text, place)
@@ -91,7 +90,7 @@ def _value_at(text: str, place: int) -> Found:
     word = _NEXT_WORD.match(text, place)
     if word and (found := _next_word(text, word, before) or _random_word(text, word)):
         yield found
-    elif (name := _NAME_ALONE.match(text, place)) and name["password"]:
+    elif name["password"]:
         for form in (_VALUE_FIRST, _PIPED):
             first = form.search(before)
             if first and is_mixed(first["value"]) and not is_harmless(first["value"]):
@@ -182,7 +181,7 @@ def _whole(text: str, start: int, before: str, form: re.Pattern[str]) -> str:
 # Headers, cookies, SQL, numbers, logins and lists of codes
 
 _AUTHORIZED = re.compile(
-    r"(?i)auth(?:orization|enticate)?[\"']?[ \t]{0,3}[:= ][ \t]{0,3}[\"']?"
+    r"(?i)uth(?:orization|enticate)?[\"']?[ \t]{0,3}[:= ][ \t]{0,3}[\"']?"
     r"(?:basic|bearer|token|digest|api-?key|plain|login|key)[ \t]+(?P<value>[^\s\"'`<>]{6,})"
 )
 _COOKIE = re.compile(r"[\w.-]{1,40}=(?P<value>[^\s;\"']{16,})")
@@ -283,16 +282,9 @@ def _options(text: str) -> Found:
         place = text.find(" -", place + 1)
 
 
-_BY_ANCHOR = (
-    (("pass",), _pass_at),
-    (forms.NAME_ANCHORS, _value_at),
-    (("auth",), _auth_at),
-    (("pin",), _pin_at),
-    (forms.LOGIN_ANCHORS, _login_at),
-    (forms.CODE_ANCHORS, _codes_at),
-)
-_RARE_ANCHORS = re.compile(forms.RARE_ANCHORS)
-_BY_RARE_ANCHOR = {
-    **dict.fromkeys(("fiant", "gin", "g-in", "ggegevens", "zugang"), _login_at),
-    **{"fied ": _identified_at, "kie:": _cookies_at, "gos": _codes_at},
+_ANCHORS = re.compile(forms.ANCHORS)
+_BY_ANCHOR = {
+    **dict.fromkeys(("cred", "fiant", "gin", "g-in", "ggegevens", "meldedaten", "zugang"), _login_at),
+    **dict.fromkeys(("codes", "codici di", "gos"), _codes_at),
+    **{"pass": _pass_at, "uth": _auth_at, "pin": _pin_at, "fied ": _identified_at, "kie:": _cookies_at},
 }

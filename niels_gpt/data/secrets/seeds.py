@@ -4,49 +4,58 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 
 from niels_gpt.data.secrets.forms import SEED
 from niels_gpt.data.secrets.values import Found
 
 _LANGUAGES = ("english", "french", "spanish", "italian", "portuguese")  # German and Dutch have no list
 _FEWEST = 12
-# A phrase of 12 words is 47 characters at the least and 75 in the mean: it is met within 32 from its head, and words
-# are left for a quick look at four of them.
-_STRIDE = 32
+# A phrase of 12 words is 47 characters at the least and 75 in the mean: it is met within 36 from its head, and words
+# are left for a quick look at three of them.
+_STRIDE = 36
 _LETTER, _GAP = "[a-zß-ÿ]", "[^a-zß-ÿ]{1,10}+"
-_FOUR = re.compile(f"{_LETTER}{{0,12}}+{_GAP}" + _GAP.join([f"({_LETTER}{{3,9}}+)"] * 4))
+_THREE = re.compile(f"{_LETTER}{{0,12}}+{_GAP}" + _GAP.join([f"({_LETTER}{{3,9}}+)"] * 3))
 _WORD = re.compile(f"{_LETTER}+")
-_AROUND = 120, 700  # characters in front of four such words and behind them that a phrase may have
+_NEAR, _FAR = 160, 700  # characters that 12 words may have, with numbers between them, and 24
 
 
 def find_seed_phrases(lower: str) -> Found:
     """Yield runs of 12 or more words of one list in a text in lower case."""
-    done = 0
+    done, match = 0, _THREE.match
+    every = _every_word() if len(lower) > 46 else frozenset()
     for place in range(0, len(lower) - 46, _STRIDE):
-        four = _FOUR.match(lower, place) if place >= done else None
-        if four is None or not _every_word().issuperset(four.groups()):
+        three = match(lower, place)
+        if three is None or not every.issuperset(three.groups()) or place < done:
             continue
-        words = list(_WORD.finditer(lower, max(done, four.start() - _AROUND[0]), four.end() + _AROUND[1]))
+        middle = three.start(1)
+        ahead = (word[0] in every for word in _WORD.finditer(lower, middle, middle + _NEAR))
+        behind = (word in every for word in reversed(_WORD.findall(lower, max(done, middle - _NEAR), middle)))
+        if _count(ahead) + _count(behind) < _FEWEST:
+            continue
         for listed in _lists():
-            for start, end in _runs(lower, words, listed):
+            for start, end in _runs(lower, max(done, middle - _NEAR), middle + _FAR, listed):
                 done = max(done, end)
                 yield start, end, SEED
 
 
-def _runs(lower: str, words: list[re.Match[str]], listed: frozenset[str]) -> list[tuple[int, int]]:
-    """Return (start, end) of the longest runs of listed words with short gaps of no letters between them."""
+def _count(listed: Iterable[bool]) -> int:
+    return sum(1 for _ in takewhile(bool, listed))
+
+
+def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[tuple[int, int]]:
+    """Return (start, end) of runs of 12 or more listed words with little between them, between two positions."""
     runs: list[list[re.Match[str]]] = [[]]
-    for word in words:
+    for word in _WORD.finditer(lower, start, end):
         if word[0] not in listed:
             runs.append([])
             continue
         if runs[-1] and word.start() - runs[-1][-1].end() > 10:
             runs.append([])
         runs[-1].append(word)
-    return [
-        (run[0].start(), run[-1].end()) for run in runs if len({word[0] for word in run}) >= _FEWEST - 3 <= len(run) - 3
-    ]
+    return [(run[0].start(), run[-1].end()) for run in runs if len(run) >= _FEWEST]
 
 
 @cache

@@ -65,9 +65,17 @@ _PREFIXED = re.compile(
 )
 
 
+# Where a token may begin: 16 characters and a digit are to come. The slash and the colon are of few.
+_TO_COME = (
+    r"(?:(?=[\w.~$=+-]{16})(?=[A-Za-z_.~$=+-]{0,60}[0-9])"
+    r"|(?=hooks\.|discord(?:app)?\.com/api|[01]//?[0-9]|[0-9]{8,10}:AA|[a-z0-9-]{1,60}\.webhook))"
+)
+
+
 @cache
 def _providers() -> re.Pattern[str]:
-    return re.compile(f"(?<![A-Za-z0-9])(?:{'|'.join(form for _, form in PROVIDERS)})(?![A-Za-z0-9])")
+    forms = "|".join(form for _, form in PROVIDERS)
+    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{forms})(?![A-Za-z0-9])")
 
 
 def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
@@ -77,10 +85,12 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     """
     providers = _providers()
     for first, end in digits:
-        place = max(text.rfind(" ", max(0, first - _REACH), first), text.rfind("\n", max(0, first - _REACH), first)) + 1
+        if end - first < SHORTEST_KEY and text[first - 1 : first] in (" ", "\n", ""):
+            continue
+        reach = max(0, first - _REACH)
+        place = max(text.rfind(" ", reach, first), text.rfind("\n", reach, first), reach - 1) + 1
         if end - place < SHORTEST_KEY:
             continue
-        place = place or max(0, first - _REACH)
         word = text[place:end]
         for key in providers.finditer(word):
             yield place + key.start(), place + key.end(), KEY
