@@ -1,8 +1,8 @@
 """Find and mask secrets in a text: keys, tokens, passwords, card numbers, IBANs, recovery codes, seed phrases.
 
-They are found by their form: published formats (`tokens.py`), check digits (`numbers.py`), names such as `password:` in
-front of them (`named.py`), word lists (`seeds.py`). Every pass takes time in proportion to the text, also where somebody
-has written the text to make it slow.
+They are found by their form: published formats (`tokens.py`), check digits (`numbers.py`), names such as `password:`
+in front of them (`named.py`), word lists (`seeds.py`). Every pass takes time in proportion to the text, also where
+somebody has written the text to make it slow.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ PROVIDERS = (
 PASSWORD_NAMES = (
     "(?<!no)passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|(?<=palavra[- ])passe"
     "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
-    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['’]ordine"
+    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine"
 )
 SHORT_PASSWORD_NAMES = r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w"  # words of other uses, too
 KEY_NAMES = "(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton"
@@ -163,8 +163,8 @@ FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
     "|per|di|van|voor|op|til"
 )
 VERBS = (
-    "is|was|are|will be|to|reads|ist|sind|war|lautet|lautete|heißt|heisst|auf|est|sera|était|es|era|será|son|é|foi|è|sarà"
-    "|luidt|naar"
+    "is|was|are|will be|reads|ist|sind|war|lautet|lautete|heißt|heisst|est|sera|était|es|era|será|son|é|foi|è|sarà"
+    r"|luidt|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar)"  # "has been changed to"
 )
 NAMING_VERBS = ("lautet", "lautete", "luidt")  # nothing but the value follows these
 ADVERBS = (

@@ -20,17 +20,21 @@ from niels_gpt.data.secrets.values import (
     without_closing,
 )
 
-_QUOTED = r"\"[^\"\r\n]{1,200}\"|'[^'\r\n]{1,200}'|`[^`\r\n]{1,200}`|“[^”\r\n]{1,200}”|„[^“”\r\n]{1,200}[“”]|«[^»\r\n]{1,200}»"
+_QUOTED = (  # the first is JSON within a string
+    r"\\\"[^\"\\\r\n]{1,200}\\\"|\"[^\"\r\n]{1,200}\"|'[^'\r\n]{1,200}'|`[^`\r\n]{1,200}`|“[^”\r\n]{1,200}”"
+    r"|„[^“”\r\n]{1,200}[“”]|«[^»\r\n]{1,200}»"
+)
 # Four characters at a time: how app passwords and secrets for one-time codes are shown.
 _GROUPED = r"[A-Za-z0-9]{4}(?:[ -][A-Za-z0-9]{4}){3,15}(?![A-Za-z0-9])(?=[^\S\r\n]*(?:[\r\n]|\Z))"
 _NAME = (
     rf"(?i)(?:(?P<password>{forms.PASSWORD_NAMES})|(?P<short>{forms.SHORT_PASSWORD_NAMES})|(?P<key>{forms.KEY_NAMES})"
-    rf"|(?P<plain>{forms.PLAIN_KEY_NAMES}))(?![^\W_])(?:_\w{{1,30}})?"
+    rf"|(?P<plain>{forms.PLAIN_KEY_NAMES}))(?![^\W_])(?:_\w{{1,30}}+)?+"
 )
 _FOR_WHAT = rf"(?:[ \t]*\([^()\r\n]{{0,40}}\)|[ \t]+(?:{forms.FOR_WHAT})\b[^][()\r\n:=|\".,;!?]{{0,40}}?)"
 _JOIN = (
     r"(?:[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|[:=|\uff1a]|[-\u2013\u2014](?=\s))[\"'`*_\\]{0,3}"
-    rf"|[\"'`*_]{{0,3}}[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b(?:[ \t]{{1,3}}(?:{forms.ADVERBS})\b)?[ \t]{{0,2}}:?(?=\s)"
+    rf"|[\"'`*_]{{0,3}}(?:[ \t](?:{forms.ADVERBS}))?[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b"
+    rf"(?:[ \t]{{1,3}}(?:{forms.ADVERBS})\b)?[ \t]{{0,2}}:?(?=\s)"
     r"|(?P<tag>[\"'](?:[ \t]+[\w-]{1,20}=\"[^\"\r\n]{0,40}\"){0,3}>|>|[\"'][ \t]+value=(?=[\"'])))"
 )
 _VALUE = (
@@ -40,17 +44,21 @@ _VALUE = (
 _SAID = (re.compile(_NAME + _JOIN + _VALUE), re.compile(_NAME + _FOR_WHAT + _JOIN + _VALUE))
 _NEXT_WORD = re.compile(rf"{_NAME}[\"'`*_]{{0,3}}[ \t]+(?P<value>{_QUOTED}|\S{{1,200}})(?P<rest>[^\r\n]{{0,8}})")
 _NAME_ALONE = re.compile(_NAME)
+_NAME_ALONE_IN, _ROW = re.compile(rf"{_NAME}[\s*_`]*\Z"), re.compile("[^\n]+")
 _KEY_KIND = re.compile(rf"(?i)(?:{forms.KEY_KINDS})[ _-]?\Z")
 _OPTION = re.compile(r"(?:\A|[\s(`\"'])--?[\w-]*\Z")
 _NETRC = re.compile(r"(?:login|user)\s+\S+\s+(?:account\s+\S+\s+)?\Z")
 _VALUE_FIRST = re.compile(
-    rf"(?i)(?<!\S)[\"'`(“„«]{{0,2}}(?P<value>[^\s\"'`(“„«]{{6,100}}?)[\"'`)”“»,]{{0,2}}[ \t]+(?:{forms.VALUE_FIRST_VERBS})"
-    rf"(?:[ \t]+(?:{forms.ARTICLES})){{0,4}}[ \t]+(?:[\w-]{{1,12}}[ -])?\Z"
+    rf"(?i)(?<!\S)[\"'`(“„«]{{0,2}}(?P<value>[^\s\"'`(“„«]{{6,100}}?)[\"'`)”“»,]{{0,2}}"
+    rf"[ \t]+(?:{forms.VALUE_FIRST_VERBS})(?:[ \t]+(?:{forms.ARTICLES})){{0,4}}"
+    r"[ \t]+(?:[\w-]{1,12}[ -])?[\w-]{0,12}\Z"
 )
+_VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{forms.VALUE_FIRST_VERBS})[ \t]")  # a quick look
 _PIPED = re.compile(r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}\Z")
 _STRONG = ("[a-z]", "[A-Z]", "[0-9]", r"[!@#$%^&*+=~?](?=.)")
 _LIKE_A_PASSWORD = re.compile(r"(?![#-])(?:(?=\S*(?:[\d!@#$%^&*+=~]|[a-z][A-Z]))\S*[^\s:]|[a-z]+)")
 _RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{SHORTEST_KEY},}}+")
+_PHRASE = re.compile(r"[a-zß-ÿ]{3,14}(?:[ -][a-zß-ÿ]{3,14}){3,11}(?=[ \t]*(?:[\r\n]|\Z))")
 _SIGNS, _NAMING = (":", "=", "\uff1a"), forms.NAMING_VERBS
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“”", "«": "»"}
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # mostly a name of something
@@ -74,6 +82,8 @@ def find_named(text: str, lower: str) -> Found:
             yield from _value_at(text, place)
             place = lower.find(other, place + 1)
     yield from _options(text)
+    if "|" in text and "--" in text:
+        yield from _columns(text)
 
 
 def _value_at(text: str, place: int) -> Found:
@@ -81,7 +91,7 @@ def _value_at(text: str, place: int) -> Found:
     name = _NAME_ALONE.match(text, place)
     if name is None:
         return
-    before = text[max(text.rfind("\n", 0, place) + 1, place - 200) : place]
+    before = _line_before(text, place)
     for form in _SAID:
         said = form.match(text, place)
         if said and (found := _said(text, said, before)):
@@ -92,10 +102,16 @@ def _value_at(text: str, place: int) -> Found:
         yield found
     elif name["password"]:
         for form in (_VALUE_FIRST, _PIPED):
-            first = form.search(before)
+            first = form.search(before) if form is _PIPED or _VALUE_BEFORE.search(before[-50:]) else None
             if first and is_mixed(first["value"]) and not is_harmless(first["value"]):
                 offset = place - len(before)
                 yield offset + first.start("value"), offset + first.end("value"), PASSWORD
+
+
+def _line_before(text: str, place: int) -> str:
+    """Return the line up to a position, of which 200 characters are enough."""
+    reach = max(0, place - 200)
+    return text[max(reach, text.rfind("\n", reach, place) + 1) : place]
 
 
 def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] | None:
@@ -110,7 +126,7 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
         value = value.partition("<")[0]
     is_password, grouped = bool(said["password"] or said["short"]), said["grouped"] is not None
     alone = grouped or bool(tag) or _is_alone(said["rest"])
-    known = is_password or said["key"] or _KEY_KIND.search(before)
+    known = is_password or said["key"] or _KEY_KIND.search(before[-14:])
     one_word = not re.search(r"\s", value)
     if grouped:
         good = bool(known)
@@ -118,8 +134,14 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
         good = alone and len(value) >= _SHORTEST_VALUE[True] and bool(_LIKE_A_PASSWORD.fullmatch(value))
     elif said["password"] and one_word and (quoted or (alone and (tag or sign[:1] in _SIGNS)) or verb in _NAMING):
         good = len(value) >= _SHORTEST_PASSWORD
-    elif said["password"] and said["password"].lower() == "passphrase" and quoted and sign:
-        good = True
+    elif (
+        said["password"]
+        and said["password"].lower() == "passphrase"
+        and sign
+        and (quoted or _PHRASE.match(text, start))
+    ):
+        phrase = None if quoted else _PHRASE.match(text, start)
+        value, quoted, good = phrase[0] if phrase else value, True, True
     elif known:
         good = len(value) >= _SHORTEST_VALUE[is_password] and is_mixed(value) and (alone or not said["below"])
     else:
@@ -140,7 +162,9 @@ def _next_word(text: str, word: re.Match[str], before: str) -> tuple[int, int, s
     value = value if quoted else without_closing(value, before)
     if not value:
         return None
-    if _OPTION.search(before) or (word["password"] and _NETRC.search(text, max(0, word.start() - 200), word.start())):
+    if _OPTION.search(before[-40:]) or (
+        word["password"] and _NETRC.search(text, max(0, word.start() - 200), word.start())
+    ):
         good = len(value) >= _SHORTEST_PASSWORD and (quoted or _is_alone(word["rest"]) or is_mixed(value))
     else:
         good = is_password and len(value) >= 8 and sum(bool(re.search(form, value)) for form in _STRONG) >= 3
@@ -163,6 +187,8 @@ def _random_word(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
 def _unquoted(match: re.Match[str]) -> tuple[int, str, bool]:
     """Return (start, value, whether it stood in quotes)."""
     value, start = match["value"], match.start("value")
+    if value.startswith('\\"') and value.endswith('\\"') and len(value) > 4:  # JSON within a string
+        return start + 2, value[2:-2], True
     if len(value) > 2 and value[-1] in _CLOSING.get(value[0], ""):
         return start + 1, value[1:-1], True
     return start, value, False
@@ -188,8 +214,8 @@ _COOKIE = re.compile(r"[\w.-]{1,40}=(?P<value>[^\s;\"']{16,})")
 _IDENTIFIED = re.compile(r"(?i)fied[ \t]+(?:with[ \t]+\S+[ \t]+)?by[ \t]+(?P<value>\"[^\"\n]+\"|'[^'\n]+')")
 _PIN = re.compile(
     rf"{forms.PIN_NAMES}(?:{_FOR_WHAT.replace('{0,40}?', '{0,40}')})?"
-    rf"(?:[*_]{{0,2}}[ \t]{{0,2}}[:=][*_]{{0,2}}|[ \t]+(?:{forms.VERBS})\b(?:[ \t]+(?:{forms.ADVERBS})\b)?:?)?[ \t]{{1,3}}"
-    r"[\"'`]?(?P<value>[0-9]{4,8})(?![\w/-]|[.,:][0-9])"
+    rf"(?:[*_]{{0,2}}[ \t]{{0,2}}[:=][*_]{{0,2}}|[ \t]+(?:{forms.VERBS})\b(?:[ \t]+(?:{forms.ADVERBS})\b)?:?)?"
+    r"[ \t]{1,3}[\"'`]?(?P<value>[0-9]{4,8})(?![\w/-]|[.,:][0-9])"
 )
 _LOGIN = re.compile(
     rf"(?i)(?:{forms.LOGIN_NAMES})(?![^\W_])[^:=\n]{{0,40}}[:=]{{1,2}}[*_]{{0,2}}\s{{0,4}}[\"'`]?(?P<user>[^\s/:|,;\"'`]{{2,60}})[\"'`]?"
@@ -197,7 +223,8 @@ _LOGIN = re.compile(
 )
 _CODE_LIST = re.compile(
     r"(?P<name>[^\n:]{0,80}):?[ \t]*(?P<list>(?:[\s,;*|>\u2022-]{0,8}(?:[0-9]{1,2}[.)][ \t]+)?"
-    r"\b(?=[A-Za-z]{0,9}[0-9-])[A-Za-z0-9]{4,12}(?:[- ](?=[A-Za-z]{0,9}[0-9])[A-Za-z0-9]{3,8}){0,3}\b(?!['’:=(/])){1,40})"
+    r"\b(?=[A-Za-z]{0,9}[0-9-])[A-Za-z0-9]{4,12}(?:[- ](?=[A-Za-z]{0,9}[0-9])[A-Za-z0-9]{3,8}){0,3}\b"
+    r"(?!['\u2019:=(/])){1,40})"
 )
 _CODE_KIND = re.compile(rf"(?i)(?:{forms.CODE_KINDS})[ -]?\Z")
 _CODE_NAME = re.compile(rf"(?i){forms.CODE_NAMES}")
@@ -218,8 +245,8 @@ def _auth_at(text: str, place: int) -> Found:
 
 
 def _cookies_at(text: str, place: int) -> Found:
-    line_end = text.find("\n", place)
-    for cookie in _COOKIE.finditer(text, place, line_end if line_end >= 0 else len(text)):
+    line = _SAME_LINE.match(text, place, place + 1000)
+    for cookie in _COOKIE.finditer(text, *line.span()) if line else ():
         if is_random(cookie["value"]):
             yield *cookie.span("value"), TOKEN
 
@@ -251,6 +278,34 @@ def _codes_at(text: str, place: int) -> Found:
             yield *code.span(), CODE
 
 
+# Columns of a table
+
+_RULE = re.compile(r"^[ \t>]*+\|?+[ \t]*+:?+-[-:| \t\r]*+$", re.MULTILINE)  # below the heads of columns
+_ROWS = re.compile(r"(?:\n(?![ \t>|:-]*+\n)[^\n|]*+\|[^\n]*+)++")
+
+
+def _columns(text: str) -> Found:
+    """Yield what stands in the columns of a Markdown table whose heads are names of secrets."""
+    for rule in _RULE.finditer(text):
+        above = _line_before(text, max(0, rule.start() - 1))
+        heads = [_NAME_ALONE_IN.search(head) for head in above.split("|")]
+        rows = _ROWS.match(text, rule.end()) if any(heads) else None
+        for row in _ROW.finditer(text, *rows.span()) if rows else ():
+            start = row.start()
+            for head, cell in zip(heads, row[0].split("|"), strict=False):
+                value = cell.strip(" \t\r`*\"'")
+                if head and _fills(value, bool(head["password"])) and not is_harmless(value):
+                    place = start + cell.index(value)
+                    yield place, place + len(value), PASSWORD if head["password"] or head["short"] else KEY
+                start += len(cell) + 1
+
+
+def _fills(value: str, is_password: bool) -> bool:
+    if is_password:
+        return len(value) >= _SHORTEST_PASSWORD and not re.search(r"\s", value)
+    return len(value) >= _SHORTEST_VALUE[False] and is_mixed(value)
+
+
 # Options of commands
 
 _OPTION_OF = tuple(
@@ -268,10 +323,10 @@ def _options(text: str) -> Found:
     place = text.find(" -")
     while place >= 0:
         if text[place + 2 : place + 3] in _OPTION_LETTERS:
-            before = text[max(text.rfind("\n", 0, place) + 1, place - 200) : place]
+            before = _line_before(text, place)
             for command, option in _OPTION_OF:
-                found = option.match(text, place + 1) if command.search(before) else None
-                if found:
+                found = option.match(text, place + 1)
+                if found and command.search(before):
                     start, value, quoted = _unquoted(found)
                     if not is_harmless(value) and value[0] != "-":
                         value = value if quoted else without_closing(value, before + found[0][: -len(value)])

@@ -32,18 +32,18 @@ def find_numbers(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     """Yield card numbers and IBANs. `digits` are (start, end) from the first digit of each word to its end."""
     done = 0
     for first, end in digits:
-        if text[first - 1 : first].isalpha() and (iban := _IBAN.match(text, max(0, first - 2))):
-            if length := _iban_end(iban[0], text[iban.end() : iban.end() + 1]):
-                yield iban.start(), iban.start() + length, IBAN
+        iban = _IBAN.match(text, max(0, first - 2)) if text[first - 1 : first].isalpha() else None
+        if iban and (length := _iban_end(iban[0], text[iban.end() : iban.end() + 1])):
+            yield iban.start(), iban.start() + length, IBAN
         if first < done:
             continue
         if end - first > 12:
             for run in _RUN.finditer(text, first, end + 30):
                 done = run.end()
                 yield from _cards_in(text, *run.span())
-        elif text[end + 1 : end + 2].isdigit() and (run := _RUN.match(text, first)):
-            done = run.end()
-            yield from _cards_in(text, *run.span())
+        elif text[end + 1 : end + 2].isdigit() and (alone := _RUN.match(text, first)):
+            done = alone.end()
+            yield from _cards_in(text, *alone.span())
 
 
 def _cards_in(text: str, first: int, last: int) -> Found:

@@ -19,6 +19,7 @@ _STRIDE = 36
 _LETTER, _GAP = "[a-zß-ÿ]", "[^a-zß-ÿ]{1,10}+"
 _THREE = re.compile(f"{_LETTER}{{0,12}}+{_GAP}" + _GAP.join([f"({_LETTER}{{3,9}}+)"] * 3))
 _WORD = re.compile(f"{_LETTER}+")
+_BETWEEN = re.compile(r"[^.!?]{1,10}|.{0,6}\d.{0,6}", re.DOTALL)  # an end of a sentence has no number
 _NEAR, _FAR = 160, 700  # characters that 12 words may have, with numbers between them, and 24
 
 
@@ -35,27 +36,29 @@ def find_seed_phrases(lower: str) -> Found:
         behind = (word in every for word in reversed(_WORD.findall(lower, max(done, middle - _NEAR), middle)))
         if _count(ahead) + _count(behind) < _FEWEST:
             continue
+        first = max(done, middle - _NEAR)
         for listed in _lists():
-            for start, end in _runs(lower, max(done, middle - _NEAR), middle + _FAR, listed):
-                done = max(done, end)
-                yield start, end, SEED
+            for run in _runs(lower, first, middle + _FAR, listed):
+                done = max(done, run[-1].end())
+                if 4 * len({word[0] for word in run}) >= 3 * len(run):  # in prose more of them are repeated
+                    yield run[0].start(), run[-1].end(), SEED
 
 
 def _count(listed: Iterable[bool]) -> int:
     return sum(1 for _ in takewhile(bool, listed))
 
 
-def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[tuple[int, int]]:
-    """Return (start, end) of runs of 12 or more listed words with little between them, between two positions."""
+def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[list[re.Match[str]]]:
+    """Return runs of 12 or more listed words between two positions."""
     runs: list[list[re.Match[str]]] = [[]]
     for word in _WORD.finditer(lower, start, end):
         if word[0] not in listed:
             runs.append([])
             continue
-        if runs[-1] and word.start() - runs[-1][-1].end() > 10:
+        if runs[-1] and not _BETWEEN.fullmatch(lower, runs[-1][-1].end(), word.start()):
             runs.append([])
         runs[-1].append(word)
-    return [(run[0].start(), run[-1].end()) for run in runs if len(run) >= _FEWEST]
+    return [run for run in runs if len(run) >= _FEWEST]
 
 
 @cache

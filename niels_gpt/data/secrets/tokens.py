@@ -1,4 +1,4 @@
-"""Find secrets that have a form of their own: private-key blocks, tokens of providers, web tokens, passwords in URLs."""
+"""Find secrets with a form of their own: private-key blocks, tokens of providers, web tokens, passwords in URLs."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ _REACH = 500  # characters of a word in front of its first digit, and of a URL i
 _JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+")
 _IN_URL = re.compile(r"://[^\s/:@\"'<>?#]{0,200}:([^\s/@\"'<>`]{1,200})@(?=[A-Za-z0-9\[_-])")
 _HASH = re.compile(r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|argon2(?:id|i|d)|pbkdf2[\w-]*)\$[A-Za-z0-9./+=,$-]{20,300}")
+_PGPASS = re.compile(r"[\w.*-]{1,100}:(?:[0-9]{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(\S{4,100})")
 _WIFI = re.compile(r"WIFI:(?=[^\s]{0,100}T:)(?:[^;\s]{0,80};){0,4}?P:((?:\\.|[^;\\\s]){1,100});")
 # A prefix and a random body: the form that most providers have chosen.
 _PREFIXED = re.compile(
@@ -96,6 +97,8 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
             yield place + key.start(), place + key.end(), KEY
         if "_" in word and (prefixed := _PREFIXED.search(word)) and is_random(prefixed[1]):
             yield place + prefixed.start(), place + prefixed.end(), KEY
+        if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)):
+            yield place + line.start(1), place + line.end(1), PASSWORD
         for hashed in _HASH.finditer(word) if "$" in word else ():
             yield place + hashed.start(), place + hashed.end(), PASSWORD
     for token in _JWT.finditer(text) if "eyJ" in text else ():

@@ -1,9 +1,10 @@
-"""Judge the word that stands where a secret would: random, made of letters and digits, or a placeholder; and its end."""
+"""Judge the word that stands where a secret would: random, letters and digits, or a placeholder; and find its end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 Found = Iterator[tuple[int, int, str]]  # start, end, kind
 
@@ -20,9 +21,10 @@ _PROSE = re.compile(
     "|optional|hidden|redacted|masked|removed|undefined|unset|empty|unknown|same|changed|changeme|protected|incorrect"
     "|invalid|wrong|correct|reset|forgotten|example|default|managers?|generator|policy|hash|hashed|login|email|username"
     "|user|name|admin|security|strong|weak|good|random|below|above|this|that|they|with|what|when|your|their"
-    r"|base(?:32|58|64)|sha-?\d{1,3}|md5|oauth\d?|utf-?8|web[23]|ipv[46]|(?:aes|rsa|wpa)-?\d{0,4}|[\w-]+\.(?:md|txt|py|js|html?))"
+    r"|base(?:32|58|64)|sha-?\d{1,3}|md5|oauth\d?|utf-?8|web[23]|ipv[46]|(?:aes|rsa|wpa)-?\d{0,4}"
+    r"|[\w-]+\.(?:md|txt|py|js|html?))"
 )
-_OPEN, _CLOSED = "([{<«“‘„", ")]}>»”’“"
+_OPEN, _CLOSED = "([{<«“\u2018„", ")]}>»”\u2019“"
 _QUOTES = {'"': re.compile('"'), "`": re.compile("`"), "'": re.compile(r"(?<!\w)'")}  # no apostrophes
 _NEXT_FIELD = re.compile(r"[;,](?=\s{0,2}[A-Za-z][\w. -]{0,30}=|$)")
 
@@ -31,7 +33,7 @@ def is_random(value: str) -> bool:
     """Tell a random string from an identifier: it changes often between digits, capitals and small letters."""
     body = max(re.split("[^A-Za-z0-9]", value), key=len)
     classes = re.sub("[A-Z]", "A", re.sub("[a-z]", "a", re.sub("[0-9]", "0", body)))
-    changes = sum(a != b for a, b in zip(classes, classes[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(classes))
     return len(body) >= 10 and 2 <= classes.count("0") < len(body) and 5 * changes >= len(body)
 
 
