@@ -13,6 +13,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.engines import open_engine
 from niels_gpt.pipeline.inputs import located
 from niels_gpt.pipeline.places import place_of
+from niels_gpt.pipeline.sources import SCREENED
 from niels_gpt.pipeline.stage import Stage, run_stage
 
 
@@ -23,12 +24,19 @@ def main(stage: Stage) -> None:
     max_tokens = None if stage.chat_source else stage.source.budget.tokens()
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
-    asked = source.load.model_dump(exclude={"on_secret"})
+    asked = source.load.model_dump(exclude=set(SCREENED))
+    personal = [] if source.on_personal == "keep" else [source.on_personal]  # nothing, as before there was the key
     stage.out(out).mkdir()
 
     def slices(store: Store) -> list[Slice]:
         return cut_source(
-            source.kind.name, settings, request, store=store, text_bytes=text_bytes, on_secret=source.on_secret
+            source.kind.name,
+            settings,
+            request,
+            store=store,
+            text_bytes=text_bytes,
+            on_secret=source.on_secret,
+            on_personal=source.on_personal,
         )
 
     for line in say_left_out(source.kind.name, settings, path):
@@ -39,7 +47,7 @@ def main(stage: Stage) -> None:
         if not stage.chat_source and stage.source.stored:
             found = engine.map(digest_inputs, slices(Store("")), tick=bool)
             made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
-        place = place_of(stage, out, "texts", asked, max_tokens, text_bytes, source.on_secret, made_of)
+        place = place_of(stage, out, "texts", asked, max_tokens, text_bytes, source.on_secret, *personal, made_of)
         parts, secrets = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
     for line in secrets.told(source.on_secret):
         stage.say(line)

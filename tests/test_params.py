@@ -107,8 +107,13 @@ def test_the_key_set_is_frozen() -> None:
     optional |= {f"{stage}.run" for stage in ("sft", "splice", "memorize")}
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written
-    on_secret = {f"{table}.{name}.load.on_secret" for table in ("sources", "chats") for name in raw[table]}
-    assert leaves(params.model_dump()) == expected | optional | on_secret
+    screened = {
+        f"{table}.{name}.load.{key}"
+        for table in ("sources", "chats")
+        for name in raw[table]
+        for key in ("on_secret", "on_personal")
+    }
+    assert leaves(params.model_dump()) == expected | optional | screened
 
 
 PAGE = (ROOT / "docs/parameters.md").read_text()

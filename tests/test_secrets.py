@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.data.secrets.numbers import is_card
 from niels_gpt.data.loading import cut_source, load_parts
 from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
 from niels_gpt.data.secrets import find_secrets, mask, outside_secrets
+from niels_gpt.data.secrets.numbers import is_card
+from niels_gpt.data.secrets.personal import find_personal
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.local import LocalEngine
 from niels_gpt.files.store import Store
+from niels_gpt.pipeline.secret_list import listed_secrets
 from stages import load
 from tests.in_process import run_in_process, tiny_params
-from tests.planted_secrets import CARDS, IBANS, JWT, KEYS, PASSWORD, pem
+from tests.planted_secrets import CARDS, FORMS, IBANS, JWT, KEYS, LANGUAGES, PASSWORD, WRITTEN, pem
 from tests.watchdog import watchdog
 
 AROUND = ("the shop has {} since May", "{}", "KEY='{}'\r\n", '{{"a": "{}", "b": 1}}', "- `{}`\n", "see ({}), or not")
@@ -36,6 +40,61 @@ def masked(text: str) -> str:
 
 def kinds(text: str) -> list[str]:
     return [secret.kind for secret in find_secrets(text)]
+
+
+def test_of_all_planted_forms_in_seven_languages_nearly_none_survives() -> None:
+    assert len(FORMS) >= 200
+    assert len({kind for kind, *_ in FORMS}) >= 60
+    assert {language for _, language, *_ in FORMS} == {"", *LANGUAGES}
+    survived = [(kind, language) for kind, language, text, needles in FORMS if any(n in masked(text) for n in needles)]
+    assert len(survived) <= 0.05 * len(FORMS), survived
+
+
+CLOSINGS = (
+    '"{}"',
+    "'{}'",
+    "`{}`",
+    "({})",
+    "[{}]",
+    "{{{}}}",
+    "«{}»",
+    "“{}”",
+    'f("{}")',
+    "[({})]",
+    "({}), then",
+    '{{"a": "{}"}}',
+)
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+def test_no_mask_eats_a_closing_bracket_or_quote(closing: str) -> None:
+    for kind, _, text, needles in FORMS:
+        has_quotes = any(quote in text for quote in "\"'`") and any(quote in closing for quote in "\"'`")
+        if "\n" in text or has_quotes or kind in _TO_THE_END_OF_A_LINE:
+            continue
+        around = closing.format(text)
+        clean = masked(around)
+        assert clean.endswith(around[around.index(text) + len(text) :]), (kind, clean)
+        if not any(needle in masked(text) for needle in needles):
+            assert not any(needle in clean for needle in needles), (kind, clean)
+
+
+_TO_THE_END_OF_A_LINE = ("one-time secret in groups", "app password", "shadow", "WiFi as a QR code")
+
+
+def test_a_mask_is_what_a_secret_was_and_no_more() -> None:
+    for text, clean in (
+        ("connect(password=x1y2z3)", "connect(password=[password])"),
+        ('print("password: hunter2")', 'print("password: [password]")'),
+        ("(the password is hunter2)", "(the password is [password])"),
+        ("password: hunter(2)x", "password: [password]"),
+        ('{\\"password\\": \\"hunter2\\"}', '{\\"password\\": \\"[password]\\"}'),
+        (WRITTEN["connection string"].format(PASSWORD), "Server=db;User Id=sa;Password=[password];Encrypt=true"),
+        (WRITTEN["curl"].format(PASSWORD), "curl -u anna:[password] https://example.org"),
+        (WRITTEN["XML"].format(PASSWORD), "<user>anna</user><password>[password]</password>"),
+        ("| user | password |\n|---|---|\n| anna | sommer |\n\n| a | b |", None),
+    ):
+        assert masked(text) == (clean or text.replace("sommer", "[password]"))
 
 
 @pytest.mark.parametrize("around", AROUND)
@@ -101,7 +160,7 @@ def test_a_web_token_is_found() -> None:
 
 
 def test_a_part_of_a_key_is_none_and_a_longer_word_is_none() -> None:
-    for name in ("AWS", "Google", "npm"):  # of one length
+    for name in ("AWS", "Google", "age"):  # of one length
         assert kinds(KEYS[name][:-2]) == [], name
         assert kinds(f"x{KEYS[name]}") == [], name
         assert kinds(f"{KEYS[name]}x") == [], name
@@ -262,6 +321,16 @@ def test_a_token_in_a_link_is_masked_and_the_link_stays() -> None:
         "password: [[Where passwords are 2]]",
         "sk-learn and risk-adjusted-returns-of-the-year",
         "[autonomy: the secret of joy?](https://www.example.org/us/blog/202201/x)",
+        "anna ALL=(ALL) NOPASSWD: /usr/sbin/zfs",
+        "kubectl get secret x -o jsonpath={.data.password} | base64 --decode",
+        "echo $PASSWORD | base64",
+        "My Cloud-Based Password Manager](https://example.org/2016/a)",
+        "mysql -u root -p shop",
+        "Do the best you can until you know better. Then when you know better, do better.",
+        "curl -u anna https://example.org:8080",
+        "fill in your API key mentioned in ((61024cd6-1951-47cc-8050-25f68960d729))",
+        "shopping: 1234, Pin 13, PIN codes",
+        "The author: 3rd edition",
     ],
 )
 def test_prose_and_placeholders_are_left_alone(text: str) -> None:
@@ -317,6 +386,7 @@ def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() ->
 HOSTILE = (
     *("password=", "password=a1", "token: ", "sk-", "eyJ", "eyJ.", "a1:", "1 ", "4111", "DE89", "://a:", "key_", "\\n"),
     *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----\n", "A\n", " "),
+    *("abandon ", "password ", "|--", "cookie: a=b;", " -p", "auth ", "| password |\n|---|\n| a |\n", "@"),
 )
 
 
@@ -350,6 +420,53 @@ def screened(on_secret: OnSecret) -> tuple[list[Any], Findings]:
     screen = Screen(on_secret)
     passed = list(screen.rows(rows()))
     return passed, screen.take() + screen.rest()
+
+
+def test_personal_details_are_masked_where_it_is_asked_for_and_counted() -> None:
+    text = "Anna, anna@example.org, tel. 0170 1234567, SSN 536-90-4399, 2010 2011 2012, 192.168.100.200"
+    kept, found = Screen("mask"), Screen("mask", "mask")
+    assert list(kept.rows([Document(id="a", text=text)])) == [Document(id="a", text=text)]
+    assert kept.take() == Findings()
+    (row,) = found.rows([Document(id="a", text=text)])
+    clean = "Anna, [e-mail address], tel. [telephone number], SSN [national id], 2010 2011 2012, 192.168.100.200"
+    assert row == Document(id="a", text=clean)
+    findings = found.take()
+    assert findings.personal == {"e-mail address": 1, "telephone number": 1, "national id": 1}
+    assert findings.facts("mask") == {"personal": findings.personal}
+    assert Findings.of_record(json.loads(json.dumps(findings.record()))) == findings
+    assert next(findings.told("mask")).startswith("3 personal details are replaced (")
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        *("+49 30 901820", "(415) 555-2671", "01 42 68 53 00", "+351 912 345 678", "CPF 390.533.447-05"),
+        *("RSSMRA85T10A562S", "54362315K", "BSN 111222333", "Steuer-ID 36 574 261 809", "2 95 10 99 126 111 93"),
+        *("756.9217.0769.85", "x.y+z@sub.example.co.uk"),
+    ],
+)
+def test_personal_details_are_found_by_their_country_s_form(detail: str) -> None:
+    assert len(find_personal(f"see {detail}, and so on")) == 1
+    for text in ("ISBN 978-3-16-148410-0", "2021-04-05 10:11:12", "1605555555", "(3000-2350 BC)", "10 000 000 000"):
+        assert find_personal(text) == [], text
+
+
+def test_packages_for_personal_details_are_imported_by_no_one_else() -> None:
+    code = "import stages.load, sys; sys.exit(any(m in sys.modules for m in ('phonenumbers', 'stdnum', 'mnemonic')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_all_findings_are_listed_and_no_secret_is_told(notes: Path) -> None:
+    for i in range(30):
+        (notes / f"{i:02d}.md").write_text(f"note {i}\n- password: {PASSWORD} (old: {KEYS['GitHub']})")
+    params = tiny_params({"sources.roam.load": {"kind": "roam"}})
+    lines = list(listed_secrets(params, "roam"))
+    assert lines[0] == "roam: 00.md, line 2: password    - password: [password] (old: [api key])"
+    assert lines[-1] == "roam: 60 secrets (on_secret: mask)"
+    assert len(lines) == 61
+    assert not [line for line in lines if PASSWORD in line or KEYS["GitHub"] in line]
+    with pytest.raises(ValueError, match=r"^there is no source 'rome'; there are: "):
+        list(listed_secrets(params, "rome"))
 
 
 def test_rows_are_kept_masked_or_dropped() -> None:

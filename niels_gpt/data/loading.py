@@ -13,7 +13,7 @@ from niels_gpt.data.documents import write_chats, write_documents
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.parts import Part
 from niels_gpt.data.readers.files import list_files
-from niels_gpt.data.screening import Findings, OnSecret, Screen
+from niels_gpt.data.screening import Findings, OnPersonal, OnSecret, Screen
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.engine import Engine, Worker
 from niels_gpt.engine.records import Record, make_parts, read_record, write_record
@@ -34,6 +34,7 @@ class Slice:
     store: Store
     text_bytes: int
     on_secret: OnSecret
+    on_personal: OnPersonal = "keep"
 
     @property
     def name(self) -> str:
@@ -53,14 +54,21 @@ class Slice:
 
 
 def cut_source(
-    kind: str, settings: Any, request: Request, *, store: Store, text_bytes: int, on_secret: OnSecret = "keep"
+    kind: str,
+    settings: Any,
+    request: Request,
+    *,
+    store: Store,
+    text_bytes: int,
+    on_secret: OnSecret = "keep",
+    on_personal: OnPersonal = "keep",
 ) -> list[Slice]:
     """The slices of a source, by what its kind knows of it."""
     slices = source_kinds()[kind].slices
     requests = slices(settings, request, text_bytes) if slices else []
     requests = requests or [request]
     return [
-        Slice(number, len(requests), kind, settings, part, store, text_bytes, on_secret)
+        Slice(number, len(requests), kind, settings, part, store, text_bytes, on_secret, on_personal)
         for number, part in enumerate(requests)
     ]
 
@@ -79,7 +87,7 @@ def load_slice(item: Slice, worker: Worker) -> Record:
     in the same order every time, so those already written are passed over. A part's record has the secrets of its rows,
     and of those dropped before each."""
     write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
-    screen, found = Screen(item.on_secret), Findings()
+    screen, found = Screen(item.on_secret, item.on_personal), Findings()
     parts: list[Part] = []
     while (record := read_record(item.store, item.part(len(parts)))) is not None:
         parts += [Part(**part) for part in record["files"]]

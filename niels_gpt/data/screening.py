@@ -6,7 +6,7 @@ Told are a secret's kind, its document and its line, never a character of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,22 +14,32 @@ from niels_gpt.data.secrets import find_secrets, mask
 from niels_gpt.data.types import Chat, Document
 
 OnSecret = Literal["keep", "mask", "drop", "fail"]
+OnPersonal = Literal["keep", "mask"]
 NAMED = 20  # of all that were found the first are named, and the rest counted
 _DONE = {"keep": "kept", "mask": "replaced", "drop": "left out with their documents"}
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Secrets of some rows: how many of each kind, in how many documents, and where the first of them stand."""
+    """Secrets of some rows: how many of each kind, in how many documents, and where the first of them stand.
+
+    `personal` counts e-mail addresses, telephone numbers and national ids that were masked, by kind.
+    """
 
     kinds: dict[str, int] = field(default_factory=dict)
     documents: int = 0
     first: tuple[str, ...] = ()
+    personal: dict[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.personal)
 
     def __add__(self, other: Findings) -> Findings:
         kinds = Counter(self.kinds) + Counter(other.kinds)
         first = (*self.first, *other.first)[:NAMED]
-        return Findings(dict(sorted(kinds.items())), self.documents + other.documents, first)
+        personal = Counter(self.personal) + Counter(other.personal)
+        documents = self.documents + other.documents
+        return Findings(dict(sorted(kinds.items())), documents, first, dict(sorted(personal.items())))
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Findings:
@@ -38,18 +48,20 @@ class Findings:
 
     def record(self) -> dict[str, Any]:
         """For the record of a part that is done; nothing where nothing was found."""
-        return {"secrets": asdict(self)} if self.documents else {}
+        return {"secrets": asdict(self)} if self else {}
 
     def facts(self, on_secret: OnSecret) -> dict[str, Any]:
         """Numbers alone, for a manifest that others may read; nothing where nothing was found."""
-        return {"secrets": {"done": on_secret, "documents": self.documents, **self.kinds}} if self.documents else {}
+        secrets = {"secrets": {"done": on_secret, "documents": self.documents, **self.kinds}}
+        return (secrets if self.documents else {}) | ({"personal": self.personal} if self.personal else {})
 
     def told(self, on_secret: OnSecret) -> Iterator[str]:
         """Lines for the log of a run."""
-        total = sum(self.kinds.values())
+        if self.personal:
+            yield f"{sum(self.personal.values()):,} personal details are replaced ({counted(self.personal)})"
+        total, kinds = sum(self.kinds.values()), counted(self.kinds)
         if not total:
             return
-        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.kinds.items())
         yield f"{total:,} secrets in {self.documents:,} documents are {_DONE[on_secret]} ({kinds})"
         yield from (f"  {place}" for place in self.first)
         if total > len(self.first):
@@ -62,13 +74,15 @@ class Screen:
     """Rows on their way to a file. What is found in dropped ones is counted with the next row that passes: so it is the
     same wherever a file ends, and whenever the work was interrupted."""
 
-    def __init__(self, on_secret: OnSecret) -> None:
-        self._on_secret = on_secret
+    def __init__(self, on_secret: OnSecret, on_personal: OnPersonal = "keep") -> None:
+        self._on_secret, self._on_personal = on_secret, on_personal
         self._passed, self._dropped = Findings(), Findings()
 
     def rows(self, rows: Iterable[Document] | Iterable[Chat]) -> Iterator[Document | Chat]:
         for row in rows:
-            clean, found = _screened(row)
+            clean, found = _screened(
+                row, mask_secrets=self._on_secret != "keep", mask_personal=self._on_personal == "mask"
+            )
             if found.documents and self._on_secret == "fail":
                 raise ValueError(
                     f"{found.first[0]}: take it out, or say by on_secret in the source's `load` what to do about it "
@@ -77,10 +91,10 @@ class Screen:
             if found.documents and self._on_secret == "drop":
                 self._dropped += found
                 continue
-            if found.documents or self._dropped.documents:
+            if found or self._dropped:
                 self._passed += self._dropped + found
                 self._dropped = Findings()
-            yield row if self._on_secret == "keep" else clean
+            yield clean
 
     def take(self) -> Findings:
         """Of the rows that have passed since it was last asked."""
@@ -92,20 +106,54 @@ class Screen:
         return self._dropped
 
 
-def _screened(row: Document | Chat) -> tuple[Document | Chat, Findings]:
-    """The row without its secrets, and what they were."""
-    texts = [row.text] if isinstance(row, Document) else [message["content"] for message in row.messages]
-    kinds: Counter[str] = Counter()
-    places, clean = [], []
-    for number, text in enumerate(texts, start=1):
+def counted(kinds: Mapping[str, int]) -> str:
+    """Return `api key: 2, password: 1`."""
+    return ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
+
+
+def findings_of(row: Document | Chat) -> Iterator[tuple[str, str]]:
+    """Yield for each secret of a row its document, line and kind, and the line around it with all secrets masked."""
+    for name, text in _texts(row):
         secrets = find_secrets(text)
-        name = row.id if isinstance(row, Document) else f"{row.id}, message {number}"
+        masked, moved = mask(text, secrets), 0
+        for secret in secrets:
+            start = secret.start + moved
+            moved += len(secret.kind) + 2 - (secret.end - secret.start)
+            end = secret.end + moved
+            before, after = masked[max(0, start - 40) : start], masked[end : end + 20]
+            around = before.rpartition("\n")[2] + masked[start:end] + after.partition("\n")[0]
+            yield f"{name}, line {secret.line}: {secret.kind}", around.strip()
+
+
+def _texts(row: Document | Chat) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a row with their names."""
+    if isinstance(row, Document):
+        yield row.id, row.text
+    else:
+        for number, message in enumerate(row.messages, start=1):
+            yield f"{row.id}, message {number}", message["content"]
+
+
+def _screened(row: Document | Chat, *, mask_secrets: bool, mask_personal: bool) -> tuple[Document | Chat, Findings]:
+    """Return the row without what is to be masked, and what was found in it."""
+    kinds: Counter[str] = Counter()
+    personal: Counter[str] = Counter()
+    places, clean = [], []
+    for name, text in _texts(row):
+        secrets = find_secrets(text)
         places += [f"{name}, line {secret.line}: {secret.kind}" for secret in secrets]
         kinds.update(secret.kind for secret in secrets)
-        clean.append(mask(text, secrets))
-    if not places:
-        return row, Findings()
-    found = Findings(dict(kinds), 1, tuple(places[:NAMED]))
+        kept = mask(text, secrets) if mask_secrets else text
+        if mask_personal:
+            from niels_gpt.data.secrets.personal import find_personal
+
+            details = find_personal(kept)
+            personal.update(detail.kind for detail in details)
+            kept = mask(kept, details)
+        clean.append(kept)
+    found = Findings(dict(kinds), int(bool(places)), tuple(places[:NAMED]), dict(personal))
+    if not found:
+        return row, found
     if isinstance(row, Document):
         return replace(row, text=clean[0]), found
     messages = [{**message, "content": text} for message, text in zip(row.messages, clean, strict=True)]

@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
@@ -24,6 +24,7 @@ _LEAST_COUNTED = 2000  # characters of a document
 _COVERED = 0.9995  # of all characters: what a trained tokenizer spells without bytes
 _PACKED = 3  # bytes of text for one of a packed file, about
 _SMALLEST_SHARE = 0.05  # of a language that is named
+_PLURALS = {"s": "es"}  # by the last letter; else s
 
 # Words that are frequent in one language and rare in the others.
 _COMMON = {
@@ -69,6 +70,7 @@ class Survey:
     glob: str | None = None  # where only some files can be read
     faults: tuple[str, ...] = ()  # of files that it leaves out
     binary: tuple[str, ...] = ()  # files that are called text and look like none
+    personal: Mapping[str, int] = field(default_factory=dict)  # personal details by kind, scaled up to all of the text
 
     @property
     def longest(self) -> int:
@@ -124,7 +126,17 @@ def survey_folder(path: str) -> Survey:
         glob=glob,
         faults=faults,
         binary=tuple(sorted(map(shown, binary))),
+        personal=_personal(counted, text_bytes),
     )
+
+
+def _personal(texts: Sequence[str], text_bytes: int) -> dict[str, int]:
+    """Return e-mail addresses, telephone numbers and national ids by kind, estimated where not all text was read."""
+    from niels_gpt.data.secrets.personal import find_personal
+
+    found = Counter(detail.kind for text in texts for detail in find_personal(text))
+    scale = max(1.0, text_bytes / max(1, sum(len(text.encode("utf-8")) for text in texts)))
+    return {kind: round(count * scale) for kind, count in sorted(found.items())}
 
 
 def languages(texts: Sequence[str]) -> dict[str, float]:
@@ -173,6 +185,12 @@ def told(survey: Survey) -> list[str]:
     if others:
         named = ", ".join(f"{count:,} {name}" for name, count in list(others.items())[:4])
         lines.append(f"not UTF-8, and read all the same: {named}")
+    if survey.personal:
+        details = ", ".join(
+            f"{count:,} {kind}{'' if count == 1 else _PLURALS.get(kind[-1], 's')}"
+            for kind, count in survey.personal.items()
+        )
+        lines.append(f"personal details: about {details}; they are kept, `on_personal: mask` in `load` replaces them")
     if survey.left_out:
         lines.append(f"left out, for they are no text: {told_endings(survey.left_out)}")
     if survey.faults:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from niels_gpt.data.epochs import exposures, read_too_often
@@ -78,6 +79,19 @@ def inspect_duplicates(
 
         for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
             typer.echo(visible(line))
+
+
+@app.command("secrets")
+def inspect_secrets(
+    source: Annotated[
+        str | None, typer.Argument(help="a source of params.yaml; all of them where none is given")
+    ] = None,
+) -> None:
+    """List all secrets in the text as it lies, paged: document, line, kind, and the line with its secrets masked."""
+    with one_sentence():
+        from niels_gpt.pipeline.secret_list import listed_secrets
+
+        click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
 
 
 @app.command("mix")

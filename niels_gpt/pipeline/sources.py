@@ -14,19 +14,23 @@ from pydantic import Field, ValidationInfo, create_model, field_validator
 
 from niels_gpt.config import Count
 from niels_gpt.data.kinds import Kind, source_kinds
-from niels_gpt.data.screening import OnSecret
+from niels_gpt.data.screening import OnPersonal, OnSecret
 from niels_gpt.data.split import Drawn
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.sections import Section, section
 
+SCREENED = ("on_secret", "on_personal")  # in `load`, and of no kind of source
 _ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"
+_ON_PERSONAL = "what becomes of e-mail addresses, telephone numbers and national ids"
 _KERNELS = ("/dev", "/proc", "/sys")  # no text: what the kernel makes up
 
 
 def _load_section(kind: Kind) -> Any:
     tag: Any = (Literal[kind.name], ...)
     shared: Any = (Annotated[OnSecret | None, _ON_SECRET], None)
-    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag, on_secret=shared)
+    personal: Any = (Annotated[OnPersonal, _ON_PERSONAL], "keep")
+    base = section(kind.settings, with_defaults=True)
+    return create_model(kind.name, __base__=base, kind=tag, on_secret=shared, on_personal=personal)
 
 
 def _load_sections(*, chats: bool) -> Any:
@@ -82,6 +86,11 @@ class AnySource(Section):
     def on_secret(self) -> OnSecret:
         written: OnSecret | None = self.load.on_secret
         return written or ("mask" if self.private else "keep")
+
+    @property
+    def on_personal(self) -> OnPersonal:
+        written: OnPersonal = self.load.on_personal
+        return written
 
     def settings(self) -> Any:
         """What stands under `load`, as the kind's own dataclass."""
@@ -142,4 +151,4 @@ def check_place(written: str) -> None:
 
 
 def _settings(load: Any) -> Any:
-    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", "on_secret"}))
+    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *SCREENED}))
