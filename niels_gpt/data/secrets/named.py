@@ -43,6 +43,7 @@ _VALUE = (
 )
 _SAID = (re.compile(_NAME + _JOIN + _VALUE), re.compile(_NAME + _FOR_WHAT + _JOIN + _VALUE))
 _NEXT_WORD = re.compile(rf"{_NAME}[\"'`*_]{{0,3}}[ \t]+(?P<value>{_QUOTED}|\S{{1,200}})(?P<rest>[^\r\n]{{0,8}})")
+_IN_MASK = re.compile(r"\[(?:api |private |to)?\Z")
 _NAME_ALONE = re.compile(_NAME)
 _NAME_ALONE_IN, _ROW = re.compile(rf"{_NAME}[\s*_`]*\Z"), re.compile("[^\n]+")
 _KEY_KIND = re.compile(rf"(?i)(?:{forms.KEY_KINDS})[ _-]?\Z")
@@ -92,6 +93,8 @@ def _value_at(text: str, place: int) -> Found:
     if name is None:
         return
     before = _line_before(text, place)
+    if _IN_MASK.search(before[-10:]) and text.startswith("]", name.end()):  # no name, but what was masked
+        return
     for form in _SAID:
         said = form.match(text, place)
         if said and (found := _said(text, said, before)):
@@ -310,7 +313,7 @@ def _fills(value: str, is_password: bool) -> bool:
 
 _OPTION_OF = tuple(
     (
-        re.compile(rf"(?:\A|[\s|;&(`/$])(?:{commands})(?:\.exe)?(?:\s|\Z)"),
+        re.compile(rf"(?<![\w.-])(?:{commands})(?:\.exe)?(?:\s|\Z)"),
         re.compile(rf"{option}(?P<value>{_QUOTED}|\S{{1,200}})"),
     )
     for commands, option in forms.OPTIONS
@@ -332,7 +335,8 @@ def _options(text: str) -> Found:
                         value = value if quoted else without_closing(value, before + found[0][: -len(value)])
                         yield start, start + len(value), PASSWORD
                         break
-            if text.startswith("-S", place + 1) and (piped := _PIPED.search(before)):
+            piped = _PIPED.search(before) if text.startswith("-S", place + 1) else None
+            if piped and not is_harmless(piped["value"]):
                 yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), PASSWORD
         place = text.find(" -", place + 1)
 

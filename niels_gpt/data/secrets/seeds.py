@@ -19,7 +19,8 @@ _STRIDE = 36
 _LETTER, _GAP = "[a-zß-ÿ]", "[^a-zß-ÿ]{1,10}+"
 _THREE = re.compile(f"{_LETTER}{{0,12}}+{_GAP}" + _GAP.join([f"({_LETTER}{{3,9}}+)"] * 3))
 _WORD = re.compile(f"{_LETTER}+")
-_BETWEEN = re.compile(r"[^.!?]{1,10}|.{0,6}\d.{0,6}", re.DOTALL)  # an end of a sentence has no number
+# An end of a sentence, and what closes a bracket, has no number with it.
+_BETWEEN = re.compile(r"[^.!?()\[\]{}\"'`«»“”]{1,10}|.{0,6}\d.{0,6}", re.DOTALL)
 _NEAR, _FAR = 160, 700  # characters that 12 words may have, with numbers between them, and 24
 
 

@@ -97,14 +97,15 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
             yield place + key.start(), place + key.end(), KEY
         if "_" in word and (prefixed := _PREFIXED.search(word)) and is_random(prefixed[1]):
             yield place + prefixed.start(), place + prefixed.end(), KEY
-        if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)):
+        if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)) and not is_placeholder(line[1]):
             yield place + line.start(1), place + line.end(1), PASSWORD
         for hashed in _HASH.finditer(word) if "$" in word else ():
             yield place + hashed.start(), place + hashed.end(), PASSWORD
     for token in _JWT.finditer(text) if "eyJ" in text else ():
         yield *token.span(), TOKEN
     for wifi in _WIFI.finditer(text) if "WIFI:" in text else ():
-        yield *wifi.span(1), PASSWORD
+        if not is_placeholder(wifi[1]):
+            yield *wifi.span(1), PASSWORD
     at = text.find("@")
     while at >= 0:
         if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not is_placeholder(url[1]):

@@ -11,7 +11,7 @@ Found = Iterator[tuple[int, int, str]]  # start, end, kind
 SHORTEST_KEY = 16  # characters of a token that needs no name, or little of one
 _PLACEHOLDER = re.compile(
     r"(?i)[\[…]|<[^<>]*>|\$?\{|\$\(|(?-i:\$[A-Z_][A-Z0-9_]*$)|\$\w*(?:pass|pw|token|secret|key)\w*$|%\w+%"
-    r"|(?:https?:)?//|www\.|!\[|\(\w|[*_x.•●·-]+$"
+    r"|(?:https?:)?//|www\.|!\[|\(+\w|[*_x.•●·-]+$"
     r"|(?:your|enter|insert|some)[ _-]|(?-i:[A-Z_]*(?:PASS|TOKEN|KEY|SECRET|PW)[A-Z_]*$)"
     r"|(?:~|\.{0,2})/(?:[\w.-]+/)*[\w-]*[a-z_-]$"  # a path
     r"|[a-z_]+(?:\.[a-z_]+)*[(\[]|[a-z_]+(?:\.[a-z_]\w*)+$"  # code that asks for it
