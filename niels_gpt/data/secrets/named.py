@@ -83,7 +83,7 @@ def find_named(text: str, lower: str) -> Found:
             yield from _value_at(text, place)
             place = lower.find(other, place + 1)
     yield from _options(text)
-    if "|" in text and "--" in text:
+    if any(rule in text for rule in ("|-", "-|", "| -", "- |", "|:")):
         yield from _columns(text)
 
 
