@@ -143,19 +143,22 @@ PASSWORD_NAMES = (
     "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
     "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine"
 )
-SHORT_PASSWORD_NAMES = r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w"  # words of other uses, too
+SHORT_PASSWORD_NAMES = r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]ps)(?<=ps)w"  # words of other uses, too
 KEY_NAMES = "(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton"
 # Key, and what it is in other languages, says little without a word such as API in front of it.
-PLAIN_KEY_NAMES = "key|(?<=cla)ve|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel|(?<=a)uth|(?<=si)g(?==)"
+PLAIN_KEY_NAMES = (
+    "key|(?<=cla)ve|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel"
+    r"|(?<=a)uth|(?<=si)g(?==)|(?<![^\W_])(?:wi-?fi|wlan)"
+)
 KEY_KINDS = (
     "api|access|auth|account|encryption|signing|master|private|preshared|pre-shared|shared|secret|licen[cs]e|wpa2?"
     "|wi-?fi|wlan|network|session|deploy|service|admin|netzwerk|zugriffs|zugangs|lizenz|geheime[rn]?|toegangs"
 )
 ANCHORS = (
-    "c(?:ontrase|lé|odes|odici di|red|(?<=sec)ret)|f(?<=identif)(?:iant|ied )"
+    "bearer |c(?:ontrase|lé|odes|odici di|red|(?<=sec)ret)|f(?<=identif)(?:iant|ied )"
     "|g(?:eheimnis|(?<=log)-?in|(?<=seg)re[td]o|(?<=sig)(?==)|(?<=inlog)gegevens|(?<=odig|ódig)os)|jeton"
     "|k(?:ey|ennwort|ode|(?<=tok)en|(?<=psk)|(?<=cook)ie:)|m(?:dp|(?<=anm)eldedaten)|p(?:ass|in|arola d)"
-    "|u(?:(?<=au)th|(?<=sleu)tel)|ü(?<=schlü)ssel|v(?<=clav|chav|hiav)e|w(?:(?<=pw)|(?<=tw)oord)|zugang|ö(?<=lö)senord"
+    "|u(?:(?<=au)th|(?<=sleu)tel|(?<=pu)k)|ü(?<=schlü)ssel|v(?:(?<=clav|chav|hiav)e|(?<=cv)[vc])|w(?:(?<=pw|sw)|(?<=tw)oord|i-?fi|lan)|zugang|ö(?<=lö)senord"
 )
 OTHER_ANCHORS = ("senha", "пароль")  # without a rare letter, or of no other use
 FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
@@ -163,8 +166,8 @@ FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
     "|per|di|van|voor|op|til"
 )
 VERBS = (
-    "is|was|are|will be|reads|ist|sind|war|lautet|lautete|heißt|heisst|est|sera|était|es|era|será|son|é|foi|è|sarà"
-    r"|luidt|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar)"  # "has been changed to"
+    "is|was|are|c'est|will be|reads|ist|sind|war|lautet|lautete|heißt|heisst|est|sera|était|es|era|será|son|é|foi|è"
+    r"|sarà|luidt|(?:[^\W\d_]{2,14}[ \t]){0,3}(?:to|auf|in|en|a|para|naar)"  # "has been changed to"
 )
 NAMING_VERBS = ("lautet", "lautete", "luidt")  # nothing but the value follows these
 ADVERBS = (
@@ -183,9 +186,9 @@ LOGIN_NAMES = (
     "(?<=lo)g-?in|credentials?|creds|zugang(?:sdaten)?|(?<=an)meldedaten|(?<=identi)fiants?|credenciales|credenciais"
     "|credenziali|(?<=inlo)ggegevens|(?<=user/|name/)pass(?:wor[dt])?"
 )
-PIN_NAMES = r"(?<![^\W_])(?:PIN|Pin)(?:[ -]?(?:code|Code|nummer|Nummer|number|Nr\.?))?"
+PIN_NAMES = r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK)(?:[ -]?(?:code|Code|nummer|Nummer|number|Nr\.?))?"
 CODE_KINDS = (  # in front of "codes"
-    "recovery|back-?up|scratch|emergency|rescue|2fa|one-time|wiederherstellungs?|notfall|ersatz|herstel|reserve|einmal"
+    "recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz|herstel|reserve|einmal"
 )
 CODE_NAMES = (
     "codes de (?:r[ée]cup[ée]ration|secours|sauvegarde)"

@@ -17,6 +17,7 @@ from niels_gpt.data.secrets.values import (
     is_harmless,
     is_mixed,
     is_random,
+    is_strong,
     without_closing,
 )
 
@@ -32,7 +33,7 @@ _NAME = (
 )
 _FOR_WHAT = rf"(?:[ \t]*\([^()\r\n]{{0,40}}\)|[ \t]+(?:{forms.FOR_WHAT})\b[^][()\r\n:=|\".,;!?]{{0,40}}?)"
 _JOIN = (
-    r"(?:[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|[:=|\uff1a]|[-\u2013\u2014](?=\s))[\"'`*_\\]{0,3}"
+    r"(?:[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|->|\u2192|[:=|\uff1a]|[-\u2013\u2014](?=\s))[\"'`*_\\]{0,3}"
     rf"|[\"'`*_]{{0,3}}(?:[ \t](?:{forms.ADVERBS}))?[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b"
     rf"(?:[ \t]{{1,3}}(?:{forms.ADVERBS})\b)?[ \t]{{0,2}}:?(?=\s)"
     r"|(?P<tag>[\"'](?:[ \t]+[\w-]{1,20}=\"[^\"\r\n]{0,40}\"){0,3}>|>|[\"'][ \t]+value=(?=[\"'])))"
@@ -41,7 +42,10 @@ _VALUE = (
     r"[^\S\r\n]{0,8}(?P<below>(?:\r?\n[^\S\r\n]{0,8}){1,2}(?:[-*>] )?)?"
     rf"(?P<value>(?P<grouped>{_GROUPED})|{_QUOTED}|\S{{1,200}})(?P<rest>[^\r\n]{{0,8}})"
 )
-_SAID = (re.compile(_NAME + _JOIN + _VALUE), re.compile(_NAME + _FOR_WHAT + _JOIN + _VALUE))
+_ANY_WORDS = r"(?P<loose>(?:[ \t]+[^\W\d_]{2,14}){1,3})"
+_SAID = tuple(
+    re.compile(_NAME + between + _JOIN + _VALUE) for between in ("(?P<loose>)", f"(?P<loose>){_FOR_WHAT}", _ANY_WORDS)
+)
 _NEXT_WORD = re.compile(rf"{_NAME}[\"'`*_]{{0,3}}[ \t]+(?P<value>{_QUOTED}|\S{{1,200}})(?P<rest>[^\r\n]{{0,8}})")
 _IN_MASK = re.compile(r"\[(?:api |private |to)?\Z")
 _NAME_ALONE = re.compile(_NAME)
@@ -56,7 +60,6 @@ _VALUE_FIRST = re.compile(
 )
 _VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{forms.VALUE_FIRST_VERBS})[ \t]")  # a quick look
 _PIPED = re.compile(r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}\Z")
-_STRONG = ("[a-z]", "[A-Z]", "[0-9]", r"[!@#$%^&*+=~?](?=.)")
 _LIKE_A_PASSWORD = re.compile(r"(?![#-])(?:(?=\S*(?:[\d!@#$%^&*+=~]|[a-z][A-Z]))\S*[^\s:]|[a-z]+)")
 _RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{SHORTEST_KEY},}}+")
 _PHRASE = re.compile(r"[a-zß-ÿ]{3,14}(?:[ -][a-zß-ÿ]{3,14}){3,11}(?=[ \t]*(?:[\r\n]|\Z))")
@@ -131,7 +134,9 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
     alone = grouped or bool(tag) or _is_alone(said["rest"])
     known = is_password or said["key"] or _KEY_KIND.search(before[-14:])
     one_word = not re.search(r"\s", value)
-    if grouped:
+    if said["loose"]:  # "password manager: x" has words between that may say anything
+        good = bool(known) and not said["below"] and is_strong(without_closing(value, ""), 3)
+    elif grouped:
         good = bool(known)
     elif said["password"] and said["below"]:
         good = alone and len(value) >= _SHORTEST_VALUE[True] and bool(_LIKE_A_PASSWORD.fullmatch(value))
@@ -148,7 +153,9 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
     elif known:
         good = len(value) >= _SHORTEST_VALUE[is_password] and is_mixed(value) and (alone or not said["below"])
     else:
-        good = len(value) >= SHORTEST_KEY and is_random(value) and not said["below"]
+        good = not said["below"] and (
+            is_strong(without_closing(value, ""), 4) or (len(value) >= SHORTEST_KEY and is_random(value))
+        )
     if not good or is_harmless(value):
         return None
     if not (quoted or grouped or tag):
@@ -170,7 +177,7 @@ def _next_word(text: str, word: re.Match[str], before: str) -> tuple[int, int, s
     ):
         good = len(value) >= _SHORTEST_PASSWORD and (quoted or _is_alone(word["rest"]) or is_mixed(value))
     else:
-        good = is_password and len(value) >= 8 and sum(bool(re.search(form, value)) for form in _STRONG) >= 3
+        good = is_strong(value, 3 if is_password else 4)
     if not good or value[0] == "-" or is_harmless(value):
         return None
     value = value if quoted else _whole(text, start, before + word[0][: start - word.start()], _WORD)
@@ -213,12 +220,13 @@ _AUTHORIZED = re.compile(
     r"(?i)uth(?:orization|enticate)?[\"']?[ \t]{0,3}[:= ][ \t]{0,3}[\"']?"
     r"(?:basic|bearer|token|digest|api-?key|plain|login|key)[ \t]+(?P<value>[^\s\"'`<>]{6,})"
 )
+_BEARER = re.compile(r"(?i)bearer[ \t]+[\"'`]?(?P<value>[\w.~+/=-]{16,})")
 _COOKIE = re.compile(r"[\w.-]{1,40}=(?P<value>[^\s;\"']{16,})")
 _IDENTIFIED = re.compile(r"(?i)fied[ \t]+(?:with[ \t]+\S+[ \t]+)?by[ \t]+(?P<value>\"[^\"\n]+\"|'[^'\n]+')")
 _PIN = re.compile(
     rf"{forms.PIN_NAMES}(?:{_FOR_WHAT.replace('{0,40}?', '{0,40}')})?"
     rf"(?:[*_]{{0,2}}[ \t]{{0,2}}[:=][*_]{{0,2}}|[ \t]+(?:{forms.VERBS})\b(?:[ \t]+(?:{forms.ADVERBS})\b)?:?)?"
-    r"[ \t]{1,3}[\"'`]?(?P<value>[0-9]{4,8})(?![\w/-]|[.,:][0-9])"
+    r"[ \t]{1,3}[\"'`]?(?P<value>[0-9]{3,8})(?![\w/-]|[.,:][0-9])"
 )
 _LOGIN = re.compile(
     rf"(?i)(?:{forms.LOGIN_NAMES})(?![^\W_])[^:=\n]{{0,40}}[:=]{{1,2}}[*_]{{0,2}}\s{{0,4}}[\"'`]?(?P<user>[^\s/:|,;\"'`]{{2,60}})[\"'`]?"
@@ -247,6 +255,12 @@ def _auth_at(text: str, place: int) -> Found:
         yield from _value_at(text, place)
 
 
+def _bearer_at(text: str, place: int) -> Found:
+    found = _BEARER.match(text, place)
+    if found and is_random(found["value"]):
+        yield *found.span("value"), TOKEN
+
+
 def _cookies_at(text: str, place: int) -> Found:
     line = _SAME_LINE.match(text, place, place + 1000)
     for cookie in _COOKIE.finditer(text, *line.span()) if line else ():
@@ -261,7 +275,8 @@ def _identified_at(text: str, place: int) -> Found:
 
 
 def _pin_at(text: str, place: int) -> Found:
-    if found := _PIN.match(text, place):
+    found = _PIN.match(text, place)
+    if found and len(found["value"]) >= (4 if text[place : place + 1] in "Pp" else 3):
         yield *found.span("value"), PIN
 
 
@@ -345,5 +360,12 @@ _ANCHORS = re.compile(forms.ANCHORS)
 _BY_ANCHOR = {
     **dict.fromkeys(("cred", "fiant", "gin", "g-in", "ggegevens", "meldedaten", "zugang"), _login_at),
     **dict.fromkeys(("codes", "codici di", "gos"), _codes_at),
-    **{"pass": _pass_at, "uth": _auth_at, "pin": _pin_at, "fied ": _identified_at, "kie:": _cookies_at},
+    **{
+        "pass": _pass_at,
+        "uth": _auth_at,
+        "bearer ": _bearer_at,
+        **dict.fromkeys(("pin", "vv", "vc", "uk"), _pin_at),
+        "fied ": _identified_at,
+        "kie:": _cookies_at,
+    },
 }

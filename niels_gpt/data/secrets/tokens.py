@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from niels_gpt.data.secrets.forms import KEY, PASSWORD, PRIVATE_KEY, PROVIDERS, TOKEN
-from niels_gpt.data.secrets.values import SHORTEST_KEY, Found, is_placeholder, is_random
+from niels_gpt.data.secrets.values import SHORTEST_KEY, Found, is_placeholder, is_random, is_strong, without_closing
 
 # Private keys: PEM and PGP. Lines may be quoted, indented, or written as \n in one line of JSON.
 
@@ -59,6 +59,9 @@ _JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}
 _IN_URL = re.compile(r"://[^\s/:@\"'<>?#]{0,200}:([^\s/@\"'<>`]{1,200})@(?=[A-Za-z0-9\[_-])")
 _HASH = re.compile(r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|argon2(?:id|i|d)|pbkdf2[\w-]*)\$[A-Za-z0-9./+=,$-]{20,300}")
 _PGPASS = re.compile(r"[\w.*-]{1,100}:(?:[0-9]{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(\S{4,100})")
+_AFTER_EMAIL = re.compile(
+    r"@(?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,12}(?:[ \t]{0,2}[/|;,][ \t]{0,2}|:[ \t]?)(?!//)([^\s/]{8,64})(?!\S)"
+)
 _WIFI = re.compile(r"WIFI:(?=[^\s]{0,100}T:)(?:[^;\s]{0,80};){0,4}?P:((?:\\.|[^;\\\s]){1,100});")
 # A prefix and a random body: the form that most providers have chosen.
 _PREFIXED = re.compile(
@@ -106,8 +109,15 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     for wifi in _WIFI.finditer(text) if "WIFI:" in text else ():
         if not is_placeholder(wifi[1]):
             yield *wifi.span(1), PASSWORD
+    yield from _logins(text)
+
+
+def _logins(text: str) -> Found:
+    """Yield passwords at an @: in a URL, and behind an e-mail address."""
     at = text.find("@")
     while at >= 0:
         if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not is_placeholder(url[1]):
             yield *url.span(1), PASSWORD
+        if (login := _AFTER_EMAIL.match(text, at)) and is_strong(login[1], 3) and not is_placeholder(login[1]):
+            yield login.start(1), login.start(1) + len(without_closing(login[1], "")), PASSWORD
         at = text.find("@", at + 1)

@@ -20,10 +20,11 @@ _PROSE = re.compile(
     "(?i)(?:passwords?|passwd|pass|pwd|passphrase|secret|token|string|text|value|here|none|null|nil|true|false|yes|required"
     "|optional|hidden|redacted|masked|removed|undefined|unset|empty|unknown|same|changed|changeme|protected|incorrect"
     "|invalid|wrong|correct|reset|forgotten|example|default|managers?|generator|policy|hash|hashed|login|email|username"
-    "|user|name|admin|security|strong|weak|good|random|below|above|this|that|they|with|what|when|your|their"
+    "|user|name|admin|1password|security|strong|weak|good|random|below|above|this|that|they|with|what|when|your|their"
     r"|base(?:32|58|64)|sha-?\d{1,3}|md5|oauth\d?|utf-?8|web[23]|ipv[46]|(?:aes|rsa|wpa)-?\d{0,4}"
     r"|[\w-]+\.(?:md|txt|py|js|html?))"
 )
+_STRONG = ("[a-z]", "[A-Z]", "[0-9]", r"[!@#$%^&*+=~?](?=.)")
 _OPEN, _CLOSED = "([{<«“\u2018„", ")]}>»”\u2019“"
 _QUOTES = {'"': re.compile('"'), "`": re.compile("`"), "'": re.compile(r"(?<!\w)'")}  # no apostrophes
 _NEXT_FIELD = re.compile(r"[;,](?=\s{0,2}[A-Za-z][\w. -]{0,30}=|$)")
@@ -40,6 +41,11 @@ def is_random(value: str) -> bool:
 def is_mixed(value: str) -> bool:
     """Check for letters and digits without a space: few words of prose have both."""
     return not re.search(r"\s", value) and bool(re.search(r"[^\W\d_]", value) and re.search(r"\d", value))
+
+
+def is_strong(value: str, kinds: int) -> bool:
+    """Check for 8 characters of so many kinds: small letters, capitals, digits, signs."""
+    return len(value) >= 8 and sum(bool(re.search(form, value)) for form in _STRONG) >= kinds
 
 
 def is_placeholder(value: str) -> bool:
