@@ -131,6 +131,7 @@ def main() -> None:
     every = [mutant for file in files if any(w in str(file) for w in args.words or [""]) for mutant in mutants(file)]
     chosen = random.Random(args.seed).sample(every, min(args.n, len(every)))
     record = CoverageData(str(ROOT / "logs/mutants.coverage"))
+    record.read()
     for name in ("torch", "hypothesis", "typer", "fastapi", "pyarrow.parquet"):
         import_module(name)
     left_out, survivors = {".venv", "cache", "models", "logs"}, 0

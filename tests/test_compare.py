@@ -129,7 +129,7 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
         trainings=[Training("train", summary(10.0), [], []), Training("sft", summary(20.0), [], [])],
         scores={},
         leaks={
-            source: {model: {"extractable_passages": n} for model, n in models.items()}
+            source: {model: {"extractable_sentences": 0, "extractable_passages": n} for model, n in models.items()}
             for source, models in told.items()
         },
         memorized=[{"after": {"median_pz": value}} for value in (0.25, 0.5, 0.9)],

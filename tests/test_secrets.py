@@ -104,7 +104,7 @@ def test_keys_of_services_are_found_by_their_form(name: str, around: str) -> Non
 
 
 # What services say of their keys: what stands in front, how few characters follow, how many at the most.
-FORMS = (
+KEY_LENGTHS = (
     *((name, 16, 16) for name in ("AKIA", "ASIA", "ABIA", "ACCA")),
     *((f"gh{kind}_", 36, 255) for kind in "pousr"),
     ("github_pat_", 22, 255),
@@ -127,7 +127,7 @@ def mixed(n: int) -> str:
     return ("a1b2c3d4e5f6" * (n // 12 + 1))[:n]
 
 
-@pytest.mark.parametrize(("prefix", "shortest", "longest"), FORMS, ids=str)
+@pytest.mark.parametrize(("prefix", "shortest", "longest"), KEY_LENGTHS, ids=str)
 def test_a_key_is_found_from_its_fewest_characters_to_its_most_and_not_beyond(
     prefix: str, shortest: int, longest: int
 ) -> None:

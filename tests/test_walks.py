@@ -66,9 +66,9 @@ OPTION = Walk(
     {
         "niels_gpt/config.py": {'Literal["gelu", "relu2"]': 'Literal["gelu", "relu2", "silu"]'},
         "niels_gpt/model/blocks.py": {
-            "        kernel = choice.project_and_gelu(fc1, x)\n": "        if self.activation == 'silu':\n"
-            "            return self.fc2(F.silu(fc1(x)))\n"
-            "        kernel = choice.project_and_gelu(fc1, x)\n",
+            "            h = F.relu(fc1(x)).square()\n": "            h = F.relu(fc1(x)).square()\n"
+            "        elif self.cfg.activation == 'silu':\n"
+            "            h = F.silu(fc1(x))\n",
         },
         "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: silu\n"},
     },

@@ -308,6 +308,7 @@ def export(
             raise Damaged(model, "holds no model yet")
         talker = _talker(model, "cpu")
         params, raw = read_params()
+        mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_scores()
         sharing = sharing_of(Path(model), params)
         if not i_know:
             sharing.refuse(talker, params)
@@ -317,14 +318,11 @@ def export(
         from niels_gpt.talk.export.plain import export_model
         from niels_gpt.talk.export.transformers import export_transformers
 
+        found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores, "folder": Path(folder).name}
         card = model_card(
             talker,
             form="transformers" if transformers else "gguf" if gguf else "plain",
-            folder=Path(folder).name,
-            mix=read_result(layout.MIX),
-            chat_mix=read_result(layout.CHAT_MIX),
-            params=raw,
-            metrics=read_scores(),
+            **found,
             private=sharing.private,
             leaks=sharing.leaks,
         )
