@@ -7,18 +7,21 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from mnemonic import Mnemonic
 
 from niels_gpt.data.loading import cut_source, load_parts
 from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
 from niels_gpt.data.secrets import find_secrets, mask, outside_secrets
 from niels_gpt.data.secrets.numbers import is_card
 from niels_gpt.data.secrets.personal import find_personal
+from niels_gpt.data.survey import survey_folder, told
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.local import LocalEngine
@@ -449,6 +452,26 @@ def test_personal_details_are_found_by_their_country_s_form(detail: str) -> None
     assert len(find_personal(f"see {detail}, and so on")) == 1
     for text in ("ISBN 978-3-16-148410-0", "2021-04-05 10:11:12", "1605555555", "(3000-2350 BC)", "10 000 000 000"):
         assert find_personal(text) == [], text
+
+
+def test_a_survey_says_how_many_personal_details_there_are(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("anna@example.org, bert@example.org, tel. 0170 1234567, and then some more words.")
+    lines = told(survey_folder(str(tmp_path)))
+    details = "about 2 e-mail addresses, 1 telephone number"
+    assert f"personal details: {details}; they are kept, `on_personal: mask` in `load` replaces them" in lines
+
+
+@pytest.mark.parametrize("language", ["english", "french", "spanish", "italian", "portuguese"])
+def test_seed_phrases_are_found_wherever_they_stand_and_however_they_are_written(language: str) -> None:
+    rng, found = random.Random(3), 0
+    words = [unicodedata.normalize("NFC", word) for word in Mnemonic(language).wordlist]
+    for i in range(100):
+        chosen = rng.sample(words, rng.choice((12, 15, 18, 21, 24)))
+        numbered = [f"{number}. {word}" for number, word in enumerate(chosen, start=1)]
+        written = (" ".join(chosen), "\n".join(chosen), ", ".join(chosen), " ".join(numbered))[i % 4]
+        clean = masked(f"{'z' * i} It is {written}")
+        found += not any(word in clean.split() for word in chosen)
+    assert found >= 95
 
 
 def test_packages_for_personal_details_are_imported_by_no_one_else() -> None:

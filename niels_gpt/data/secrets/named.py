@@ -298,14 +298,14 @@ def _codes_at(text: str, place: int) -> Found:
 
 # Columns of a table
 
-_RULE = re.compile(r"^[ \t>]*+\|?+[ \t]*+:?+-[-:| \t\r]*+$", re.MULTILINE)  # below the heads of columns
+_RULE = re.compile(r"\n[ \t>]*+\|?+[ \t]*+:?+-[-:| \t\r]*+(?=\n|\Z)")  # below the heads of columns
 _ROWS = re.compile(r"(?:\n(?![ \t>|:-]*+\n)[^\n|]*+\|[^\n]*+)++")
 
 
 def _columns(text: str) -> Found:
     """Yield what stands in the columns of a Markdown table whose heads are names of secrets."""
     for rule in _RULE.finditer(text):
-        above = _line_before(text, max(0, rule.start() - 1))
+        above = _line_before(text, rule.start())
         heads = [_NAME_ALONE_IN.search(head) for head in above.split("|")]
         rows = _ROWS.match(text, rule.end()) if any(heads) else None
         for row in _ROW.finditer(text, *rows.span()) if rows else ():

@@ -38,7 +38,8 @@ def find_numbers(text: str, digits: Sequence[tuple[int, int]]) -> Found:
         if first < done:
             continue
         if end - first > 12:
-            for run in _RUN.finditer(text, first, end + 30):
+            done = first
+            while run := _RUN.search(text, done, end + 30):
                 done = run.end()
                 yield from _cards_in(text, *run.span())
         elif text[end + 1 : end + 2].isdigit() and (alone := _RUN.match(text, first)):

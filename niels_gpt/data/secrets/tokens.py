@@ -71,7 +71,7 @@ _PREFIXED = re.compile(
 
 # Where a token may begin: 16 characters and a digit are to come. The slash and the colon are of few.
 _TO_COME = (
-    r"(?:(?=[\w.~$=+-]{16})(?=[A-Za-z_.~$=+-]{0,60}[0-9])"
+    r"(?:(?=[A-Za-z0-9_.~$=+-]{16})(?=[A-Za-z_.~$=+-]{0,60}[0-9])"
     r"|(?=hooks\.|discord(?:app)?\.com/api|[01]//?[0-9]|[0-9]{8,10}:AA|[a-z0-9-]{1,60}\.webhook))"
 )
 
