@@ -13,9 +13,9 @@ from niels_gpt.data.secrets.values import Found
 
 _LANGUAGES = ("english", "french", "spanish", "italian", "portuguese")  # German and Dutch have no list
 _FEWEST = 12
-# A phrase of 12 words is 47 characters at the least and 75 in the mean: it is met within 36 from its head, and words
+# A phrase of 12 words is 47 characters at the least and 75 in the mean: it is met within 44 from its head, and words
 # are left for a quick look at three of them.
-_STRIDE = 36
+_STRIDE = 44
 _LETTER, _GAP = "[a-zß-ÿ]", "[^a-zß-ÿ]{1,10}+"
 _THREE = re.compile(f"{_LETTER}{{0,12}}+{_GAP}" + _GAP.join([f"({_LETTER}{{3,9}}+)"] * 3))
 _WORD = re.compile(f"{_LETTER}+")
