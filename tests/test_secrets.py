@@ -91,6 +91,8 @@ def test_a_mask_is_what_a_secret_was_and_no_more() -> None:
         ('print("password: hunter2")', 'print("password: [password]")'),
         ("(the password is hunter2)", "(the password is [password])"),
         ("password: hunter2(2)x", "password: [password]"),
+        ("password: hunter2;", "password: [password];"),
+        ('"two lines\npassword: hunter2"', '"two lines\npassword: [password]"'),
         ('{\\"password\\": \\"hunter2\\"}', '{\\"password\\": \\"[password]\\"}'),
         (WRITTEN["connection string"].format(PASSWORD), "Server=db;User Id=sa;Password=[password];Encrypt=true"),
         (WRITTEN["curl"].format(PASSWORD), "curl -u anna:[password] https://example.org"),
