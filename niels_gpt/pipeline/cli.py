@@ -318,10 +318,11 @@ def export(
         from niels_gpt.talk.export.plain import export_model
         from niels_gpt.talk.export.transformers import export_transformers
 
-        found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores, "folder": Path(folder).name}
+        found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
         card = model_card(
             talker,
             form="transformers" if transformers else "gguf" if gguf else "plain",
+            folder=Path(folder).name,
             **found,
             private=sharing.private,
             leaks=sharing.leaks,

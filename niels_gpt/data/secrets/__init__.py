@@ -50,7 +50,8 @@ def located(text: str, found: Iterable[tuple[int, int, str]]) -> list[Secret]:
     """Return (start, end, kind) in order with their lines, merged where they overlap."""
     secrets: list[Secret] = []
     line = counted = 0
-    for start, end, kind in sorted(set(found), key=lambda s: (s[0], -s[1])):
+    # A set has no order from run to run: of two kinds for the same characters the first found must win everywhere.
+    for start, end, kind in sorted(dict.fromkeys(found), key=lambda s: (s[0], -s[1])):
         if secrets and start < secrets[-1].end:
             secrets[-1] = replace(secrets[-1], end=max(end, secrets[-1].end))
             continue
