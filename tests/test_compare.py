@@ -140,15 +140,15 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
         "parameters": 10.0,
         "tokens seen": 11.0,
         "lowest validation": 13.0,
-        "passages told": 7,
+        "extractable": 7,
         "median P(z)": pytest.approx(0.55),
     }
-    best = {"lowest validation": "lowest", "passages told": "lowest", "median P(z)": "highest"}
+    best = {"lowest validation": "lowest", "extractable": "lowest", "median P(z)": "highest"}
     assert {name: measure.best for name, measure in by_name.items()} == {"parameters": "", "tokens seen": ""} | best
     # Where one of these differs, the numbers are not of the same thing, and no best is marked.
     unlike = {
         "lowest validation": ("p_val.a", "sources.a.input", "duplicates.near", "tokenizer.kind", "train.eval_steps"),
-        "passages told": ("leak.chunk_size", "sources.a.input", "tokenizer.vocab_size"),
+        "extractable": ("leak.chunk_size", "sources.a.input", "tokenizer.vocab_size"),
         "median P(z)": ("memorize.chunk_size", "splice.train.B", "sources.a.split.seed", "tokenizer.kind"),
     }
     for name, parameters in unlike.items():
