@@ -50,6 +50,8 @@ def shape(line: str) -> str:
     """A line without what differs from text to text, from machine to machine and from run to run."""
     if "  writes: " in line:  # by the model
         return "writes"
+    if line.startswith("leak: "):  # what can be extracted depends on the size of the run
+        return "leak"
     for differing, instead in (
         (r"\b[0-9a-f]{7,40}\b", "#"),  # commits
         (r"\b[a-z]{4,6}-[a-z]{3,6}\b", "name-name"),  # experiments
