@@ -104,7 +104,7 @@ def run_tests(tests: list[str], folder: Path) -> None:
     os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}  # bytecode is dated to the second
     sys.dont_write_bytecode = True
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    options = ["-qx", "-m", "not dag", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder}-tests"]
+    options = ["-qx", "-m", "not dag", "-p", "no:cacheprovider", f"--basetemp={folder}-tests"]
     sys.exit(int(pytest.main([*options, *tests])))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from niels_gpt.data.loading import cut_source
-from niels_gpt.data.screening import findings_of
 from niels_gpt.data.types import Request
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline.inputs import located
@@ -14,6 +12,9 @@ from niels_gpt.pipeline.params import Params
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
     """Yield a line for each secret of a source, or of all of them, read anew, and how many there are."""
+    from niels_gpt.data.loading import cut_source  # pyarrow, which a machine that only trains need not have
+    from niels_gpt.data.screening import findings_of
+
     sources = {**params.sources, **params.chats}
     if name is not None and name not in sources:
         raise ValueError(f"there is no source {name!r}; there are: {', '.join(sources)}")
