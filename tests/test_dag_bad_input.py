@@ -74,9 +74,7 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(built_repo: Rep
 
 
 def test_one_document_cannot_be_held_out(built_repo: Repo) -> None:
-    (built_repo.path / "data/primer.txt").write_text(
-        "user: hi\r\nassistant: ho\r\n\r\n<dialogue>\r\n\r\nuser: ho\r\nassistant: hi\r\n"
-    )
+    (built_repo.path / "data/primer.txt").write_text("user: hi\r\nassistant: ho\r\n")
     built_repo.run("dvc", "repro", "duplicates")
     shutil.rmtree(built_repo.path / "cache/split/primer")
     refused(built_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
@@ -171,13 +169,15 @@ def test_a_folder_of_anybodys_text_is_a_source(fresh_repo: Repo) -> None:
     mine = fresh_repo.path / "mine"
     mine.mkdir()
     (mine / "a.txt").write_text("a letter\n" * 20)
-    (mine / "rows.jsonl").write_text('{"text": "row one"}\n{"body": "row two"}\n')
+    (mine / "rows.jsonl").write_text('{"text": "row one"}\n{"text": "row two", "title": "two"}\n')
     (mine / "latin.txt").write_bytes("Smørrebrød".encode("latin-1"))
     fresh_repo.set(sources__roam__input="mine", sources__roam__load={"kind": "text"})
     done = fresh_repo.stage("load", "roam")
     assert done.returncode == 0, done.stderr
     assert "latin.txt is not UTF-8" in done.stdout
     assert "4 documents" in done.stdout
+    (mine / "rows.jsonl").write_text('{"text": "row one"}\n{"body": "row two"}\n')
+    refused(fresh_repo.stage("load", "roam"), "rows.jsonl, row 2: it has no field 'text'")
     (mine / "rows.jsonl").write_text('{"text": "row one"}\n{broken\n')
     refused(fresh_repo.stage("load", "roam"), "rows.jsonl, line 2, is not JSON")
 
