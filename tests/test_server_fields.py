@@ -14,6 +14,7 @@ import torch
 from bench.serve import serving
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.server.gate import Access
+from niels_gpt.talk.server.request import ChatRequest, parse_request
 from niels_gpt.talk.server.service import Limits
 from tests.test_server import (
     EOT,
@@ -386,3 +387,27 @@ def test_a_flood_of_headers_is_cut_and_others_are_answered(address: str) -> None
         assert b"200 OK" not in came
     assert httpx.get(f"{address}/card", timeout=60).status_code == 200
     assert post(build_app(tiny_talker(), card={}), ask("hello")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("presence_penalty", -2, 2),
+        ("frequency_penalty", -2, 2),
+        ("repetition_penalty", 0.01, 100),
+        ("n", 1, 8),
+        ("top_logprobs", 0, 20),
+        ("seed", 0, 2**63 - 1),
+    ],
+)
+def test_a_field_takes_both_ends_of_its_range_and_nothing_beyond(field: str, low: float, high: float) -> None:
+    def parsed(value: float) -> ChatRequest:
+        asked = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, field: value}
+        return parse_request(ChatRequest, json.dumps(asked).encode())
+
+    for value in (low, high):
+        assert getattr(parsed(value), field) == value
+    step = 1 if isinstance(low, int) and field not in ("presence_penalty", "frequency_penalty") else 0.001
+    for value in (low - step, high + step):
+        with pytest.raises(ValueError, match=field):
+            parsed(value)
