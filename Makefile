@@ -22,6 +22,7 @@ test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal
 
 mutants: $(INSTALLED)
+	mkdir -p logs
 	COVERAGE_FILE=logs/mutants.coverage python -m pytest -m "not dag" -n auto --cov=niels_gpt --cov-context=test --cov-report=
 	python -m bench.mutants
 
