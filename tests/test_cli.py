@@ -291,11 +291,14 @@ def refusal(*command: str) -> str:
 def full_disk(most_bytes: int) -> Iterator[None]:
     """No file can be longer: a write past that fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Python does not notice that the bytecode of a module it imports meanwhile is cut short.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = writes
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

@@ -275,10 +275,14 @@ class Extraction:
     runs: tuple[Run, ...]
 
     def stats(self) -> dict[str, Any]:
-        """Return numbers alone."""
+        """Return numbers alone. Pairs are lists, since DVC makes a column of every number that has a name."""
         words = Counter(finding.words for finding in self.findings)
         return {
-            **{name: value for name, value in vars(self).items() if not isinstance(value, tuple)},
+            "asked": [self.asked, self.sentences],
+            "documents_asked": [self.documents_asked, self.documents],
+            "held_out_reported": [self.held_out_reported, self.held_out],
+            "public_and_common": [self.public, self.common],
+            "least_bits": self.least_bits,
             "extractable": len(self.findings),
             "greedy": sum(finding.greedy for finding in self.findings),
             "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),

@@ -85,13 +85,10 @@ class Attack(BaseModel):
 
 
 class Sentences(BaseModel):
-    sentences: int
-    asked: int
-    documents: int
-    documents_asked: int
+    asked: tuple[int, int]  # of how many
+    documents_asked: tuple[int, int]
+    held_out_reported: tuple[int, int]
     extractable: int
-    held_out: int
-    held_out_reported: int
     longest_sampled_run_tokens: int
 
 

@@ -62,7 +62,7 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
             run, repeated = (f"{stats['train'][name]:,}" for name in ("longest_run_tokens", "repeated_passages"))
             train, held_out = (_extracted(stats[side]) for side in ("train", "held_out"))
             sentences = stats["sentences"]
-            held = f"{sentences['held_out_reported']:,} of {sentences['held_out']:,}"
+            held = "{:,} of {:,}".format(*sentences["held_out_reported"])
             recited = f"{sentences['extractable']:,}"
             rows.append(LeakRow(source, model, recited, asked(sentences), held, train, held_out, repeated, run, *rates))
     return rows
@@ -79,10 +79,10 @@ def leak_sentence(stats: _Stats) -> str:
 
 def asked(sentences: _Stats) -> str:
     """Return how many of all sentences were asked for."""
-    if sentences["asked"] == sentences["sentences"]:
-        return f"all {sentences['sentences']:,}"
-    whole = f"all of {sentences['documents_asked']:,} of {sentences['documents']:,} documents"
-    return f"{sentences['asked']:,} of {sentences['sentences']:,}, {whole}"
+    asked, total = sentences["asked"]
+    if asked == total:
+        return f"all {total:,}"
+    return f"{asked:,} of {total:,}, all of {{:,}} of {{:,}} documents".format(*sentences["documents_asked"])
 
 
 _KNOWN_MEMBER = 0.6  # lower end of the AUC's interval from which membership is worth a word
