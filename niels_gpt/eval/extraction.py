@@ -275,7 +275,7 @@ class Extraction:
     runs: tuple[Run, ...]
 
     def stats(self) -> dict[str, Any]:
-        """Return numbers alone. Pairs are lists, since DVC makes a column of every number that has a name."""
+        """Return numbers alone. Pairs are lists: tables of experiments have a column for every number with a name."""
         words = Counter(finding.words for finding in self.findings)
         return {
             "asked": [self.asked, self.sentences],
