@@ -30,7 +30,8 @@ def read_web_page(data: bytes) -> tuple[str, str]:
     text, hidden = _lay_out(page)
     words = _Words()
     words.feed(page)
-    words.close()
+    # What waits for its end. `close` is not asked: some versions of Python drop markup that never ends, others keep it.
+    words.handle_data(html.unescape(words.rawdata))
     check_whole("".join(words.found), text + hidden)
     return text, encoding
 
