@@ -27,7 +27,7 @@ def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: 
 
 
 def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> Iterator[str]:
-    """Of a source whose rows are listed: so many of them."""
+    """Sample rows of a source whose splits list their rows."""
     if share < 1:
         rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
     first = 0
@@ -45,8 +45,7 @@ _OVERSAMPLED = 8
 
 
 def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[str]:
-    """Of a source that is split row by row: some parts, chosen by a hash of their names, and in each the rows that a
-    hash of their ids chooses."""
+    """Sample parts of a hash-split source by a hash of their names, and rows in each by a hash of their ids."""
     wanted = share * texts.text_bytes
     chosen, size = set(), 0
     for part in sorted(texts.parts, key=lambda part: hashlib.sha256(f"{seed} {part.name}".encode()).digest()):

@@ -31,7 +31,7 @@ class Listed:
     store: Store | None = None
 
     def fault(self, *, vocab_size: int) -> str | None:
-        """What is wrong with it, in a word; fetched first, where that is to be done."""
+        """Return what is wrong with the file, or None; fetch it first if it lies in a remote store."""
         if self.store is not None and not self.path.is_file():
             with suppress(FileNotFoundError):
                 self.store.fetch(self.place.removeprefix(self.store.place("")), self.path)
@@ -54,7 +54,7 @@ class Places:
     copies: Path = Path()
 
     def folder(self, source: str, at: str | None) -> Store:
-        """What has the files of a source that its manifest lists."""
+        """Return the store that holds the files a manifest lists."""
         if at is None:
             return Store(str(self.beside / source))
         if source not in self.stores:
@@ -62,7 +62,7 @@ class Places:
         return self.stores[source].below(at)
 
     def path(self, source: str, at: str | None, file: str) -> Path:
-        """Of a file on this machine."""
+        """Return the path of a file on this machine."""
         folder = self.folder(source, at)
         return self.copies / str(at) / file if folder.is_remote else folder.path(file)
 

@@ -25,7 +25,7 @@ def dataset_label(dataset: str) -> str:
 
 
 def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cache's meta.json says of where its text came from and how it was split."""
+    """Return the origin and the split settings of a cache, for its meta.json."""
     return {
         "dataset_name": dataset_label(source["dataset"]) if source.get("dataset") else source["name"],
         "dataset_config": source.get("config"),

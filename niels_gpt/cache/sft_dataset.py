@@ -71,7 +71,7 @@ class SFTExampleDataset:
         return whole[:, :-1], whole[:, 1:], targets[:, 1:]
 
     def targets(self, rows: np.ndarray) -> np.ndarray:
-        """How many targets each of chosen examples has, without the tensors that `examples` makes of them."""
+        """Return the number of targets of each chosen example, without building tensors."""
         return self._read(rows)[1][:, 1:].sum(axis=1)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

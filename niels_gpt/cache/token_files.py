@@ -75,7 +75,7 @@ class OffsetFile:
 
 
 def count_tokens(path: str | Path) -> int:
-    """How many ids a file holds, by its size."""
+    """Return the number of ids in a file, from its size."""
     size = Path(path).stat().st_size
     if size == 0 or size % TOKEN_DTYPE.itemsize:
         what = f"is no token file ({size} bytes, where a whole number of 2-byte ids is expected): build it again"
@@ -84,7 +84,7 @@ def count_tokens(path: str | Path) -> int:
 
 
 def _read(path: str, start: int, size: int) -> bytes:
-    """So many bytes of a file."""
+    """Read a range of bytes from a file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         data = os.pread(descriptor, size, start)
