@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from niels_gpt.eval.held_out import inference
 from niels_gpt.eval.passages import Documents
+from niels_gpt.eval.repeats import grams_of
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.noise import SeededNoise
 from niels_gpt.inference.sampling import Sampling
@@ -41,7 +42,6 @@ _MARKER = re.compile(r"[\s>#*+|-]*(?:\d+[.)]\s+)?(?:\[[ xX]\]\s+)?")
 _MARKS = ".!?,;:\u2026\"'\u201d\u2019)]"
 _GRAMS = (4, 8, 12, 24, 48)
 _FREE_TEXTS, _FREE_TOKENS = 32, 128
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an id is lost
 
 
 def split_sentences(text: str) -> Iterator[str]:
@@ -176,7 +176,7 @@ def distinct(recitals: Iterable[Recital]) -> list[Recital]:
     seen: set[int] = set()
     out = []
     for recital in recitals:
-        grams = set(_grams(recital.span, _gram_size(recital.span)).tolist())
+        grams = set(grams_of(recital.span, _gram_size(recital.span)).tolist())
         if not grams & seen:
             out.append(recital)
         seen |= grams
@@ -194,7 +194,7 @@ def token_surprise(documents: Documents, V: int) -> np.ndarray:
 def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> np.ndarray:
     """Return which spans stand in documents, by hashes of their n-grams: all of them must be there."""
     sizes = [_gram_size(span) for span in spans]
-    grams = [_grams(span, n) for span, n in zip(spans, sizes, strict=True)]
+    grams = [grams_of(span, n) for span, n in zip(spans, sizes, strict=True)]
     wanted = {
         n: np.unique(np.concatenate([g for g, m in zip(grams, sizes, strict=True) if m == n])) for n in set(sizes)
     }
@@ -203,7 +203,7 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
         for row in range(len(some.lengths) if spans else 0):
             ids = some.document(row)
             for n, hashes in wanted.items():
-                found = _grams(ids, n)
+                found = grams_of(ids, n)
                 at = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
                 met[n][at[hashes[at] == found]] = True
     return np.array(
@@ -213,15 +213,6 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
 
 def _gram_size(span: np.ndarray) -> int:
     return max((n for n in _GRAMS if n <= len(span)), default=len(span))
-
-
-def _grams(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a hash of every n consecutive tokens."""
-    ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, len(tokens) - n + 1)
-    hashes = np.zeros(length, dtype=np.uint64)
-    for i in range(n if length else 0):
-        hashes = hashes * _FACTOR + ids[i : i + length]
-    return hashes
 
 
 @dataclass(frozen=True)
@@ -242,12 +233,12 @@ def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: in
     texts = np.array(steps, dtype=np.int64).T
     at: dict[int, list[tuple[int, int]]] = {}
     for i, text in enumerate(texts):
-        for start, gram in enumerate(_grams(text, least).tolist()):
+        for start, gram in enumerate(grams_of(text, least).tolist()):
             at.setdefault(gram, []).append((i, start))
     wanted, best = np.array(list(at), dtype=np.uint64), dict[int, Run]()
     for row in range(len(documents.lengths)):
         ids = documents.document(row).astype(np.int64)
-        grams = _grams(ids, least)
+        grams = grams_of(ids, least)
         for place in np.flatnonzero(np.isin(grams, wanted)).tolist():
             for i, start in at[int(grams[place])]:
                 length = min(len(ids) - place, texts.shape[1] - start)

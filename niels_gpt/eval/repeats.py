@@ -16,14 +16,14 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
     if not len(passages):
         return np.empty(0, dtype=bool)
     n = max(1, int(passages.asked.max()) // 4)
-    grams = _grams(passages.tokens, n)
+    grams = grams_of(passages.tokens, n)
     starts = np.arange(grams.shape[1])
     asked = (starts >= passages.prompts[:, None]) & (starts + n <= passages.lengths[:, None])
     looked_for, which = np.unique(grams[asked], return_inverse=True)
     met = np.zeros(len(looked_for), dtype=bool)
     elsewhere = np.zeros(len(looked_for), dtype=bool)
     for row in range(len(documents.lengths)):
-        found = _grams(documents.document(row), n)
+        found = grams_of(documents.document(row), n)
         at = np.minimum(np.searchsorted(looked_for, found), len(looked_for) - 1)
         at = at[looked_for[at] == found]
         elsewhere[at] |= met[at] if own else True
@@ -33,8 +33,8 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
     return shares >= 0.5
 
 
-def _grams(tokens: np.ndarray, n: int) -> np.ndarray:
-    """A hash of each n tokens in a row, (..., L) -> (..., L-n+1)."""
+def grams_of(tokens: np.ndarray, n: int) -> np.ndarray:
+    """Return a hash of every n consecutive tokens, (..., L) -> (..., L-n+1)."""
     ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, tokens.shape[-1] - n + 1)
     hashes = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
     for i in range(n if length else 0):
