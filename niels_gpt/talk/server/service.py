@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
@@ -107,7 +108,9 @@ class Service:
         asked = self._parsed(TokenizeRequest, body)
         messages = [message.model_dump() for message in asked.messages]
         ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
-        return JSONResponse({"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids})
+        found = {"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids}
+        # json.dumps holds the GIL for 0.1 s per megabyte of text, and no other client is served meanwhile.
+        return Response(to_json(found), media_type="application/json")
 
     def _chat_job(self, body: bytes) -> _Job:
         asked = self._parsed(ChatRequest, body)
