@@ -19,16 +19,24 @@ from tests.test_dag_invalidation import TRAINED
 from tests.test_params import RAW, leaves
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line.split("#")[0].strip()
-    for block in BLOCKS
-    for line in block.splitlines()
-    if line.strip() and first_day.INIT not in block  # these two are the beginning of docs/first-day.md
-]
-INLINE = set(
-    re.findall(r"`((?:dvc|git|niels-gpt|make|source) [^`]+)`", re.sub(r"```.*?```", "", README, flags=re.DOTALL))
-)
+EXPERIMENTS = (ROOT / "docs/experiments.md").read_text()
+
+
+def lines_of_blocks(page: str) -> list[str]:
+    """Return the commands of the page's bash blocks, in order."""
+    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    # The block with INIT is the beginning of docs/first-day.md, and walked there.
+    shown = [line for block in blocks if first_day.INIT not in block for line in block.splitlines()]
+    return [line.split("#")[0].strip() for line in shown if line.strip()]
+
+
+def commands_in_the_text(page: str) -> set[str]:
+    """Return the commands outside of the page's blocks."""
+    text = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    return set(re.findall(r"`((?:dvc|git|niels-gpt|make|source) [^`]+)`", text))
+
+
+COMMANDS = lines_of_blocks(README)
 # Run after the blocks, in this order.
 IN_THE_TEXT = [
     "dvc plots show",
@@ -47,6 +55,13 @@ ELSEWHERE = {
     "niels-gpt preset v2": "test_cli.py writes presets; the data of this one are on the hub",
     "dvc exp run --queue -S p_train.roam=0.1,0.3,0.5": "test_dag_experiments.py works off a queue",
     "dvc queue start": "test_dag_experiments.py",
+    "dvc queue status": "test_dag_experiments.py",
+    "dvc plots diff afoul-gnat salic-tods swept-heir --targets metrics/train_mix.tsv metrics/train_val.tsv": "these "
+    "names are those of the page's own sweep; test_dag_pages.py draws the plots",
+    "dvc exp apply swept-heir": "the same; each experiment here is applied as it ends",
+    "dvc exp remove afoul-gnat salic-tods": "the same; the first day's walk removes all",
+    "dvc checkout": "DVC's own: what it deletes is not asked of it here",
+    "git checkout dvc.lock metrics params.yaml && dvc checkout": "git's and DVC's own; test_cli.py commits these files",
     "dvc push": "test_dag_share.py pushes to two stores",
     "make baseline": "test_cli.py commits one",
     "niels-gpt compare A B": "test_compare.py compares by name",
@@ -70,7 +85,8 @@ def test_make_run_mends_what_an_interruption_left_before_it_runs() -> None:
 
 
 def test_every_command_in_the_text_is_run_or_is_known_to_be_run_elsewhere() -> None:
-    shown = [command for command in INLINE if not any(line.startswith(command) for line in COMMANDS)]
+    named = commands_in_the_text(README) | commands_in_the_text(EXPERIMENTS) | set(lines_of_blocks(EXPERIMENTS))
+    shown = [command for command in named if not any(line.startswith(command) for line in COMMANDS)]
     assert sorted(shown) == sorted([*IN_THE_TEXT, UNDO, *ELSEWHERE])
 
 
@@ -193,7 +209,7 @@ def serve_and_stop(repo: Repo, *command: str) -> None:
 
 
 def test_the_table_names_parameters_that_there_are() -> None:
-    table = README.split("## Parameters")[1].split("A key that is not one")[0]
+    table = EXPERIMENTS.split("## Parameters to change first")[1].split("\n\n")[1]
     known = {re.sub(r"^(sources|chats|p_\w+)\.\w+", r"\1.NAME", leaf) for leaf in leaves(RAW)}
     for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE):
         first, *others = re.findall(r"`(.*?)`", row)
