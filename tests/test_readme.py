@@ -149,7 +149,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     sample = (repo.path / "params.yaml").read_text()
     repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
     said = first_day.walk(repo, home)
-    assert first_day.not_on_the_page(said, home) == []
+    assert first_day.not_in_the_transcript(said, home) == []
     (before,) = re.findall(r"`git checkout (\S+) params.yaml` brings it back", said[first_day.INIT][0])
     assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
     first, back = said["dvc repro"]
@@ -162,6 +162,14 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     mix = json.loads((repo.path / "cache/mix.json").read_text())
     assert list(mix["sources"]) == ["notes"]
     assert (repo.path / "my-notes-model/model.safetensors").is_file()
+
+
+def test_the_first_days_page_quotes_its_transcript() -> None:
+    quoted = [
+        line for block in re.findall(r"```text\n(.*?)```", first_day.PAGE, re.DOTALL) for line in block.splitlines()
+    ]
+    assert quoted
+    assert set(quoted) <= set(first_day.TRANSCRIPT.splitlines())
 
 
 def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:
