@@ -1,15 +1,19 @@
-"""What the pages in docs/ tell to run prints what they say."""
+"""The pages in docs/: examples print what the pages say, commands and links exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.conftest import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _SHOWN = re.compile(r"```bash\n(python - .*?)```\n+```text\n(.*?)```", re.DOTALL)
 EXAMPLES = [
@@ -44,3 +48,32 @@ def test_the_sources_shown_are_sources(tmp_path: Path) -> None:
             values[section] |= entries
     assert {"diary", "mine", "talks", "answers"} <= set(values["sources"]) | set(values["chats"])
     Params.model_validate(values)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.is_file(), link
+        headings = re.findall(r"^#+ (.*)", target.read_text(), flags=re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in headings}, (
+            link
+        )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
+    from niels_gpt.pipeline.cli import app
+
+    text = page.read_text()
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL))
+    named = re.findall(r"`(niels-gpt [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for line in [*re.findall(r"niels-gpt .*", blocks), *named]:
+        known = typer.main.get_command(app)
+        words = shlex.split(" ".join(line.split()), comments=True)[1:]
+        while words and (inner := getattr(known, "commands", {})):
+            assert words[0] in inner, line
+            known = inner[words.pop(0)]
+        options = {option for parameter in known.params for option in parameter.opts}
+        assert {word.rstrip(";") for word in words if re.match("--?[a-z]", word)} <= options, line
