@@ -89,17 +89,14 @@ def read_sentences(documents: Documents, tokenizer: Tokenizer) -> list[Sentence]
 
 
 def _sentence(text: str, ids: np.ndarray, documents: Iterable[int], sizes: np.ndarray) -> Sentence:
-    ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
+    ends = [match.end() for match in re.finditer(r"\S+", text)]
     reached = np.cumsum(sizes[ids])  # bytes up to the end of each token
-    spans = []
-    for words in PROMPT_WORDS:
-        if len(ends) - words < _LEAST_ASKED:
-            break
-        given = ends[words - 1] if words else 0
-        first = int(np.searchsorted(reached, given, side="right"))
-        end = max(first + _SPAN_TOKENS, int(np.searchsorted(reached, given + _SPAN_BYTES)) + 1)
-        spans.append((words, first, min(end, len(ids))))
-    return Sentence(text, ids[: max((end for *_, end in spans), default=0)], tuple(spans), tuple(documents))
+    words = [n for n in PROMPT_WORDS if len(ends) - n >= _LEAST_ASKED]
+    given = np.array([len(text[: ends[n - 1]].encode()) if n else 0 for n in words], dtype=np.int64)
+    first = reached.searchsorted(given, side="right")
+    end = np.maximum(first + _SPAN_TOKENS, reached.searchsorted(given + _SPAN_BYTES) + 1).clip(max=len(ids))
+    spans = tuple(zip(words, first.tolist(), end.tolist(), strict=True))
+    return Sentence(text, ids[: end.max(initial=0)], spans, tuple(documents))
 
 
 @dataclass(frozen=True)

@@ -306,13 +306,14 @@ def export(
         check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one out of DVC's cache is not that of the metrics on its card
             raise Damaged(model, "holds no model yet")
-        talker = _talker(model, "cpu")
+        talker = _talker(model)
         params, raw = read_params()
         mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_scores()
         sharing = sharing_of(Path(model), params)
         if not i_know:
             sharing.refuse(talker, params)
         check_files(talker, refuse_if_extractable or [], params)
+        talker.model.to("cpu")  # whose memory all formats are written from
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.gguf import export_gguf
         from niels_gpt.talk.export.plain import export_model
