@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from niels_gpt.data import survey as survey_module
 from niels_gpt.data.epochs import exposures, read_too_often
-from niels_gpt.data.survey import Survey, language_of, survey_folder, told
+from niels_gpt.data.survey import Survey, describe, survey_folder
 from niels_gpt.pipeline import init as init_module
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.dvc_files import without_dvc
@@ -46,7 +45,6 @@ def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
         "text_bytes": text_bytes,
         "sizes": (size // 2 + 1, size, 2 * size),
         "encodings": {"utf-8": documents},
-        "languages": {"English": 1.0},
         "characters": 90,
         "words": int(4 * text_bytes**0.6),
     }
@@ -259,47 +257,6 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 ENGLISH = "The tide comes in twice a day, and the boats that are moored to the pier rise with it for a while. "
-GERMAN = "Der Hafen ist nicht groß, und die Boote liegen auch im Winter auf dem Wasser, das sich kaum bewegt. "
-
-
-def test_a_folder_is_told_by_kind_size_language_and_encoding(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {f"{i}.md": f"# {i}\n\n{ENGLISH * 30}" for i in range(8)}
-    files |= {"sub/g.txt": (GERMAN * 40).encode("cp1252"), "rows.jsonl": '{"text": "a row"}\n{"text": "another"}\n'}
-    files |= {
-        "photo.JPG": b"\xff\xd8",
-        "paper.pdf": b"%PDF",
-        "Makefile": "x",
-        ".obsidian/x.md": "hidden",
-        "empty.md": " \n",
-        "copy.md": files["3.md"],
-    }
-    found = survey_folder(str(write(tmp_path / "notes", files)))
-    assert found.files == {".jsonl": 1, ".md": 10, ".txt": 1}
-    assert found.left_out == {"": 1, ".jpg": 1, ".pdf": 1}
-    assert found.documents == 8 + 1 + 2  # an empty one is none, and neither is a copy
-    assert found.text_bytes == sum(len(f"# {i}\n\n{ENGLISH * 30}") for i in range(8)) + len((GERMAN * 40).encode()) + 12
-    assert found.longest == len((GERMAN * 40).encode())
-    assert found.encodings == {"utf-8": 10, "cp1252": 1}
-    assert list(found.languages) == ["English", "German"]
-    text = "\n".join(told(found))
-    for said in ("11 documents (10 .md, 1 .jsonl, 1 .txt)", "English 86%", "1 cp1252", "1 without an ending"):
-        assert said in text
-
-
-def test_of_much_text_some_is_read_and_the_rest_reckoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files: dict[str, str | bytes] = {f"{i:03}.md": f"{i} {ENGLISH * (1 + i % 7)}" for i in range(210)}
-    folder = str(write(tmp_path / "notes", files))
-    whole = survey_folder(folder)
-    assert whole.documents == 210
-    monkeypatch.setattr(survey_module, "_READ_BYTES", whole.text_bytes // 5)
-    some = survey_folder(folder)
-    assert len(some.sizes) < 60
-    assert some.text_bytes == pytest.approx(whole.text_bytes, rel=0.02)
-    assert some.documents == pytest.approx(210, rel=0.2)
-    rows = "".join(f'{{"text": "{ENGLISH}{i}"}}\n' for i in range(3000))
-    big = survey_folder(str(write(tmp_path / "rows", {"a.jsonl": rows})))
-    assert len(big.sizes) < 3000
-    assert big.text_bytes == pytest.approx(len(rows), rel=0.1)
 
 
 def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_path: Path) -> None:
@@ -308,7 +265,7 @@ def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_p
     found = survey_folder(str(folder))
     assert found.glob == "*.[mt][dx]*"
     assert found.files == {".md": 1, ".txt": 1}
-    assert "t.csv has the columns" in told(found)[-1]
+    assert "t.csv has the columns" in describe(found)[-1]
     _, raw = parse_params(plan_text(planned(found), SAMPLE), name="planned")
     assert raw["sources"]["notes"]["load"]["glob"] == found.glob
     (folder / "b.txt").unlink()
@@ -316,19 +273,6 @@ def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_p
     (folder / "a.md").unlink()
     with pytest.raises(ValueError, match=r"t\.csv has the columns .* name the one to read so"):
         survey_folder(str(folder))
-
-
-def test_languages_are_told_by_script_or_by_their_commonest_words() -> None:
-    for text, language in (
-        (ENGLISH, "English"),
-        (GERMAN, "German"),
-        ("Jeg har en båd, og det er ikke den som blev til af træ på havnen", "Danish"),
-        ("春眠不覺曉，處處聞啼鳥。", "Chinese"),
-        ("これは日本語の文章です。", "Japanese"),
-        ("Это не книга, а лодка", "Russian or another in Cyrillic"),
-        ("0 1 2 3 4 5", ""),
-    ):
-        assert language_of(text) == language
 
 
 def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:

@@ -21,7 +21,6 @@ from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
 from niels_gpt.data.secrets import find_secrets, mask, outside_secrets
 from niels_gpt.data.secrets.numbers import is_card
 from niels_gpt.data.secrets.personal import find_personal
-from niels_gpt.data.survey import survey_folder, told
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.engine.local import LocalEngine
@@ -452,13 +451,6 @@ def test_personal_details_are_found_by_their_country_s_form(detail: str) -> None
     assert len(find_personal(f"see {detail}, and so on")) == 1
     for text in ("ISBN 978-3-16-148410-0", "2021-04-05 10:11:12", "1605555555", "(3000-2350 BC)", "10 000 000 000"):
         assert find_personal(text) == [], text
-
-
-def test_a_survey_says_how_many_personal_details_there_are(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("anna@example.org, bert@example.org, tel. 0170 1234567, and then some more words.")
-    lines = told(survey_folder(str(tmp_path)))
-    details = "about 2 e-mail addresses, 1 telephone number"
-    assert f"personal details: {details}; they are kept, `on_personal: mask` in `load` replaces them" in lines
 
 
 @pytest.mark.parametrize("language", ["english", "french", "spanish", "italian", "portuguese"])
