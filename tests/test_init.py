@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,37 +57,37 @@ def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, cha
     return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
 
 
-@pytest.mark.parametrize("size", [2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("hours", [0.1, 1.0, 24.0])
-def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time(size: float, hours: float) -> None:
+def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> None:
     """Also that nothing is read too often, by the same figures as doctor has, and that it ends in time."""
-    case = round(math.log10(size) + hours)
-    documents = (1, 7, 3000, 2_000_000)[case % 4]
-    surveys = [a_survey(int(size), min(documents, int(size) // 100))]
-    if case % 2 and size > 1e5:
-        surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
-    machine = GPU if case % 3 == 0 else LAPTOP
-    plan = planned(*surveys, machine=machine, hours=hours)
-    params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
-    assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
-    assert raw["splice"]["dataset_name"] in raw["sources"]
-    assert all(source.private for source in params.sources.values())
-    a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
-    shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
-    tokens = {
-        name: survey.text_bytes * shares[name] / a_token for name, survey in zip(raw["sources"], surveys, strict=True)
-    }
-    steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
-    seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
-    assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
-    assert raw["train"]["warmup_steps"] <= steps // 2
-    assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
-    assert raw["train"]["eval_every"] <= steps
-    if plan.seconds["text"] < 1800 * hours:
-        assert sum(plan.seconds.values()) <= 3600 * hours + 60
-    # A window fits into what is held out of each.
-    for name, survey in zip(raw["sources"], surveys, strict=True):
-        assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
+    for size, hours in product((2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10), (0.1, 1.0, 24.0)):
+        case = round(math.log10(size) + hours)
+        documents = (1, 7, 3000, 2_000_000)[case % 4]
+        surveys = [a_survey(int(size), min(documents, int(size) // 100))]
+        if case % 2 and size > 1e5:
+            surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
+        machine = GPU if case % 3 == 0 else LAPTOP
+        plan = planned(*surveys, machine=machine, hours=hours)
+        params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
+        assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
+        assert raw["splice"]["dataset_name"] in raw["sources"]
+        assert all(source.private for source in params.sources.values())
+        a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
+        shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
+        tokens = {
+            name: survey.text_bytes * shares[name] / a_token
+            for name, survey in zip(raw["sources"], surveys, strict=True)
+        }
+        steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
+        seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
+        assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
+        assert raw["train"]["warmup_steps"] <= steps // 2
+        assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
+        assert raw["train"]["eval_every"] <= steps
+        if plan.seconds["text"] < 1800 * hours:
+            assert sum(plan.seconds.values()) <= 3600 * hours + 60
+        # A window fits into what is held out of each.
+        for name, survey in zip(raw["sources"], surveys, strict=True):
+            assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
 
 
 def _trained_share(source: dict[str, Any]) -> float:
@@ -128,73 +129,68 @@ def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
     assert set(raw["p_sft"]) == set(raw["chats"])
 
 
-@pytest.mark.parametrize("size", [3e4, 3e6, 6e8], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("documents", [3, 900])
-@pytest.mark.parametrize("kinds", [(), ("chat",), ("dialogues", "chat")])
-def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine(
-    size: float, documents: int, kinds: tuple[str, ...]
-) -> None:
-    surveys = [
-        a_survey(int(size), documents),
-        a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
-    ]
-    chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
-    params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
-    assert set(raw["sources"]) == {"notes", "letters"}
-    for source in params.sources.values():
-        assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
-    for source in raw["sources"].values():
-        assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
-    if chats:
-        assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
-        for chat in params.chats.values():
-            assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
-            assert chat.split.val_frac == 0.1
-    else:
-        assert raw["chats"] == VALUES["chats"]
+def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> None:
+    for size, documents, kinds in product((3e4, 3e6, 6e8), (3, 900), ((), ("chat",), ("dialogues", "chat"))):
+        surveys = [
+            a_survey(int(size), documents),
+            a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
+        ]
+        chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
+        params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
+        assert set(raw["sources"]) == {"notes", "letters"}
+        for source in params.sources.values():
+            assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
+        for source in raw["sources"].values():
+            assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
+        if chats:
+            assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
+            for chat in params.chats.values():
+                assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
+                assert chat.split.val_frac == 0.1
+        else:
+            assert raw["chats"] == VALUES["chats"]
 
 
-@pytest.mark.parametrize("machine", [LAPTOP, GPU], ids=["laptop", "gpu"])
-@pytest.mark.parametrize("size", [4e4, 3e6, 4e8], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("hours", [0.2, 8.0])
-def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
-    machine: Machine, size: float, hours: float
-) -> None:
-    surveys = [a_survey(int(size), 900), a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50)))]
-    chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
-    for own in ((), chats):
-        plan = planned(*surveys, machine=machine, hours=hours, chats=own)
-        text = plan_text(plan, SAMPLE)
-        _, raw = parse_params(text, name="planned")
-        run, model, train = plan.run, raw["model"], raw["train"]
-        assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
-        for survey, source in zip(surveys, raw["sources"].values(), strict=True):
-            share = min(0.1, 1e6 / survey.text_bytes)
-            assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
-        assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
-        assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
-        assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
-        assert model["C"] == model["H"] * run.size.head_dim
-        assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
-        for section in (train, raw["sft"], raw["splice"]["train"]):
-            assert section["precision"] == ("bf16" if machine.cuda else "float32")
-            assert 0 < section["min_lr"] < section["base_lr"] < 0.02
-            assert 1 <= section["eval_every"] <= section["total_steps"]
-        assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
-        assert (train["total_steps"], train["B"]) == (run.steps, run.B)
-        assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
-        a_step = run.B * run.size.T * run.flops / machine.flops
-        assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
-        assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
-        longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
-        assert raw["splice"]["dataset_name"] == longest
-        for section in (raw["memorize"], raw["leak"]):
-            assert section["prompt_tokens"] == section["chunk_size"] // 2
-            assert 4 <= section["chunk_size"] <= min(100, model["T"])
-        assert 200 <= raw["leak"]["max_passages"] <= 10_000
-        assert 20_000 <= raw["eval"]["max_tokens"] <= 1_000_000
-        assert 20 <= raw["sft"]["total_steps"] <= 2000
-        assert {len(line) - len(line.lstrip()) for line in text.splitlines()} <= {0, 2, 4, 6}
+def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
+    for machine, size, hours in product((LAPTOP, GPU), (4e4, 3e6, 4e8), (0.2, 8.0)):
+        surveys = [
+            a_survey(int(size), 900),
+            a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50))),
+        ]
+        chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
+        for own in ((), chats):
+            plan = planned(*surveys, machine=machine, hours=hours, chats=own)
+            text = plan_text(plan, SAMPLE)
+            _, raw = parse_params(text, name="planned")
+            run, model, train = plan.run, raw["model"], raw["train"]
+            assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
+            for survey, source in zip(surveys, raw["sources"].values(), strict=True):
+                share = min(0.1, 1e6 / survey.text_bytes)
+                assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
+            assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
+            assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
+            assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
+            assert model["C"] == model["H"] * run.size.head_dim
+            assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
+            for section in (train, raw["sft"], raw["splice"]["train"]):
+                assert section["precision"] == ("bf16" if machine.cuda else "float32")
+                assert 0 < section["min_lr"] < section["base_lr"] < 0.02
+                assert 1 <= section["eval_every"] <= section["total_steps"]
+            assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
+            assert (train["total_steps"], train["B"]) == (run.steps, run.B)
+            assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
+            a_step = run.B * run.size.T * run.flops / machine.flops
+            assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
+            assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
+            longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
+            assert raw["splice"]["dataset_name"] == longest
+            for section in (raw["memorize"], raw["leak"]):
+                assert section["prompt_tokens"] == section["chunk_size"] // 2
+                assert 4 <= section["chunk_size"] <= min(100, model["T"])
+            assert 200 <= raw["leak"]["max_passages"] <= 10_000
+            assert 20_000 <= raw["eval"]["max_tokens"] <= 1_000_000
+            assert 20 <= raw["sft"]["total_steps"] <= 2000
+            assert {len(line) - len(line.lstrip()) for line in text.splitlines()} <= {0, 2, 4, 6}
 
 
 def _questions() -> list[str]:
