@@ -23,7 +23,7 @@ from niels_gpt.data.types import Document
 
 PLAIN = (".txt", ".md")  # a file is a document; of the others a row is
 _READ_BYTES = 20_000_000  # of text; more is sampled
-_SEARCH_S = 20.0  # pages of telephone numbers are searched at 20 kB/s
+_SEARCH_S = 20.0  # of CPU time: pages of telephone numbers are searched at 20 kB/s
 _SEARCHED_AT_ONCE = 1 << 16  # characters between two looks at the clock
 _COUNTED_CHARACTERS = 2_000_000  # of these characters and words are counted
 _LEAST_COUNTED = 2000  # characters of a document
@@ -206,13 +206,13 @@ class _Search:
     """Search texts for secrets and personal details, as far as `_READ_BYTES` and `_SEARCH_S` allow."""
 
     def __init__(self) -> None:
-        self._screen, self._end = Screen("mask", "mask"), time.monotonic() + _SEARCH_S
+        self._screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
         self.searched = 0  # bytes
         self.whole = True
 
     def add(self, text: str) -> None:
         for start in range(0, len(text), _SEARCHED_AT_ONCE):
-            if self.searched >= _READ_BYTES or time.monotonic() > self._end:
+            if self.searched >= _READ_BYTES or time.process_time() > self._end:
                 self.whole = False
                 return
             part = text[start : start + _SEARCHED_AT_ONCE]
