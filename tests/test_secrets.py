@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from mnemonic import Mnemonic
+from stdnum import luhn
 
 from niels_gpt.data.loading import cut_source, load_parts
 from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
@@ -427,6 +428,22 @@ def test_card_numbers_are_found_by_prefix_length_and_check_digit() -> None:
         last = str((int(card[-1]) + 1) % 10)
         assert kinds(card[:-1] + last) == []
         assert kinds(f"id{card}") == kinds(f"/{card}") == kinds(f"{card}x") == []
+
+
+def test_a_card_has_one_of_its_issuer_s_lengths() -> None:
+    for prefixes, lengths in (
+        ("4", {13, 16, 19}),
+        ("51 55 2221 229 23 26 270 2720", {16}),
+        ("34 37", {15}),
+        ("6011 644 649 65", {16, 19}),
+        ("300 305 36 38 39", {14, 16}),
+        ("3528 3529 353 358", {16}),
+        ("62", {16, 17, 18, 19}),
+        ("50 56 2220 2721 33 6010 643 306 1 7 9", set()),
+    ):
+        for prefix, n in product(prefixes.split(), range(12, 21)):
+            body = prefix + "0" * (n - 1 - len(prefix))
+            assert is_card(body + luhn.calc_check_digit(body)) is (n in lengths), (prefix, n)
 
 
 def test_other_long_numbers_are_no_cards() -> None:
