@@ -8,15 +8,15 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from niels_gpt.data import survey as survey_module
 from niels_gpt.data.epochs import exposures, read_too_often
-from niels_gpt.data.survey import Survey, language_of, survey_folder, told
+from niels_gpt.data.survey import Survey, describe, survey_folder
 from niels_gpt.pipeline import init as init_module
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.dvc_files import without_dvc
@@ -46,7 +46,6 @@ def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
         "text_bytes": text_bytes,
         "sizes": (size // 2 + 1, size, 2 * size),
         "encodings": {"utf-8": documents},
-        "languages": {"English": 1.0},
         "characters": 90,
         "words": int(4 * text_bytes**0.6),
     }
@@ -58,37 +57,37 @@ def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, cha
     return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
 
 
-@pytest.mark.parametrize("size", [2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("hours", [0.1, 1.0, 24.0])
-def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time(size: float, hours: float) -> None:
+def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> None:
     """Also that nothing is read too often, by the same figures as doctor has, and that it ends in time."""
-    case = round(math.log10(size) + hours)
-    documents = (1, 7, 3000, 2_000_000)[case % 4]
-    surveys = [a_survey(int(size), min(documents, int(size) // 100))]
-    if case % 2 and size > 1e5:
-        surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
-    machine = GPU if case % 3 == 0 else LAPTOP
-    plan = planned(*surveys, machine=machine, hours=hours)
-    params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
-    assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
-    assert raw["splice"]["dataset_name"] in raw["sources"]
-    assert all(source.private for source in params.sources.values())
-    a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
-    shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
-    tokens = {
-        name: survey.text_bytes * shares[name] / a_token for name, survey in zip(raw["sources"], surveys, strict=True)
-    }
-    steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
-    seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
-    assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
-    assert raw["train"]["warmup_steps"] <= steps // 2
-    assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
-    assert raw["train"]["eval_every"] <= steps
-    if plan.seconds["text"] < 1800 * hours:
-        assert sum(plan.seconds.values()) <= 3600 * hours + 60
-    # A window fits into what is held out of each.
-    for name, survey in zip(raw["sources"], surveys, strict=True):
-        assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
+    for size, hours in product((2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10), (0.1, 1.0, 24.0)):
+        case = round(math.log10(size) + hours)
+        documents = (1, 7, 3000, 2_000_000)[case % 4]
+        surveys = [a_survey(int(size), min(documents, int(size) // 100))]
+        if case % 2 and size > 1e5:
+            surveys.append(a_survey(int(size / 9), 40, path="/home/me/letters", characters=3000, words=10))
+        machine = GPU if case % 3 == 0 else LAPTOP
+        plan = planned(*surveys, machine=machine, hours=hours)
+        params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
+        assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
+        assert raw["splice"]["dataset_name"] in raw["sources"]
+        assert all(source.private for source in params.sources.values())
+        a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
+        shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
+        tokens = {
+            name: survey.text_bytes * shares[name] / a_token
+            for name, survey in zip(raw["sources"], surveys, strict=True)
+        }
+        steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
+        seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
+        assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
+        assert raw["train"]["warmup_steps"] <= steps // 2
+        assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
+        assert raw["train"]["eval_every"] <= steps
+        if plan.seconds["text"] < 1800 * hours:
+            assert sum(plan.seconds.values()) <= 3600 * hours + 60
+        # A window fits into what is held out of each.
+        for name, survey in zip(raw["sources"], surveys, strict=True):
+            assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
 
 
 def _trained_share(source: dict[str, Any]) -> float:
@@ -130,73 +129,68 @@ def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
     assert set(raw["p_sft"]) == set(raw["chats"])
 
 
-@pytest.mark.parametrize("size", [3e4, 3e6, 6e8], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("documents", [3, 900])
-@pytest.mark.parametrize("kinds", [(), ("chat",), ("dialogues", "chat")])
-def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine(
-    size: float, documents: int, kinds: tuple[str, ...]
-) -> None:
-    surveys = [
-        a_survey(int(size), documents),
-        a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
-    ]
-    chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
-    params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
-    assert set(raw["sources"]) == {"notes", "letters"}
-    for source in params.sources.values():
-        assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
-    for source in raw["sources"].values():
-        assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
-    if chats:
-        assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
-        for chat in params.chats.values():
-            assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
-            assert chat.split.val_frac == 0.1
-    else:
-        assert raw["chats"] == VALUES["chats"]
+def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> None:
+    for size, documents, kinds in product((3e4, 3e6, 6e8), (3, 900), ((), ("chat",), ("dialogues", "chat"))):
+        surveys = [
+            a_survey(int(size), documents),
+            a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
+        ]
+        chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
+        params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
+        assert set(raw["sources"]) == {"notes", "letters"}
+        for source in params.sources.values():
+            assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
+        for source in raw["sources"].values():
+            assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
+        if chats:
+            assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
+            for chat in params.chats.values():
+                assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
+                assert chat.split.val_frac == 0.1
+        else:
+            assert raw["chats"] == VALUES["chats"]
 
 
-@pytest.mark.parametrize("machine", [LAPTOP, GPU], ids=["laptop", "gpu"])
-@pytest.mark.parametrize("size", [4e4, 3e6, 4e8], ids=lambda size: f"{size:.0e}")
-@pytest.mark.parametrize("hours", [0.2, 8.0])
-def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
-    machine: Machine, size: float, hours: float
-) -> None:
-    surveys = [a_survey(int(size), 900), a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50)))]
-    chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
-    for own in ((), chats):
-        plan = planned(*surveys, machine=machine, hours=hours, chats=own)
-        text = plan_text(plan, SAMPLE)
-        _, raw = parse_params(text, name="planned")
-        run, model, train = plan.run, raw["model"], raw["train"]
-        assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
-        for survey, source in zip(surveys, raw["sources"].values(), strict=True):
-            share = min(0.1, 1e6 / survey.text_bytes)
-            assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
-        assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
-        assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
-        assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
-        assert model["C"] == model["H"] * run.size.head_dim
-        assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
-        for section in (train, raw["sft"], raw["splice"]["train"]):
-            assert section["precision"] == ("bf16" if machine.cuda else "float32")
-            assert 0 < section["min_lr"] < section["base_lr"] < 0.02
-            assert 1 <= section["eval_every"] <= section["total_steps"]
-        assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
-        assert (train["total_steps"], train["B"]) == (run.steps, run.B)
-        assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
-        a_step = run.B * run.size.T * run.flops / machine.flops
-        assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
-        assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
-        longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
-        assert raw["splice"]["dataset_name"] == longest
-        for section in (raw["memorize"], raw["leak"]):
-            assert section["prompt_tokens"] == section["chunk_size"] // 2
-            assert 4 <= section["chunk_size"] <= min(100, model["T"])
-        assert 200 <= raw["leak"]["max_passages"] <= 10_000
-        assert 20_000 <= raw["eval"]["max_tokens"] <= 1_000_000
-        assert 20 <= raw["sft"]["total_steps"] <= 2000
-        assert {len(line) - len(line.lstrip()) for line in text.splitlines()} <= {0, 2, 4, 6}
+def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
+    for machine, size, hours in product((LAPTOP, GPU), (4e4, 3e6, 4e8), (0.2, 8.0)):
+        surveys = [
+            a_survey(int(size), 900),
+            a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50))),
+        ]
+        chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
+        for own in ((), chats):
+            plan = planned(*surveys, machine=machine, hours=hours, chats=own)
+            text = plan_text(plan, SAMPLE)
+            _, raw = parse_params(text, name="planned")
+            run, model, train = plan.run, raw["model"], raw["train"]
+            assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
+            for survey, source in zip(surveys, raw["sources"].values(), strict=True):
+                share = min(0.1, 1e6 / survey.text_bytes)
+                assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
+            assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
+            assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
+            assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
+            assert model["C"] == model["H"] * run.size.head_dim
+            assert model["dropout"] == (0.15 if run.epochs > 4 else 0.1 if run.epochs > 1.5 else 0.0)
+            for section in (train, raw["sft"], raw["splice"]["train"]):
+                assert section["precision"] == ("bf16" if machine.cuda else "float32")
+                assert 0 < section["min_lr"] < section["base_lr"] < 0.02
+                assert 1 <= section["eval_every"] <= section["total_steps"]
+            assert train["base_lr"] == pytest.approx(0.1 / math.sqrt(model["C"]), rel=0.15)
+            assert (train["total_steps"], train["B"]) == (run.steps, run.B)
+            assert train["eval_steps"] * (run.steps // train["eval_every"]) <= max(8, 0.1 * run.steps)
+            a_step = run.B * run.size.T * run.flops / machine.flops
+            assert raw["runtime"]["checkpoint_every"] == max(10, min(500, int(120 / a_step)))  # of two minutes
+            assert raw["runtime"]["log_every"] == max(1, min(100, run.steps // 50))
+            longest = "letters" if surveys[1].longest > surveys[0].longest else "notes"
+            assert raw["splice"]["dataset_name"] == longest
+            for section in (raw["memorize"], raw["leak"]):
+                assert section["prompt_tokens"] == section["chunk_size"] // 2
+                assert 4 <= section["chunk_size"] <= min(100, model["T"])
+            assert 200 <= raw["leak"]["max_passages"] <= 10_000
+            assert 20_000 <= raw["eval"]["max_tokens"] <= 1_000_000
+            assert 20 <= raw["sft"]["total_steps"] <= 2000
+            assert {len(line) - len(line.lstrip()) for line in text.splitlines()} <= {0, 2, 4, 6}
 
 
 def _questions() -> list[str]:
@@ -259,47 +253,6 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 ENGLISH = "The tide comes in twice a day, and the boats that are moored to the pier rise with it for a while. "
-GERMAN = "Der Hafen ist nicht groß, und die Boote liegen auch im Winter auf dem Wasser, das sich kaum bewegt. "
-
-
-def test_a_folder_is_told_by_kind_size_language_and_encoding(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {f"{i}.md": f"# {i}\n\n{ENGLISH * 30}" for i in range(8)}
-    files |= {"sub/g.txt": (GERMAN * 40).encode("cp1252"), "rows.jsonl": '{"text": "a row"}\n{"text": "another"}\n'}
-    files |= {
-        "photo.JPG": b"\xff\xd8",
-        "paper.pdf": b"%PDF",
-        "Makefile": "x",
-        ".obsidian/x.md": "hidden",
-        "empty.md": " \n",
-        "copy.md": files["3.md"],
-    }
-    found = survey_folder(str(write(tmp_path / "notes", files)))
-    assert found.files == {".jsonl": 1, ".md": 10, ".txt": 1}
-    assert found.left_out == {"": 1, ".jpg": 1, ".pdf": 1}
-    assert found.documents == 8 + 1 + 2  # an empty one is none, and neither is a copy
-    assert found.text_bytes == sum(len(f"# {i}\n\n{ENGLISH * 30}") for i in range(8)) + len((GERMAN * 40).encode()) + 12
-    assert found.longest == len((GERMAN * 40).encode())
-    assert found.encodings == {"utf-8": 10, "cp1252": 1}
-    assert list(found.languages) == ["English", "German"]
-    text = "\n".join(told(found))
-    for said in ("11 documents (10 .md, 1 .jsonl, 1 .txt)", "English 86%", "1 cp1252", "1 without an ending"):
-        assert said in text
-
-
-def test_of_much_text_some_is_read_and_the_rest_reckoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files: dict[str, str | bytes] = {f"{i:03}.md": f"{i} {ENGLISH * (1 + i % 7)}" for i in range(210)}
-    folder = str(write(tmp_path / "notes", files))
-    whole = survey_folder(folder)
-    assert whole.documents == 210
-    monkeypatch.setattr(survey_module, "_READ_BYTES", whole.text_bytes // 5)
-    some = survey_folder(folder)
-    assert len(some.sizes) < 60
-    assert some.text_bytes == pytest.approx(whole.text_bytes, rel=0.02)
-    assert some.documents == pytest.approx(210, rel=0.2)
-    rows = "".join(f'{{"text": "{ENGLISH}{i}"}}\n' for i in range(3000))
-    big = survey_folder(str(write(tmp_path / "rows", {"a.jsonl": rows})))
-    assert len(big.sizes) < 3000
-    assert big.text_bytes == pytest.approx(len(rows), rel=0.1)
 
 
 def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_path: Path) -> None:
@@ -308,7 +261,7 @@ def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_p
     found = survey_folder(str(folder))
     assert found.glob == "*.[mt][dx]*"
     assert found.files == {".md": 1, ".txt": 1}
-    assert "t.csv has the columns" in told(found)[-1]
+    assert "t.csv has the columns" in describe(found)[-1]
     _, raw = parse_params(plan_text(planned(found), SAMPLE), name="planned")
     assert raw["sources"]["notes"]["load"]["glob"] == found.glob
     (folder / "b.txt").unlink()
@@ -316,19 +269,6 @@ def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_p
     (folder / "a.md").unlink()
     with pytest.raises(ValueError, match=r"t\.csv has the columns .* name the one to read so"):
         survey_folder(str(folder))
-
-
-def test_languages_are_told_by_script_or_by_their_commonest_words() -> None:
-    for text, language in (
-        (ENGLISH, "English"),
-        (GERMAN, "German"),
-        ("Jeg har en båd, og det er ikke den som blev til af træ på havnen", "Danish"),
-        ("春眠不覺曉，處處聞啼鳥。", "Chinese"),
-        ("これは日本語の文章です。", "Japanese"),
-        ("Это не книга, а лодка", "Russian or another in Cyrillic"),
-        ("0 1 2 3 4 5", ""),
-    ):
-        assert language_of(text) == language
 
 
 def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:

@@ -1,61 +1,42 @@
-"""A look at a folder of text before anything is made of it: how much there is, of what kind, in which languages.
+"""Survey a folder of text before anything runs: its size, encodings, secrets, personal details, copies, empty files.
 
-All files are listed; of their text so much is read as a few seconds allow, spread evenly, and the rest is reckoned from
-it. What the loader would stop at is found here first.
+All files are listed. About `_READ_BYTES` of their text are read, spread evenly over the files, and totals are estimated
+from them. What the loader would stop at is found here first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
+from niels_gpt.data.screening import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
+from niels_gpt.data.types import Document
 
 PLAIN = (".txt", ".md")  # a file is a document; of the others a row is
-_READ_BYTES = 48 << 20  # text that is looked at, at the most
+_READ_BYTES = 20_000_000  # of text; more is sampled
+_SEARCH_S = 20.0  # of CPU time: pages of telephone numbers are searched at 20 kB/s
+_SEARCHED_AT_ONCE = 1 << 16  # characters between two looks at the clock
 _COUNTED_CHARACTERS = 2_000_000  # of these characters and words are counted
 _LEAST_COUNTED = 2000  # characters of a document
 _COVERED = 0.9995  # of all characters: what a trained tokenizer spells without bytes
 _PACKED = 3  # bytes of text for one of a packed file, about
-_SMALLEST_SHARE = 0.05  # of a language that is named
-_PLURALS = {"s": "es"}  # by the last letter; else s
 
-# Words that are frequent in one language and rare in the others.
-_COMMON = {
-    "English": "the and of to is that with for was this are have",
-    "German": "und der die das nicht ist ein ich mit auf auch sich",
-    "French": "les des est une dans que pour qui sur pas avec vous",
-    "Spanish": "los las que una por con para del como pero más está",
-    "Portuguese": "não uma que para com dos mas mais você isso são pelo",
-    "Italian": "che non una per sono della con gli anche più nel questo",
-    "Dutch": "het een van niet dat zijn voor maar ook naar wordt bij",
-    "Danish": "og det som til af på ikke med har jeg den blev",
-    "Swedish": "och det som att på är inte med för har jag ett",
-}
-_WORDS_OF = {language: frozenset(words.split()) for language, words in _COMMON.items()}
-_SCRIPTS = (
-    ("Japanese", re.compile(r"[\u3040-\u30ff]")),
-    ("Chinese", re.compile(r"[\u4e00-\u9fff]")),
-    ("Korean", re.compile(r"[\uac00-\ud7af]")),
-    ("Russian or another in Cyrillic", re.compile(r"[\u0400-\u04ff]")),
-    ("Greek", re.compile(r"[\u0370-\u03ff]")),
-    ("Arabic or another in its letters", re.compile(r"[\u0600-\u06ff]")),
-    ("Hindi or another in Devanagari", re.compile(r"[\u0900-\u097f]")),
-)
-_WORD = re.compile(r"\w+")
 _PIECE = re.compile(r"\s?\S+")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What lies in a folder. `documents` and `text_bytes` are reckoned where not all of it was read."""
+    """What lies in a folder. `documents` and `text_bytes` are estimates where not all of it was read."""
 
     path: str
     files: Mapping[str, int]  # that can be read, by ending
@@ -64,20 +45,20 @@ class Survey:
     text_bytes: int
     sizes: tuple[int, ...]  # of the documents that were looked at, in bytes, ascending
     encodings: Mapping[str, int]  # documents looked at, by encoding
-    languages: Mapping[str, float]  # share of the text looked at, the most first; "" where none shows
     characters: int  # different ones that a tokenizer of pieces must spell
     words: int  # different ones in what was counted
     glob: str | None = None  # where only some files can be read
     faults: tuple[str, ...] = ()  # of files that it leaves out
     binary: tuple[str, ...] = ()  # files that are called text and look like none
-    personal: Mapping[str, int] = field(default_factory=dict)  # personal details by kind, scaled up to all of the text
+    copies: int = 0  # documents read whose text another one has
+    empty: int = 0  # files and rows read that hold no text
+    secrets: Mapping[str, int] = field(default_factory=dict)  # found in the text searched, by kind
+    personal: Mapping[str, int] = field(default_factory=dict)  # e-mail addresses, telephone numbers, national ids
+    sample: tuple[int, int] | None = None  # (bytes searched, bytes of all text) where not all of it was searched
 
     @property
     def longest(self) -> int:
         return self.sizes[-1]
-
-    def english(self) -> bool:
-        return next(iter(self.languages), "") == "English"
 
 
 @dataclass(frozen=True)
@@ -91,7 +72,7 @@ class _Look:
 
 
 def survey_folder(path: str) -> Survey:
-    """A ValueError or FileNotFoundError, in a sentence with what to do, where there is nothing to train on."""
+    """Survey a folder. Raise ValueError or FileNotFoundError, with what to do, where there is nothing to train on."""
     _refuse_what_is_no_folder(path)
     every = list_files(path)
     readable = [file for file in every if unpacked_suffix(file) in SUFFIXES]
@@ -105,59 +86,33 @@ def survey_folder(path: str) -> Survey:
         if not plain:
             raise ValueError(faults[0])
         glob, readable = glob_of({unpacked_suffix(file) for file in plain}), plain
-    looks, text_bytes, documents = _read(path, readable)
+    reading = _read(path, readable)
+    looks = reading.looks
     if not looks:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
     binary = {look.file for look in looks if _is_binary(look.text)}
     if len(binary) == len({look.file for look in looks}):
         raise ValueError(f"the files in {shown(path)} are called text and hold none (binary): put text there")
-    counted = _counted(look.text for look in looks if look.file not in binary)
+    beginnings = _beginnings(look.text for look in looks if look.file not in binary)
     return Survey(
         path=path,
         files=dict(sorted(Counter(map(unpacked_suffix, readable)).items())),
         left_out=dict(sorted(left_out.items())),
-        documents=documents,
-        text_bytes=text_bytes,
+        documents=max(len(looks), round(reading.documents)),
+        text_bytes=round(reading.text_bytes),
         sizes=tuple(sorted(look.size for look in looks)),
         encodings=dict(Counter(look.encoding for look in looks).most_common()),
-        languages=languages(counted),
-        characters=_covering(Counter("".join(counted))),
-        words=len({word for text in counted for word in _PIECE.findall(text)}),
+        characters=_covering(Counter("".join(beginnings))),
+        words=len({word for text in beginnings for word in _PIECE.findall(text)}),
         glob=glob,
         faults=faults,
         binary=tuple(sorted(map(shown, binary))),
-        personal=_personal(counted, text_bytes),
+        copies=reading.copies,
+        empty=reading.empty,
+        secrets=reading.findings.kinds,
+        personal=reading.findings.personal,
+        sample=reading.sample,
     )
-
-
-def _personal(texts: Sequence[str], text_bytes: int) -> dict[str, int]:
-    """Return e-mail addresses, telephone numbers and national ids by kind, estimated where not all text was read."""
-    from niels_gpt.data.secrets.personal import find_personal
-
-    found = Counter(detail.kind for text in texts for detail in find_personal(text))
-    scale = max(1.0, text_bytes / max(1, sum(len(text.encode("utf-8")) for text in texts)))
-    return {kind: round(count * scale) for kind, count in sorted(found.items())}
-
-
-def languages(texts: Sequence[str]) -> dict[str, float]:
-    """Roughly: share of the texts' characters by language, the most first; those of a twentieth or more."""
-    sizes: Counter[str] = Counter()
-    for text in texts:
-        sizes[language_of(text)] += len(text)
-    total = sum(sizes.values()) or 1
-    return {name: size / total for name, size in sizes.most_common() if size >= _SMALLEST_SHARE * total}
-
-
-def language_of(text: str) -> str:
-    """By its script, or by its most frequent words; "" where neither shows."""
-    letters = sum(map(str.isalpha, text)) or 1
-    for name, script in _SCRIPTS:
-        if len(script.findall(text)) > (0.1 if name == "Japanese" else 0.3) * letters:
-            return name
-    words = [word.lower() for word in _WORD.findall(text)]
-    counts = {name: sum(word in common for word in words) for name, common in _WORDS_OF.items()}
-    best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] >= max(2, 0.03 * len(words)) else ""
 
 
 def glob_of(suffixes: Iterable[str]) -> str:
@@ -173,31 +128,35 @@ def told_endings(counts: Mapping[str, int]) -> str:
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
 
-def told(survey: Survey) -> list[str]:
-    """What was found in a folder, a line a thing."""
-    spoken = [f"{name or 'no language that shows'} {share:.0%}" for name, share in survey.languages.items()]
+def describe(survey: Survey) -> list[str]:
+    """Return lines to print: what was found in a folder, and what a run does about each. Secrets are only counted."""
     lines = [
         f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} "
-        f"document{'s' if survey.documents > 1 else ''} "
-        f"({told_endings(survey.files)}); {', '.join(spoken) or 'languages unknown'}"
+        f"document{'s' if survey.documents > 1 else ''} ({told_endings(survey.files)})"
     ]
-    others = {name: count for name, count in survey.encodings.items() if name != "utf-8"}
+    if survey.sample:
+        searched, total = map(megabytes, survey.sample)
+        lines.append(f"sample   {searched} of {total} were searched; the counts below are for this sample")
+    for label, kinds, done in (
+        ("secrets ", survey.secrets, "masked; `niels-gpt inspect secrets` lists them"),
+        ("personal", survey.personal, "kept; `on_personal: mask` in `load` masks them"),
+    ):
+        found = f"{sum(kinds.values()):,} ({counted(kinds)}): {done}" if kinds else "none found"
+        lines.append(f"{label} {found}")
+    if survey.copies:
+        lines.append(f"copies   {survey.copies:,} (same text as another document): used once")
+    if survey.empty:
+        lines.append(f"empty    {survey.empty:,} (files or rows without text): skipped")
+    others = [f"{count:,} {name}" for name, count in survey.encodings.items() if name != "utf-8"]
     if others:
-        named = ", ".join(f"{count:,} {name}" for name, count in list(others.items())[:4])
-        lines.append(f"not UTF-8, and read all the same: {named}")
-    if survey.personal:
-        details = ", ".join(
-            f"{count:,} {kind}{'' if count == 1 else _PLURALS.get(kind[-1], 's')}"
-            for kind, count in survey.personal.items()
-        )
-        lines.append(f"personal details: about {details}; they are kept, `on_personal: mask` in `load` replaces them")
+        lines.append(f"encoding {', '.join(others[:4])}: converted to UTF-8")
     if survey.left_out:
-        lines.append(f"left out, for they are no text: {told_endings(survey.left_out)}")
+        lines.append(f"skipped  {told_endings(survey.left_out)}: no text")
     if survey.faults:
-        lines.append(f"left out, with all tables: {survey.faults[0]}")
+        lines.append(f"skipped  all tables, since one cannot be read: {survey.faults[0]}")
     if survey.binary:
-        more = f" and {len(survey.binary) - 1:,} more" if survey.binary[1:] else ""
-        lines.append(f"called text, and looks like none: {survey.binary[0]}{more}; better take it out")
+        more = f" (and {len(survey.binary) - 1:,} more)" if survey.binary[1:] else ""
+        lines.append(f"binary   {survey.binary[0]}{more} has a text extension but looks binary; exclude it")
     return [printable(line) for line in lines]
 
 
@@ -230,33 +189,81 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
                 yield " ".join(str(error).split())
 
 
-def _read(path: str, files: Sequence[str]) -> tuple[list[_Look], int, int]:
-    """(documents that were looked at, bytes of all text, how many documents), the last two reckoned. Of equal texts
-    one counts, as one is trained on."""
-    sizes = {file: os.path.getsize(file) for file in files}
-    every = max(1, round(sum(sizes.values()) / _READ_BYTES))
-    looks: list[_Look] = []
+@dataclass
+class _Reading:
+    """What was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
+
+    looks: list[_Look] = field(default_factory=list)
+    text_bytes: float = 0.0
+    documents: float = 0.0
+    copies: int = 0
+    empty: int = 0
+    findings: Findings = field(default_factory=Findings)
+    sample: tuple[int, int] | None = None
+
+
+class _Search:
+    """Search texts for secrets and personal details, as far as `_READ_BYTES` and `_SEARCH_S` allow."""
+
+    def __init__(self) -> None:
+        self._screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
+        self.searched = 0  # bytes
+        self.whole = True
+
+    def add(self, text: str) -> None:
+        for start in range(0, len(text), _SEARCHED_AT_ONCE):
+            if self.searched >= _READ_BYTES or time.process_time() > self._end:
+                self.whole = False
+                return
+            part = text[start : start + _SEARCHED_AT_ONCE]
+            self.searched += len(part.encode("utf-8"))
+            list(self._screen.rows([Document(id="", text=part)]))
+
+    def take(self) -> Findings:
+        return self._screen.take()
+
+
+def _read(path: str, files: Sequence[str]) -> _Reading:
+    """Read every file, or of a large folder every n-th. Of equal texts one counts, as one is trained on."""
+    sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
+    every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
+    reading, search = _Reading(), _Search()
     known: set[bytes] = set()
-    text_bytes = documents = 0.0
-    for packed in (False, True):
+    whole, total = True, 0.0
+    for packed in (False, True):  # how much a packed file holds is a guess: each group is scaled by itself
         group = [file for file in files if _is_packed(file) is packed]
-        read, first = 0.0, len(looks)
+        read, text_read, first = 0, 0, len(reading.looks)
+        whole &= len(group[::every]) == len(group)
         for file in group[::every]:
-            passed, whole = 0, True
+            passed = 0
             for sample in iter_text(path, files=[os.path.relpath(file, path)]):
                 text = sample.text.encode("utf-8")
                 passed, digest = passed + len(text), hashlib.blake2b(text, digest_size=16).digest()
-                if sample.text.strip() and digest not in known:
+                if not sample.text.strip():
+                    reading.empty += 1
+                    continue
+                search.add(sample.text)
+                if digest in known:
+                    reading.copies += 1
+                else:
                     known.add(digest)
-                    looks.append(_Look(file, len(text), sample.meta["encoding"], sample.text[:_COUNTED_CHARACTERS]))
+                    look = _Look(file, len(text), sample.meta["encoding"], sample.text[:_COUNTED_CHARACTERS])
+                    reading.looks.append(look)
                 if passed > _READ_BYTES:
                     whole = False
+                    read += passed
                     break
-            read += sizes[file] if whole else passed / (_PACKED if packed else 1)
+            else:
+                read += sizes[file]
+            text_read += passed
         scale = sum(sizes[file] for file in group) / read if read else 0.0
-        text_bytes += scale * sum(look.size for look in looks[first:])
-        documents += scale * (len(looks) - first)
-    return looks, round(text_bytes), max(len(looks), round(documents))
+        reading.text_bytes += scale * sum(look.size for look in reading.looks[first:])
+        reading.documents += scale * (len(reading.looks) - first)
+        total += scale * text_read
+    reading.findings = search.take()
+    if not (whole and search.whole):
+        reading.sample = search.searched, round(total)
+    return reading
 
 
 def _is_packed(file: str) -> bool:
@@ -268,8 +275,8 @@ def _is_binary(text: str) -> bool:
     return len(_CONTROL.findall(start)) > 0.1 * len(start)
 
 
-def _counted(texts: Iterable[str]) -> list[str]:
-    """The beginnings of texts, of each the same share, so long that they are about as much as can be counted."""
+def _beginnings(texts: Iterable[str]) -> list[str]:
+    """Return the beginnings of texts, about `_COUNTED_CHARACTERS` together."""
     every = list(texts)
     room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // max(1, len(every)))
     return [text[:room] for text in every[:: max(1, len(every) * room // (4 * _COUNTED_CHARACTERS))]]

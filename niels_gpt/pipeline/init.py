@@ -14,7 +14,7 @@ from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dialogues import Settings as Dialogues
 from niels_gpt.data.dialogues import chats as iter_dialogue_chats
 from niels_gpt.data.primer import DIALOGUE_DELIM
-from niels_gpt.data.survey import Survey, survey_folder, told
+from niels_gpt.data.survey import Survey, describe, survey_folder
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.progress import format_duration
@@ -62,14 +62,14 @@ def init(
         surveys = look_at(folders)
         chats = [_own_chats(path) for path in chat or []]
         for survey in surveys:
-            for line in told(survey):
+            for line in describe(survey):
                 typer.echo(visible(line))
         runtime = _runtime()
         plan, text = _planned(surveys, chats, sample=sample, runtime=runtime, hours=hours, speed=speed)
         with without_dvc(Path()):
             commit = write_baseline(text)
             removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
-        for line in _summary(plan, surveys, commit=commit, removed=removed, hours=hours, own_chats=bool(chats)):
+        for line in _summary(plan, commit=commit, removed=removed, hours=hours, own_chats=bool(chats)):
             typer.echo(visible(line))
 
 
@@ -220,9 +220,7 @@ def measure(device: str, *, threads: int) -> Machine:
     return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(
-    plan: Plan, surveys: Sequence[Survey], *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
-) -> list[str]:
+def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"{run.V:,} pieces"
     lines = [
@@ -237,9 +235,7 @@ def _summary(
     lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
     lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
     if not own_chats:
-        english = all(survey.english() for survey in surveys)
-        hint = "" if english else ", in English"
-        lines.append(f"chats    those of the sample{hint}; --chat FILE takes your own")
+        lines.append("chats    those of the sample, in English; --chat FILE takes your own")
     lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
     if commit:
         lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.data.primer import DIALOGUE_DELIM
-from niels_gpt.data.survey import Survey, megabytes, printable, told
+from niels_gpt.data.survey import Survey, describe, megabytes, printable
 from niels_gpt.pipeline.params_text import WORDS, Setting, block, with_section, with_settings
 from niels_gpt.train.scaling_law import most_epochs
 from niels_gpt.train.sizing import BYTES, Machine, Run, bytes_a_token, fit_run, vocabulary_for
@@ -348,7 +348,7 @@ def _why_steps(run: Run) -> str:
 
 def _head(surveys: Sequence[Survey], hours: float) -> list[str]:
     lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from what it found:"]
-    lines += [f"  {line}" for survey in surveys for line in told(survey)]
+    lines += [f"  {line}" for survey in surveys for line in describe(survey)]
     return [
         *lines,
         "Beside the values that differ from presets/sample.yaml stand the reasons. What a key is and may be:",

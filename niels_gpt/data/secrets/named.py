@@ -81,10 +81,8 @@ def find_named(text: str, lower: str) -> Found:
                 yield found
                 done = max(done, found[1])
     for other in forms.OTHER_ANCHORS:
-        place = lower.find(other)
-        while place >= 0:
-            yield from _value_at(text, place)
-            place = lower.find(other, place + 1)
+        for found_at in re.finditer(other, lower):
+            yield from _value_at(text, found_at.start())
     yield from _options(text)
     if any(rule in text for rule in ("|-", "-|", "| -", "- |", "|:")):
         yield from _columns(text)
@@ -333,27 +331,24 @@ _OPTION_OF = tuple(
     )
     for commands, option in forms.OPTIONS
 )
-_OPTION_LETTERS = frozenset("apuwAPUXkKcbBmi-S")
+_OPTION_START = re.compile(" -(?=[apuwAPUXkKcbBmiS-])")
 
 
 def _options(text: str) -> Found:
     """Yield passwords behind options of commands that are known to take one."""
-    place = text.find(" -")
-    while place >= 0:
-        if text[place + 2 : place + 3] in _OPTION_LETTERS:
-            before = _line_before(text, place)
-            for command, option in _OPTION_OF:
-                found = option.match(text, place + 1)
-                if found and command.search(before):
-                    start, value, quoted = _unquoted(found)
-                    if not is_harmless(value) and value[0] != "-":
-                        value = value if quoted else without_closing(value, before + found[0][: -len(value)])
-                        yield start, start + len(value), PASSWORD
-                        break
-            piped = _PIPED.search(before) if text.startswith("-S", place + 1) else None
-            if piped and not is_harmless(piped["value"]):
-                yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), PASSWORD
-        place = text.find(" -", place + 1)
+    for place in (dash.start() for dash in _OPTION_START.finditer(text)):
+        before = _line_before(text, place)
+        for command, option in _OPTION_OF:
+            found = option.match(text, place + 1)
+            if found and command.search(before):
+                start, value, quoted = _unquoted(found)
+                if not is_harmless(value) and value[0] != "-":
+                    value = value if quoted else without_closing(value, before + found[0][: -len(value)])
+                    yield start, start + len(value), PASSWORD
+                    break
+        piped = _PIPED.search(before) if text.startswith("-S", place + 1) else None
+        if piped and not is_harmless(piped["value"]):
+            yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), PASSWORD
 
 
 _ANCHORS = re.compile(forms.ANCHORS)

@@ -51,12 +51,10 @@ def find_personal(text: str) -> list[Secret]:
 
 
 def _emails(text: str) -> Found:
-    at = text.find("@")
-    while at >= 0:
+    for at in (sign.start() for sign in re.finditer("@", text)):
         local, domain = _LOCAL.search(text, max(0, at - 64), at), _DOMAIN.match(text, at)
         if local and domain:
             yield local.start(), domain.end(), EMAIL
-        at = text.find("@", at + 1)
 
 
 def _ids(text: str) -> Found:

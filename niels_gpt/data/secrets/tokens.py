@@ -114,10 +114,8 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
 
 def _logins(text: str) -> Found:
     """Yield passwords at an @: in a URL, and behind an e-mail address."""
-    at = text.find("@")
-    while at >= 0:
+    for at in (sign.start() for sign in re.finditer("@", text)):
         if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not is_placeholder(url[1]):
             yield *url.span(1), PASSWORD
         if (login := _AFTER_EMAIL.match(text, at)) and is_strong(login[1], 3) and not is_placeholder(login[1]):
             yield login.start(1), login.start(1) + len(without_closing(login[1], "")), PASSWORD
-        at = text.find("@", at + 1)

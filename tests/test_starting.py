@@ -1,0 +1,204 @@
+"""The plan that init writes: exact values for five inputs, and what must hold for any text, machine and hours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from niels_gpt.data.survey import Survey
+from niels_gpt.pipeline.starting import Chats, Plan, source_names
+from niels_gpt.train.scaling_law import most_epochs
+from niels_gpt.train.sizing import SIZES, Machine, bytes_a_token
+from tests.test_init import GPU, LAPTOP, VALUES, a_survey, planned
+
+SERVER = Machine(4e11)
+LETTERS = a_survey(8_000_000, 40, path="/home/me/letters", sizes=(3000, 900_000))
+CHATS = (Chats("/home/me/chats.jsonl", "chat", 500),)
+
+
+def five_plans() -> list[Plan]:
+    """Notes in minutes, notes in an hour, much text on a GPU, the least text, and two sources with chats in a day."""
+    return [
+        planned(a_survey(300_000, 200), hours=0.1),
+        planned(a_survey(3_000_000, 900)),
+        planned(a_survey(40_000_000, 5000), machine=GPU),
+        planned(a_survey(2000, 20, sizes=(50, 150)), hours=0.1),
+        planned(a_survey(40_000_000, 5000), LETTERS, hours=24, machine=SERVER, chats=CHATS),
+    ]
+
+
+# Settings of the five plans; None where the sample's value stays.
+VALUES_OF_FIVE: dict[str, tuple[Any, ...]] = {
+    "tokenizer.vocab_size": (1024, 4096, 16_128, None, 16_128),
+    "tokenizer.sample_bytes": (10_000_000, 10_000_000, 20_000_000, None, 20_000_000),
+    "model.T": (128, 256, 1024, 128, 512),
+    "model.C": (128, 256, 768, 128, 640),
+    "model.L": (2, 4, 12, 2, 10),
+    "model.H": (2, 4, 6, 2, 5),
+    "model.d_ff": (512, 1024, 3072, 512, 2560),
+    "model.dropout": (0.15, 0.1, 0.15, 0.15, 0.15),
+    "train.total_steps": (501, 662, 3780, 42, 4022),
+    "train.B": (16, 11, 15, 4, 32),
+    "train.base_lr": (0.008, 0.00625, 0.00361, 0.008, 0.00395),
+    "train.min_lr": (0.000177, 0.000125, 7.2e-05, 0.000177, 7.9e-05),
+    "train.warmup_steps": (50, 50, 50, 4, 50),
+    "train.weight_decay": (0.5, 0.1, 0.5, 0.5, 0.5),
+    "train.eval_every": (62, 82, 472, 10, 502),
+    "train.eval_steps": (6, 7, 32, 1, 32),
+    "train.momentum_warmup": (250, 300, 300, 21, 300),
+    "sft.total_steps": (111, 101, 300, 136, 375),
+    "sft.base_lr": (0.005, 0.00354, 0.00204, 0.005, 0.00224),
+    "sft.min_lr": (0.0002, 0.000141, 8.2e-05, 0.0002, 8.9e-05),
+    "sft.warmup_steps": (11, 10, 20, 13, 20),
+    "sft.eval_every": (111, 101, 300, 136, 375),
+    "sft.momentum_warmup": (55, 50, 100, 68, 100),
+    "eval.max_tokens": (32_110, 58_314, 1_000_000, 39_192, 1_000_000),
+    "splice.dataset_name": ("notes", "notes", "notes", "notes", "letters"),
+    "splice.min_doc_length": (200, 200, 200, 134, 200),
+    "splice.train.total_steps": (41, 37, 150, 51, 150),
+    "splice.train.warmup_steps": (4, 3, 15, 5, 15),
+    "splice.train.base_lr": (0.002, 0.001414, 0.000816, 0.002, 0.000894),
+    "splice.train.eval_every": (20, 18, 75, 25, 75),
+    "memorize.chunk_size": (100, 100, 100, 67, 100),
+    "memorize.prompt_tokens": (50, 50, 50, 33, 50),
+    "leak.chunk_size": (100, 100, 100, 67, 100),
+    "leak.prompt_tokens": (50, 50, 50, 33, 50),
+    "leak.max_passages": (321, 583, 10_000, 391, 10_000),
+    "train.precision": ("float32", "float32", "bf16", "float32", "float32"),
+    "sft.precision": ("float32", "float32", "bf16", "float32", "float32"),
+    "splice.train.precision": ("float32", "float32", "bf16", "float32", "float32"),
+    "runtime.log_every": (10, 13, 75, 1, 80),
+    "runtime.checkpoint_every": (350, 31, 500, 500, 10),
+    "model.qk_norm": (None, True, True, None, True),
+    "model.value_residual": (None, True, True, None, True),
+    "model.zero_init": (None, None, True, None, True),
+    "model.logit_cap": (None, None, 15.0, None, 15.0),
+    "runtime.micro_batch_tokens": (None, None, None, None, 4096),
+    "train.lr_scale.embedding": (0.5, 1.6, 1.2, 0.5, 1.2),
+    "train.lr_scale.vectors": (1.0, 1.0, 3.0, 1.0, 3.0),
+    "train.decay_scale.embedding": (3.0, 1.0, 3.0, 3.0, 3.0),
+    "seconds.text": (122, 135, 240, 120, 232),
+    "seconds.train": (177, 2563, 190, 3, 63_342),
+    "seconds.sft": (19, 277, 8, 19, 1446),
+    "seconds.rest": (21, 309, 12, 22, 4343),
+}
+
+
+def test_five_plans_have_exactly_these_values() -> None:
+    plans = five_plans()
+    for name, expected in VALUES_OF_FIVE.items():
+        assert tuple(value_of(plan, name) for plan in plans) == expected, name
+    expected_names = {name.rpartition(".")[0] if "_scale." in name else name for name in VALUES_OF_FIVE}
+    others = {"eval.prompts", "splice.num_docs", "splice.doc_select_mode", "splice.strict_num_docs", "eval.questions"}
+    assert {name for plan in plans for name in plan.settings} <= expected_names | others
+
+
+def value_of(plan: Plan, name: str) -> Any:
+    section, _, key = name.rpartition(".")
+    if section == "seconds":
+        return round(plan.seconds[key])
+    if section.endswith("_scale"):
+        scale = plan.settings[section].value
+        assert (scale["matrices"], scale["head"]) == (1.0, scale["embedding"])
+        return scale[key]
+    return plan.settings[name].value if name in plan.settings else None
+
+
+def test_sources_weights_and_chats_of_the_plans() -> None:
+    notes, _, large, least, two = five_plans()
+    assert [plan.byte_tokenizer for plan in (notes, large, least, two)] == [False, False, True, False]
+    assert (two.weights, two.chat_weights) == ({"notes": 0.8333, "letters": 0.1667}, {"chats": 1.0})
+    assert (notes.weights, notes.chat_weights, notes.chats) == ({"notes": 1.0}, VALUES["p_sft"], VALUES["chats"])
+    splits = [
+        (source["split"].get("val_frac"), tail.value if (tail := source["load"].get("held_out_tail")) else None)
+        for plan in (notes, large, least, two)
+        for source in plan.sources.values()
+    ]
+    assert splits == [(0.1, None), (0.025, None), (None, 0.1), (0.025, None), (None, 0.1)]
+    assert two.chats["chats"]["split"] == {"by": "document", "val_frac": 0.1, "seed": 42}
+    assert [source["val_name"] for source in two.sources.values()] == ["val_notes", "val_letters"]
+    for plan in (notes, two):
+        assert not any(source["stored"] for source in plan.sources.values())
+    assert planned(a_survey(9_000_000_000, 900), a_survey(90_000, 99, path="/b")).weights["b"] == 0.0001
+
+
+def test_a_plan_fits_the_hours_and_its_steps_agree_with_the_text() -> None:
+    for text_bytes in (50_000, 700_000, 9_000_000, 300_000_000):
+        for hours in (0.2, 1.0, 10.0):
+            for machine in (LAPTOP, SERVER, GPU):
+                plan = planned(a_survey(text_bytes, 2000), hours=hours, machine=machine)
+                run = plan.run
+                if plan.seconds["text"] < 1800 * hours:
+                    assert sum(plan.seconds.values()) <= 3600 * hours
+                    assert run.seconds(machine) <= 0.72 * (3600 * hours - plan.seconds["text"])
+                held_out = plan.sources["notes"]["split"]["val_frac"]
+                assert run.text_tokens == pytest.approx(text_bytes * (1 - held_out) / bytes_a_token(run.V))
+                assert run.epochs == pytest.approx(run.steps * run.B * run.size.T / run.text_tokens)
+                assert run.epochs <= 0.75 * most_epochs(run.parameters)
+                assert run.size in SIZES
+                assert (plan.settings["model.C"].value % plan.settings["model.H"].value, run.size.T % 128) == (0, 0)
+
+
+def test_more_hours_or_a_faster_machine_never_give_a_smaller_model() -> None:
+    for text_bytes in (200_000, 4_000_000, 100_000_000):
+        survey = a_survey(text_bytes, 2000)
+        by_hours = [planned(survey, hours=hours).run.parameters for hours in (0.1, 0.3, 1, 3, 10, 30, 100)]
+        by_speed = [planned(survey, machine=Machine(flops)).run.parameters for flops in (1e10, 1e11, 1e12, 1e13)]
+        assert (by_hours, by_speed) == (sorted(by_hours), sorted(by_speed))
+
+
+def split_of(survey: Survey) -> str:
+    (source,) = planned(survey, machine=GPU).sources.values()
+    by = source["split"]["by"]
+    return str(getattr(by, "value", by))
+
+
+def test_documents_are_held_out_whole_from_a_bound_on() -> None:
+    many = a_survey(1_000_000, 50, sizes=(10, 250_000))
+    for survey, by in (
+        (many, "document"),
+        (replace(many, documents=49), "given"),
+        (replace(many, sizes=(10, 250_001)), "given"),
+        (replace(many, documents=1_000_000), "hash"),
+        (replace(many, documents=999_999), "document"),
+        # Five documents of the held-out 1%, and of all text six windows.
+        (a_survey(100_000_000, 500), "document"),
+        (a_survey(100_000_000, 499), "given"),
+        (a_survey(6 * 129 * 10, 60, characters=9, words=9), "document"),
+        (a_survey(6 * 129 * 10 - 10, 60, characters=9, words=9), "given"),
+    ):
+        assert split_of(survey) == by, survey
+
+
+def test_the_context_is_the_longest_that_held_out_text_has_windows_for() -> None:
+    large = a_survey(400_000_000, 900, path="/a")
+    per_token = bytes_a_token(16128)
+    for T in (1024, 512, 256, 128):
+        fitting = round(1.5 * (T + 1) * per_token * 10) + 10
+        small = a_survey(fitting, 60, path="/b")
+        plan = planned(large, small, machine=GPU, hours=24)
+        assert (plan.run.V, plan.run.size.T) == (16128, T)
+        assert pytest.approx(32768, rel=0.01) == plan.run.B * T  # tokens per step stay
+        if T > 128:
+            assert planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24).run.size.T == T // 2
+        else:
+            with pytest.raises(ValueError, match="too little for a source of its own"):
+                planned(large, replace(small, text_bytes=fitting - 20), machine=GPU, hours=24)
+
+
+def test_fine_tuning_reads_ones_own_chats_six_times_within_bounds() -> None:
+    for count, steps in ((10, 50), (66, 50), (70, 53), (500, 375), (2666, 2000), (9000, 2000)):
+        plan = planned(a_survey(3_000_000, 900), machine=GPU, chats=(replace(CHATS[0], count=count),))
+        assert plan.settings["sft.total_steps"].value == steps
+    slow = planned(a_survey(3_000_000, 900), machine=Machine(1e8), hours=0.1)
+    assert [slow.settings[f"{part}.total_steps"].value for part in ("sft", "splice.train")] == [20, 10]
+    assert [slow.settings[name].value for name in ("leak.max_passages", "eval.max_tokens")] == [200, 20_000]
+
+
+def test_names_of_sources_and_of_their_chats_never_meet() -> None:
+    assert source_names(["/x/" + "a" * 39 + " b", "/x/9"]) == ["a" * 39, "text_9"]
+    assert source_names(["/x/a", "/y/a", "/z/a"], taken=["a_2"]) == ["a", "a_3", "a_4"]
+    plan = planned(a_survey(3_000_000, 900, path="/x/dolly15k"), chats=(Chats("/y/dolly15k.jsonl", "chat", 50),))
+    assert (list(plan.sources), list(plan.chats)) == (["dolly15k_2"], ["dolly15k"])
