@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, 
         return found
     wanted = wanted[shared]
     np.save(scratch / "seeds.npy", wanted)
-    held_out = [item for item in items if _contained(seeds[item.name], wanted).any()]
+    held_out = [item for item in items if len(_Lookup(wanted).find(seeds[item.name])[0])]
     del seeds
     codes = np.concatenate([codes for _, codes in engine.map(held_out_windows, held_out, tick=bool)])
     begins = np.arange(len(codes) - QUOTE + 1)
@@ -114,10 +115,10 @@ def held_out_seeds(item: PartToSearch, worker: Worker) -> np.ndarray:
 def seeds_in_training(item: PartToSearch, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
     """Return which of the wanted seeds the training rows have, and the numbers of the documents that have them."""
     wanted = np.load(item.wanted / "seeds.npy")
-    found, documents = np.zeros(len(wanted), dtype=bool), [np.empty(0, dtype=np.int64)]
+    lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [np.empty(0, dtype=np.int64)]
     for characters in _read(item, "train") if len(wanted) else ():
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
-        hit, places = _looked_up(hashes, wanted)
+        hit, places = lookup.find(hashes)
         found[places] = True
         documents.append(characters.owners_of(begins[hit]))
     return np.flatnonzero(found), np.unique(np.concatenate(documents))
@@ -125,10 +126,10 @@ def seeds_in_training(item: PartToSearch, worker: Worker) -> tuple[np.ndarray, n
 
 def held_out_windows(item: PartToSearch, worker: Worker) -> np.ndarray:
     """Return the characters around seeds that training text has: every window of 300 that may be a quote is in them."""
-    wanted, found = np.load(item.wanted / "seeds.npy"), [np.empty(0, dtype=np.uint32)]
+    lookup, found = _Lookup(np.load(item.wanted / "seeds.npy")), [np.empty(0, dtype=np.uint32)]
     for characters in _read(item, "val"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["val"])
-        begins = begins[_contained(hashes, wanted)]
+        begins = begins[lookup.find(hashes)[0]]
         for first, last in _union(np.maximum(0, begins + _SEED - QUOTE), begins + QUOTE):
             found += [characters.codes[first:last], np.array([ord(_BETWEEN["val"])], dtype=np.uint32)]
     return np.concatenate(found)
@@ -165,6 +166,10 @@ class _Windows:
     begins: np.ndarray
     codes: np.ndarray
 
+    @cached_property
+    def _lookup(self) -> _Lookup:
+        return _Lookup(self.hashes)
+
     @classmethod
     def load(cls, folder: Path) -> _Windows:
         return cls(*(np.load(folder / f"{name}.npy") for name in ("hashes", "begins", "codes")))
@@ -179,7 +184,7 @@ class _Windows:
         With `unless`, which says of each window whether it was found before, only the first of each new one.
         """
         at, hashes = characters.hashes(QUOTE)
-        hit, places = _looked_up(hashes, self.hashes)
+        hit, places = self._lookup.find(hashes)
         if unless is not None:
             places, first = np.unique(places, return_index=True)
             places, hit = places[~unless[places]], hit[first][~unless[places]]
@@ -214,18 +219,24 @@ def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.stack([begins[np.append(0, gaps + 1)], ends[np.append(gaps, len(ends) - 1)]], axis=1)
 
 
-def _looked_up(hashes: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(which hashes are wanted, at which place of `wanted` each of these stands)."""
-    places = np.searchsorted(wanted, hashes)
-    places[places == len(wanted)] = 0
-    hit = np.flatnonzero(wanted[places] == hashes) if len(wanted) else np.empty(0, dtype=np.int64)
-    return hit, places[hit]
+class _Lookup:
+    """Hashes to look for, ascending, behind a table of their first bits: most others end there, without a search."""
 
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._hashes = hashes
+        bits = min(24, (16 * len(hashes)).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._table = np.zeros(1 << bits, dtype=bool)
+        self._table[hashes >> self._shift] = True
 
-def _contained(hashes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(hashes), dtype=bool)
-    found[_looked_up(hashes, wanted)[0]] = True
-    return found
+    def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(which of `hashes` are looked for, at which place each of these stands)."""
+        if not len(self._hashes):
+            return (np.empty(0, dtype=np.int64),) * 2
+        likely = np.flatnonzero(self._table[hashes >> self._shift])
+        places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
+        hit = self._hashes[places] == hashes[likely]
+        return likely[hit], places[hit]
 
 
 def _holds_chats(path: Path) -> bool:
