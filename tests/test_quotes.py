@@ -183,15 +183,20 @@ def test_without_a_quote_there_is_nothing(here: Path) -> None:
     assert found_among(here / "scratch", notes=([prose(rng, 900), "", "x"], [prose(rng, 900), ""])) == {"notes": {}}
 
 
-def test_two_messages_are_not_one_text(here: Path) -> None:
+def test_a_quote_does_not_go_across_two_texts(here: Path) -> None:
+    """Neither two documents that follow one another on both sides, nor two messages."""
     rng = random.Random(4)
     a, b = prose(rng, 200), prose(rng, 200)
+    held_out, training = ([prose(rng, 100) + a, b + prose(rng, 100)] for _ in "12")
+    assert found_among(here / "scratch", notes=(held_out, training)) == {"notes": {}}
     chat = [Chat("0", [{"role": "user", "content": a}, {"role": "assistant", "content": b}])]
-    split = Splits({"val": np.arange(1), "train": np.arange(0)}, facts={})
-    notes = write_source("notes", [Document("0", a + b)])
+    sides = [np.arange(1), np.arange(0)]
     sources = {
-        "chats": (write_source("chats", chat), split),
-        "notes": (notes, Splits({"val": np.arange(0), "train": np.arange(1)}, facts={})),
+        "chats": (write_source("chats", chat), Splits(dict(zip(("val", "train"), sides, strict=True)), facts={})),
+        "other": (
+            write_source("other", [Document("0", a + b)]),
+            Splits(dict(zip(("train", "val"), sides, strict=True)), facts={}),
+        ),
     }
     assert find_quotes(LocalEngine(1), sources, scratch=here)["chats"].spans == {}
 

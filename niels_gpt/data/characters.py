@@ -15,7 +15,7 @@ import numpy as np
 
 from niels_gpt.data.sketch import hash_ranges
 
-_MARK, _NO_BREAK_SPACE = "[ \\t]*>[> \\t]*", 0xA0
+_MARK, _NO_BREAK_SPACE = re.compile(r"\n[ \t]*>[> \t]*"), 0xA0
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,8 @@ def compared(texts: list[str], owners: np.ndarray, *, between: str) -> Character
     codes = np.maximum(codes, ord(" "))  # tabs, line ends, and the other control characters
     codes[codes == _NO_BREAK_SPACE] = ord(" ")
     firsts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    # A search for each character that may stand in front: led by a literal it is seven times as fast.
-    found = [
-        (mark.start(), mark.end() - 1)
-        for lead in ("\n", between)
-        for mark in (re.finditer(f"{lead}{_MARK}", between + joined) if ">" in joined else ())
-    ]
-    ranges = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
+    marks = _MARK.finditer(joined) if ">" in joined else ()
+    ranges = np.array([(mark.start() + 1, mark.end()) for mark in marks], dtype=np.int64).reshape(-1, 2)
     sizes = np.cumsum(ranges[:, 1] - ranges[:, 0])
     if len(ranges):
         dropped = np.zeros(len(codes) + 1, dtype=np.int8)
