@@ -139,6 +139,13 @@ def test_a_run_of_300_is_found_at_every_offset_and_one_of_299_at_none(here: Path
     assert found_among(here / "scratch", notes=(held_out, training))["notes"] == expected
 
 
+def test_a_quote_begins_behind_a_mark_and_ends_in_front_of_one(here: Path) -> None:
+    quote = prose(random.Random(7), QUOTE).replace("\n", " ")
+    held_out = f"ä\n  > {quote}\n>> c"
+    spans = found_among(here / "scratch", notes=([held_out], [f"[{quote}]"]))["notes"]
+    assert spans == {"part-00000/0": [in_bytes(held_out, 6, 6 + QUOTE)]}
+
+
 def shared_windows(held_out: str, training: Sequence[str]) -> list[tuple[int, int]]:
     """By looking at each."""
     known = {text[i : i + QUOTE] for text in training for i in range(len(text) - QUOTE + 1)}
