@@ -7,7 +7,7 @@ from pathlib import Path
 
 from niels_gpt.data.overlap import measure_overlap
 from niels_gpt.data.parts import open_texts
-from niels_gpt.data.quotes import QUOTE, find_quotes
+from niels_gpt.data.quotes import find_quotes
 from niels_gpt.data.splits import read_split
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
@@ -45,8 +45,7 @@ def main(stage: Stage) -> None:
     for name, row in found.items():
         stage.say(
             f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of what is held out, "
-            f"{row['characters_in_train']:.2%} of the characters stand in training text "
-            f"({row['quoted_characters']:,} of them in quotes of {QUOTE} or more) -> {layout.DATA}"
+            f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
         )
 
 
