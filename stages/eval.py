@@ -8,6 +8,7 @@ from typing import Any
 
 from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.quoted import quoted_chats, quoted_stream
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.config import Renderer
 from niels_gpt.data.epochs import exposures, read_too_often
@@ -75,17 +76,25 @@ def main(stage: Stage) -> None:
     check_lengths({"val": streams}, T=T)
 
     how: dict[str, Any] = {"token_bytes": tokenizer.token_bytes(), "B": settings.B, "max_tokens": settings.max_tokens}
-    tables: dict[str, dict[str, Score]] = {
-        model_name: {name: score_stream(model, stream, T=T, device=device, **how) for name, stream in streams.items()}
-        for model_name, model in models.items()
-    }
+    spans = read_meta(layout.QUOTES, required=[*mix.val, *stage.params.chats])
+    tables: dict[str, dict[str, Score]] = {model_name: {} for model_name in models}
+    counts: dict[str, dict[str, int]] = {}
+    for source, name in mix.val_names.items():
+        quoted, counts[name] = quoted_stream(mix.val[source], spans[source], tokenizer)
+        for model_name, model in models.items():
+            scored = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
+            tables[model_name][name] = scored
     replies: list[Text] = []
     if tuned:
         chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
         for name, examples in chats.val.items():
-            tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, **how)
+            marks, counts[chats.val_names[name]] = quoted_chats(examples, spans[name], tokenizer)
+            tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, quoted=marks, **how)
         replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
-    scores = {model: {name: vars(score) for name, score in table.items()} for model, table in tables.items()}
+    scores = {
+        model: {name: {**vars(score), **counts[name]} for name, score in table.items()}
+        for model, table in tables.items()
+    }
     cards: dict[str, Card] = {
         name: measure_card(model, tokenizer, renderer=RENDERERS[name], replies=replies, T=T, B=settings.B)
         for name, model in models.items()

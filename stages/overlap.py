@@ -1,4 +1,4 @@
-"""overlap: what duplicates there are, and how much of what is held out stands in training text. Numbers only."""
+"""overlap: duplicates, how much of the held-out text stands in training text, and where. Numbers only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from niels_gpt.data.overlap import measure_overlap
 from niels_gpt.data.parts import open_texts
+from niels_gpt.data.quotes import find_quotes
 from niels_gpt.data.splits import read_split
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.descriptions import read_meta
@@ -21,10 +22,11 @@ def main(stage: Stage) -> None:
     folders = dict.fromkeys(params.sources, layout.SPLIT) | dict.fromkeys(params.chats, layout.CHAT_SPLIT)
     texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in folders}
     sources = {name: (texts[name], read_split(folder / name, texts[name])) for name, folder in folders.items()}
-    out = stage.out(layout.DATA)
+    out, engine = stage.out(layout.DATA), open_engine(params.runtime)
     # Beside the output, where whoever works on parts can read it, too.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
-        overlaps = measure_overlap(open_engine(stage.params.runtime), sources, scratch=Path(scratch))
+        overlaps = measure_overlap(engine, sources, scratch=Path(scratch))
+        quotes = find_quotes(engine, sources, scratch=Path(scratch))
     counts = read_meta(layout.PAIRS / "counts.json", required=list(sources))
     found = {
         name: {
@@ -32,10 +34,14 @@ def main(stage: Stage) -> None:
             "held_out_runs": overlap.runs,
             "runs_in_train": _share(overlap.runs_found, overlap.runs),
             "characters_in_train": _share(overlap.characters_found, overlap.characters),
+            "quotes": sum(map(len, quotes[name].spans.values())),
+            "quoted_documents": len(quotes[name].spans),
+            "quoted_characters": quotes[name].characters,
         }
         for name, overlap in overlaps.items()
     }
     write_json(out, found)
+    write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
     for name, row in found.items():
         stage.say(
             f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of what is held out, "

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,35 @@ def test_a_cap_scores_fewer_windows_spread_over_the_stream() -> None:
         score_stream(Uniform(), stream, token_bytes=np.ones(260, np.int64), T=200, B=4, device="cpu")
 
 
+def test_a_score_without_quotes_is_the_mean_over_the_other_tokens() -> None:
+    """Over two arrays, in batches, some of them without a quote; ends of documents count in nats alone."""
+    dice, token_bytes = np.random.default_rng(0), np.where(np.arange(260) < 256, 3, 0)
+    arrays = [dice.integers(250, 260, size).astype("<u2") for size in (70, 95)]
+    marks = [(dice.random(len(ids)) < 0.3) & (ids < 256) for ids in arrays]
+    marks[0][:40] = False
+    how: dict[str, Any] = {"token_bytes": token_bytes, "T": 16, "B": 2, "device": "cpu"}
+    plain = score_stream(Bigrams(), TokenStream(arrays), **how)
+    score = score_stream(Bigrams(), TokenStream(arrays), quoted=TokenStream(marks), **how)
+    assert (score.nats, score.bits_per_byte, score.tokens) == (plain.nats, plain.bits_per_byte, plain.tokens)
+    assert (plain.nats_without_quotes, plain.bits_per_byte_without_quotes) == (plain.nats, plain.bits_per_byte)
+    assert plain.quoted_tokens == 0
+    nats, text, quoted = [], [], 0
+    for ids, mark in zip(arrays, marks, strict=True):
+        scored = (len(ids) - 1) // 16 * 16
+        x, y = (torch.from_numpy(part.astype(np.int64)) for part in (ids[:scored], ids[1 : scored + 1]))
+        losses = F.cross_entropy(Bigrams()(x[None])[0], y, reduction="none").tolist()
+        for loss, token, left_out in zip(losses, y.tolist(), mark[1 : scored + 1].tolist(), strict=True):
+            quoted += left_out
+            nats += [] if left_out else [loss]
+            text += [] if left_out or token >= 256 else [loss]
+    assert score.quoted_tokens == quoted > 10
+    assert score.nats_without_quotes == pytest.approx(sum(nats) / len(nats), rel=1e-5)
+    assert score.bits_per_byte_without_quotes == pytest.approx(sum(text) / math.log(2) / (3 * len(text)), rel=1e-5)
+    every = [np.ones(len(ids), dtype=bool) for ids in arrays]
+    none_left = score_stream(Bigrams(), TokenStream(arrays), quoted=TokenStream(every), **how)
+    assert (none_left.nats, none_left.nats_without_quotes) == (plain.nats, None)
+
+
 ANSWERS = ("yes", "a long answer", "no", "well", "perhaps so")
 
 
@@ -161,6 +191,21 @@ def test_chats_are_scored_by_what_the_assistant_says(tmp_path: Path) -> None:
     assert score.tokens == len(flat)
     assert score.nats == pytest.approx(float(flat.mean()), rel=1e-5)
     assert score.bits_per_byte == pytest.approx(float(text.sum()) / math.log(2) / (3 * len(text)), rel=1e-5)
+
+
+def test_quoted_tokens_of_chats_are_left_out_of_a_second_mean(tmp_path: Path) -> None:
+    """Each token of an example has a mark: a role's id, the question, the end of the turn, a role's id, the answer."""
+    data, model = chats(tmp_path), Bigrams()
+    question, answer = 4 + 3, len(ANSWERS[3])
+    marks = {3: np.array([False] * question + [True] * (answer - 1) + [False] * 2)}
+    how: dict[str, Any] = {"token_bytes": np.ones(260, np.int64), "B": 2, "max_tokens": None}
+    score = score_chats(model, data, quoted=marks, **how)
+    losses = answer_losses(model, data)
+    losses[3] = losses[3][answer - 1 :]
+    assert score.quoted_tokens == answer - 1
+    assert score.nats_without_quotes == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
+    plain = score_chats(model, data, **how)
+    assert plain.nats == plain.nats_without_quotes == score.nats
 
 
 def test_a_cap_on_chats_ends_after_the_batch_that_reaches_it(tmp_path: Path) -> None:

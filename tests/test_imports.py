@@ -30,7 +30,7 @@ PARQUET = {
     "pairs.py",
     "parts.py",
 }
-PARQUET |= {"arrays.py", "duplicate_pairs.py", "sketches.py", "splits.py", "token_parts.py"}
+PARQUET |= {"arrays.py", "duplicate_pairs.py", "quotes.py", "sketches.py", "splits.py", "token_parts.py"}
 
 
 def test_training_imports_without_what_only_loading_needs() -> None:

@@ -22,9 +22,11 @@ from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache.quoted import quoted_chats, quoted_stream
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
+from niels_gpt.data.characters import chat_key
 from niels_gpt.eval.canaries import make_canaries, planted_texts
 from niels_gpt.eval.card import measure_card
 from niels_gpt.eval.chats import generate_reply, score_chats
@@ -57,6 +59,8 @@ from tests.conftest import ROOT, TINY, with_values
 # Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
 TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
 CHATS = {"dolly15k": "yes", "oasst1": "%%", "dialogues": "&&"}
+QUOTED = {"wiki": {"part-00000/1": [[2, 7]], "part-00000/4": [[0, 9]]}, "dolly15k": {chat_key("?yes"): [[1, 3]]}}
+NONE_QUOTED = {"quotes": 0, "quoted_documents": 0}
 VALUES: dict[str, object] = {
     **TINY,
     "p_train.wiki": 1.0,
@@ -147,6 +151,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with own_signals():
             run_training_stages(params)
         write_json(Path("metrics/data.json"), {})
+        write_json(Path("cache/quotes.json"), {name: QUOTED.get(name, {}) for name in (*TEXTS, *CHATS)})
         write_json(Path("metrics/leak.json"), {"sources": {}, "canaries": None})
     return path
 
@@ -338,7 +343,8 @@ def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: 
                 device="cpu",
                 max_tokens=params.eval.max_tokens,
             )
-            close = scores[model][held_out.val_names["roam"]] == pytest.approx(asdict(score), rel=1e-6)
+            expected = {**asdict(score), **NONE_QUOTED}
+            close = scores[model][held_out.val_names["roam"]] == pytest.approx(expected, rel=1e-6)
             assert close == (documents == mask), (model, documents)
 
 
@@ -376,11 +382,23 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     how = {"token_bytes": VOCABULARY.token_bytes(), "B": params.eval.B}
     for model, stage in ((load_model("models/pretrain/best.pt", "cpu"), "pretrain"), (tuned, "sft")):
         for name, stream in held_out.val.items():
-            score = score_stream(model, stream, T=32, device="cpu", max_tokens=params.eval.max_tokens, **how)
-            assert scores[stage][held_out.val_names[name]] == pytest.approx(asdict(score), rel=1e-6)
+            quoted, counts = quoted_stream(stream, QUOTED.get(name, {}), VOCABULARY)
+            score = score_stream(
+                model, stream, T=32, device="cpu", max_tokens=params.eval.max_tokens, quoted=quoted, **how
+            )
+            expected = {**asdict(score), **counts}
+            assert scores[stage][held_out.val_names[name]] == pytest.approx(expected, rel=1e-6)
     for name, examples in chats.val.items():
-        expected = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, **how)
-        assert scores["sft"][chats.val_names[name]] == pytest.approx(asdict(expected), rel=1e-6)
+        marks, counts = quoted_chats(examples, QUOTED.get(name, {}), VOCABULARY)
+        told = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, quoted=marks, **how)
+        assert scores["sft"][chats.val_names[name]] == pytest.approx({**asdict(told), **counts}, rel=1e-6)
+    quoted_scores = [
+        scores["sft"][names[name]] for names, name in ((held_out.val_names, "wiki"), (chats.val_names, "dolly15k"))
+    ]
+    assert [(score["quoted_tokens"], score["quotes"], score["quoted_documents"]) for score in quoted_scores] == [
+        (14, 2, 2),
+        (6, 3, 3),
+    ]
     replies = held_out_replies(chats.val, VOCABULARY, weights=params.p_sft, at_most=64)
     models = {"pretrain": load_model("models/pretrain/best.pt", "cpu"), "sft": tuned}
     for name, renderer in eval_stage.RENDERERS.items():

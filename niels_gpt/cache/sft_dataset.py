@@ -52,8 +52,12 @@ class SFTExampleDataset:
 
     def document(self, row: int) -> np.ndarray:
         """An example as ids."""
-        start = int(self._starts[row])
-        return self._tokens[start : start + min(int(self._lengths[row]), self._T + 1)]
+        return self.whole(row, at_most=self._T + 1)
+
+    def whole(self, row: int, *, at_most: int | None = None) -> np.ndarray:
+        """Return the ids of an example, also those that a model does not see."""
+        start, length = int(self._starts[row]), int(self._lengths[row])
+        return self._tokens[start : start + (length if at_most is None else min(length, at_most))]
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(x, y, y_masked), each (B, T) int64: examples drawn at random, each whole from its start."""

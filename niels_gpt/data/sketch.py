@@ -93,11 +93,7 @@ def words_of(texts: Sequence[str]) -> Words:
     inside = np.flatnonzero(kinds)
     first = np.flatnonzero(begins[inside])
     last = np.append(first, len(inside))[1:] - 1
-    # Of a word of characters c0 c1 c2: c0 + c1 B + c2 B^2, from running sums of c B^i over all text, divided by B^i.
-    powers, inverses = _powers(len(inside))
-    sums = np.zeros(len(inside) + 1, dtype=np.uint64)
-    np.cumsum(codes[inside] * powers[: len(inside)], out=sums[1:])
-    hashes = _mixed((sums[last + 1] - sums[first]) * inverses[first])
+    hashes = hash_ranges(codes[inside], first, last + 1)
     ends_of_texts = np.cumsum([0, *(len(text) + 1 for text in folded)])
     where = inside[first]
     before = np.searchsorted(where, ends_of_texts)
@@ -122,6 +118,15 @@ def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.
             value = np.uint64((int(value) * int(_NEXT) + int(word)) % 2**64)
         found[before[text]] = value
     return _mixed(found), before
+
+
+def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return a 64-bit hash of each codes[begin:end]: equal characters have equal hashes, wherever they stand."""
+    # Of c0 c1 c2: c0 + c1 B + c2 B^2, from running sums of c B^i over all codes, divided by B^i.
+    powers, inverses = _powers(len(codes))
+    sums = np.zeros(len(codes) + 1, dtype=np.uint64)
+    np.cumsum(codes * powers[: len(codes)], out=sums[1:])
+    return _mixed((sums[ends] - sums[begins]) * inverses[begins])
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

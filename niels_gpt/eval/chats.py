@@ -29,7 +29,7 @@ def mean_chat_loss(
             batch = rows[first : first + B]
             own = batch[ranks.share(len(batch))]
             # Where a rank has none, one that counts for nothing: a model that ranks hold together needs all of them.
-            found, _ = _chat_losses(model, chats, own if len(own) else batch[:1])
+            found, _, _ = _chat_losses(model, chats, own if len(own) else batch[:1], {})
             losses.append(found if len(own) else found[:0])
     flat = torch.cat(losses)
     parts = ranks.exchange((float(flat.mean()) if len(flat) else 0.0, len(flat)))
@@ -38,12 +38,21 @@ def mean_chat_loss(
 
 
 def score_chats(
-    model: nn.Module, chats: SFTExampleDataset, *, token_bytes: np.ndarray, B: int, max_tokens: int | None
+    model: nn.Module,
+    chats: SFTExampleDataset,
+    *,
+    token_bytes: np.ndarray,
+    B: int,
+    max_tokens: int | None,
+    quoted: Mapping[int, np.ndarray] | None = None,
 ) -> Score:
-    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it."""
+    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it.
+
+    `quoted`: by example, which of its tokens lie in quotes.
+    """
     batches = (np.arange(first, min(first + B, len(chats))) for first in range(0, len(chats), B))
     with inference(model):
-        parts = (_chat_losses(model, chats, rows) for rows in batches)
+        parts = (_chat_losses(model, chats, rows, quoted or {}) for rows in batches)
         return mean_score(parts, token_bytes=token_bytes, max_tokens=max_tokens)
 
 
@@ -68,8 +77,14 @@ def generate_reply(
     return tokenizer.decode(extract_assistant_reply(tokenizer, ids))
 
 
-def _chat_losses(model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """(losses, targets) of the supervised tokens, flat."""
+def _chat_losses(
+    model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, quoted: Mapping[int, np.ndarray]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(losses, targets, whether each lies in a quote) of the supervised tokens, flat."""
     x, _, y = chats.examples(rows)
+    marks = np.zeros(y.shape, dtype=bool)
+    for number, row in enumerate(rows.tolist()):
+        own = quoted.get(row, np.empty(0))[1 : y.shape[1] + 1]  # the first token is no target
+        marks[number, : len(own)] = own
     kept = y != IGNORE_INDEX
-    return token_losses(model, x, y)[kept].double(), y[kept]
+    return token_losses(model, x, y)[kept].double(), y[kept], torch.from_numpy(marks).to(y.device)[kept]

@@ -21,11 +21,18 @@ from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
 @dataclass(frozen=True)
 class Score:
-    """Mean cross-entropy in nats a token over `tokens` targets, and bits per byte, which compares across tokenizers."""
+    """Mean cross-entropy in nats/token over `tokens` targets, and bits per byte, which compares across tokenizers.
+
+    Of these targets `quoted_tokens` lie in quotes of training text; the last two numbers are the mean over the others,
+    or None where there are none.
+    """
 
     nats: float
     bits_per_byte: float
     tokens: int
+    quoted_tokens: int
+    nats_without_quotes: float | None
+    bits_per_byte_without_quotes: float | None
 
 
 @contextmanager
@@ -104,42 +111,72 @@ def score_stream(
     B: int,
     device: str,
     max_tokens: int | None = None,
+    quoted: TokenStream | None = None,
 ) -> Score:
     """Predict the tokens of a stream once each, in consecutive windows of T: no sampling, the same number every time.
     Documents that the stream knows do not see each other.
 
     `token_bytes` says how many bytes of text each id stands for. Ids that stand for none (the end of a document) count
     in nats, not in bits per byte. With `max_tokens`, windows spread evenly over the stream are scored instead of all.
+    `quoted` has a 1 for each token of the stream that lies in a quote.
     """
     starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
 
-    def parts() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def parts() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         for first in range(0, len(starts), B):
             windows = starts[first : first + B]
             x, y = split_targets(torch.from_numpy(stream.gather(windows, T)), device=device)
             segments = stream.segments(windows, T)
             ids = _on_device(None if segments is None else torch.from_numpy(segments), device)
-            yield token_losses(model, x, y, **ids).flatten().double(), y.flatten()
+            marks = torch.zeros_like(y) if quoted is None else torch.from_numpy(quoted.gather(windows, T))[:, 1:]
+            yield token_losses(model, x, y, **ids).flatten().double(), y.flatten(), marks.flatten().to(device).bool()
 
     with inference(model):
         return mean_score(parts(), token_bytes=token_bytes)
 
 
 def mean_score(
-    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], *, token_bytes: np.ndarray, max_tokens: int | None = None
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    *,
+    token_bytes: np.ndarray,
+    max_tokens: int | None = None,
 ) -> Score:
-    """Of (losses, targets), both flat, part by part; up to the part that reaches `max_tokens`."""
-    nats = text_nats = 0.0
-    tokens = text_bytes = 0
-    for losses, targets in parts:
+    """Return the mean of (losses, targets, whether each lies in a quote), all flat, up to the part that reaches
+    `max_tokens`."""
+    every, kept = _Sums(), _Sums()
+    for losses, targets, quoted in parts:
         lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]
-        nats += float(losses.sum())
-        text_nats += float(losses[lengths > 0].sum())
-        tokens += len(targets)
-        text_bytes += int(lengths.sum())
-        if max_tokens is not None and tokens >= max_tokens:
+        every.add(losses, lengths)
+        kept.add(losses[~quoted], lengths[~quoted])
+        if max_tokens is not None and every.tokens >= max_tokens:
             break
-    return Score(nats=nats / tokens, bits_per_byte=text_nats / math.log(2) / max(1, text_bytes), tokens=tokens)
+    return Score(
+        nats=every.nats / every.tokens,
+        bits_per_byte=every.bits_per_byte(),
+        tokens=every.tokens,
+        quoted_tokens=every.tokens - kept.tokens,
+        nats_without_quotes=kept.nats / kept.tokens if kept.tokens else None,
+        bits_per_byte_without_quotes=kept.bits_per_byte() if kept.tokens else None,
+    )
+
+
+@dataclass
+class _Sums:
+    """Running sums over tokens. Those without text (the end of a document) count in `nats` alone."""
+
+    nats: float = 0.0
+    text_nats: float = 0.0
+    tokens: int = 0
+    text_bytes: int = 0
+
+    def add(self, losses: torch.Tensor, lengths: torch.Tensor) -> None:
+        self.nats += float(losses.sum())
+        self.text_nats += float(losses[lengths > 0].sum())
+        self.tokens += len(losses)
+        self.text_bytes += int(lengths.sum())
+
+    def bits_per_byte(self) -> float:
+        return self.text_nats / math.log(2) / max(1, self.text_bytes)
 
 
 def _on_device(segments: torch.Tensor | None, device: str) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ RAW = Path("cache/raw")  # documents and chats, a folder a source
 SKETCHES, CHAT_SKETCHES = Path("cache/sketches"), Path("cache/chat_sketches")  # hashes of their words
 DUPLICATES, PAIRS = Path("cache/duplicates"), Path("cache/duplicate_pairs")  # how they bind each source's rows; which
 SPLIT, CHAT_SPLIT = Path("cache/split"), Path("cache/split_chat")  # which rows are held out
+QUOTES = Path("cache/quotes.json")  # which bytes of held-out documents stand in training text, too
 TOKENIZER = Path("cache/tokenizer")
 TOKENS, MANIFESTS = Path("cache/tokens"), Path("cache/manifests")  # a source's documents encoded, and their sha256
 CHATS, CHAT_MANIFESTS = Path("cache/sft"), Path("cache/chat_manifests")  # the same of a source of chats

@@ -16,6 +16,9 @@ class Score(BaseModel):
     nats: float
     bits_per_byte: float
     tokens: int
+    quoted_tokens: int = 0
+    nats_without_quotes: float | None = None
+    bits_per_byte_without_quotes: float | None = None
 
 
 class Drawn(BaseModel):
