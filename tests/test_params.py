@@ -73,7 +73,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document, "load.on_secret"]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
-        *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
+        *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed", "min_documents"]),
         *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
         *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
         *(f"chats.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
