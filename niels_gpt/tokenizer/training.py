@@ -24,7 +24,7 @@ _CHUNK_CHARACTERS = 2000
 # -32 (an unknown one is 10 below the lowest piece), sums over a part of 2^8 characters are exact.
 _SCORE_STEP = PART_CHARACTERS * 32 * 2.0**-24
 _LOWEST_SCORE = -22.0
-# How much larger a vocabulary is trained where entries may be dropped. In two vaults of notes 14 and 17% were; with
+# How much larger a vocabulary is trained where entries may be dropped. In two vaults of notes 14 and 16% were; with
 # 1.5 the text was cut no better.
 _MARGIN = 1.25
 
