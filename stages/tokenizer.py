@@ -20,8 +20,13 @@ def main(stage: Stage) -> None:
             name: open_texts(layout.RAW / name, stored=store_of(stage.params, name)) for name in stage.params.sources
         }
         sources = {name: (found, read_split(layout.SPLIT / name, found)) for name, found in texts.items()}
-        sample = sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed)
-        model = train_sentencepiece(sample, vocab_size=settings.vocab_size)
+        sample = list(sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed))
+        model = train_sentencepiece(
+            [text for _, text in sample],
+            vocab_size=settings.vocab_size,
+            private=[stage.params.sources[name].private for name, _ in sample],
+            min_documents=settings.min_documents,
+        )
     tokenizer = write_tokenizer(stage.out(layout.TOKENIZER), model=model)
     stage.say(f"{settings.kind}, V={tokenizer.vocab_size:,} -> {layout.TOKENIZER}")
 

@@ -39,14 +39,14 @@ def test_a_change_runs_what_depends_on_it_and_nothing_else(built_repo: Repo) -> 
     assert built_repo.repro() == []
 
     built_repo.set(sources__roam__split__val_frac=0.4)
-    assert repro_mix(built_repo) == sorted(ROAM_CHAIN)
+    assert repro_mix(built_repo) == sorted([*ROAM_CHAIN, "tokenizer"])
 
 
 def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: Repo) -> None:
     manifest = built_repo.path / "cache/manifests/wiki.json"
     before = json.loads(manifest.read_text())
     built_repo.set(sources__wiki__budget__max_train_tokens=before["train"]["tokens"] - 1)
-    assert repro_mix(built_repo) == ["duplicates", "load@wiki", "mix", "tokenize@wiki"]
+    assert repro_mix(built_repo) == ["duplicates", "load@wiki", "mix", "tokenize@wiki", "tokenizer"]
     after = json.loads(manifest.read_text())
     assert 0 < after["train"]["tokens"] < before["train"]["tokens"]
     assert after["val"] == before["val"]
@@ -81,7 +81,12 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     assert "splice.dataset_name is 'primer', which is no source; there are: ['roam', 'wiki']" in refused.stderr
     built_repo.set(splice__dataset_name="wiki")
     ran = repro_mix(built_repo, due=("sft", "splice", "train"))
-    assert ran == ["duplicates", "mix", "split_chat@dialogues"]  # which followed the primer, and gives what it gave
+    assert ran == [
+        "duplicates",
+        "mix",
+        "split_chat@dialogues",
+        "tokenizer",
+    ]  # which followed the primer, and gives what it gave
 
 
 def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.dvc_files import without_dvc
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.params_text import Setting, inline, with_section, with_settings
-from niels_gpt.pipeline.starting import Chats, Plan, plan_params, plan_text, source_names
+from niels_gpt.pipeline.starting import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.train.scaling_law import bytes_per_token, most_epochs
@@ -230,6 +230,19 @@ def test_names_are_made_of_folders_and_never_used_twice() -> None:
     assert names == ["my_notes", "my_notes_2", "text_2024", "text_null", "text", "dolly_2", "a" * 40, "r_s_it"]
 
 
+def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> None:
+    """(Or of one long journal nothing but characters would be left.)"""
+    few, many = a_survey(3_000_000, FEW_DOCUMENTS - 1), a_survey(3_000_000, FEW_DOCUMENTS)
+    text = plan_text(planned(few), SAMPLE)
+    assert "19 documents: too few for words to hide among" in text
+    assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
+    assert parse_yaml(plan_text(planned(many), SAMPLE), name="it")["tokenizer"]["min_documents"] == 5
+    told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
+    for survey, said in ((few, 1), (many, 0)):
+        lines = init_module._summary(planned(survey), [survey], **told)
+        assert sum("such as names, may be in the vocabulary" in line for line in lines) == said
+
+
 def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
     """Or the tokenizer could not be trained; and there is one for every character where they are many."""
     notes = [path.read_text() for path in sorted((ROOT / "data/roam").rglob("*.md"))]
@@ -237,6 +250,7 @@ def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
     V = vocabulary_for(found.text_bytes, characters=found.characters, words=found.words)
     assert V in (512, 1024)
     train_sentencepiece(notes, vocab_size=V)
+    train_sentencepiece(notes, vocab_size=V, private=[True] * len(notes), min_documents=5)
     assert vocabulary_for(3e6, characters=90, words=100) == BYTES  # one line again and again
     assert vocabulary_for(3e4, characters=90, words=4000) == BYTES
     assert vocabulary_for(3e6, characters=90, words=40_000) == 4096

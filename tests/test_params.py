@@ -73,7 +73,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"sources.wiki.{key}" for key in [*source, "load.dataset", "load.config", "load.revision"]),
         *(f"sources.roam.{key}" for key in [*source, *by_document, "load.on_secret"]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
-        *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed"]),
+        *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed", "min_documents"]),
         *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
         *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
         *(f"chats.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
@@ -484,9 +484,11 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
     found = problems(json.dumps(emptied(raw)))
     for leaf in leaves(raw):
         # H may be missing where there is a head_dim, which a rule says.
-        may_be = leaf in OPTIONAL | {"model.H", "sources.roam.load.on_secret"} or leaf.startswith(
-            ("p_", "runtime.stores.", *RECIPE)
-        )
+        may_be = leaf in OPTIONAL | {
+            "model.H",
+            "sources.roam.load.on_secret",
+            "tokenizer.min_documents",
+        } or leaf.startswith(("p_", "runtime.stores.", *RECIPE))
         if not may_be and leaf.split(".")[-1] not in ("kind", "by"):
             assert any(f": {leaf} is missing: every key is required" in sentence for sentence in found), leaf
 

@@ -130,7 +130,7 @@ def test_a_tokenizers_sample_of_parts_has_nothing_that_is_held_out(here: Path) -
 
     def sample(share: float, seed: int = 1) -> list[str]:
         size = int(share * texts.text_bytes)
-        return list(sampled_texts({"notes": (texts, splits)}, sample_bytes=size, seed=seed))
+        return [text for _, text in sampled_texts({"notes": (texts, splits)}, sample_bytes=size, seed=seed)]
 
     everything = sample(1)
     assert set(everything) == {note.text for note in notes} - held_out

@@ -226,7 +226,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
 def sample(sample_bytes: int, seed: int = 1) -> list[str]:
     texts = {name: open_texts(Path("cache/raw", name)) for name in PARAMS.sources}
     sources = {name: (found, read_split(Path("cache/split", name), found)) for name, found in texts.items()}
-    return list(sampled_texts(sources, sample_bytes=sample_bytes, seed=seed))
+    return [text for _, text in sampled_texts(sources, sample_bytes=sample_bytes, seed=seed)]
 
 
 def test_the_tokenizer_never_sees_a_row_that_is_held_out(corpus: dict[str, list[str]]) -> None:

@@ -14,16 +14,19 @@ from niels_gpt.data.splits import ByHash, Splits, part_rows
 from niels_gpt.rng import permutation
 
 
-def sampled_texts(sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int) -> Iterator[str]:
-    """About `sample_bytes` of train rows, each source in proportion to its size, drawn by seed and read in order."""
+def sampled_texts(
+    sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int
+) -> Iterator[tuple[str, str]]:
+    """Yield (source, text) of about `sample_bytes` of train rows, each source in proportion to its size, by seed."""
     share = min(1.0, sample_bytes / sum(texts.text_bytes for texts, _ in sources.values()))
     for name in sorted(sources):
         texts, splits = sources[name]
-        yield from (
+        rows = (
             _sampled_parts(texts, splits, share, seed)
             if isinstance(splits.split, ByHash)
             else _sampled_rows(texts, splits.split["train"], share, seed)
         )
+        yield from ((name, text) for text in rows)
 
 
 def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> Iterator[str]:

@@ -234,6 +234,8 @@ def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, o
     parts = {"reading the text": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
     lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
     lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
+    if "tokenizer.min_documents" in plan.settings:
+        lines.append("words    rare ones, such as names, may be in the vocabulary: there are too few documents to tell")
     if not own_chats:
         lines.append("chats    those of the sample, in English; --chat FILE takes your own")
     lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")

@@ -48,6 +48,9 @@ class SentencePiece(Section):
     vocab_size: Annotated[VocabSize, "pieces, bytes and chat tokens together"]
     sample_bytes: Annotated[Count, "text to train on, at the most"]
     seed: Annotated[Seed, "of the choice of that text"]
+    min_documents: Annotated[
+        Count, "no entry tells a word in fewer private documents and in no public source; 1: any word may be an entry"
+    ] = 5
 
 
 class Parts(Section):

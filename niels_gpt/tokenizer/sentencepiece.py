@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.files.damage import Damaged
+from niels_gpt.tokenizer.rare_text import SPACE_MARK
 from niels_gpt.tokenizer.vocabulary import SPECIAL_NAMES, SPECIAL_TOKENS, as_list
 
 if TYPE_CHECKING:
     import torch
 
-_SPACE_MARK = "\u2581"  # how SentencePiece writes a space
 PART_CHARACTERS = 256
 # What is encoded at a time. A piece has a space at its beginning or nowhere, so a cut in front of one changes nothing;
 # only where there is none for so long is a text cut elsewhere.
-PARTS = re.compile(
-    f"{_SPACE_MARK}|[^{_SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{_SPACE_MARK}]{{1,{PART_CHARACTERS}}}"
-)
+PARTS = re.compile(f"{SPACE_MARK}|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}")
 
 
 class SentencePieceTokenizer:
@@ -49,7 +47,7 @@ class SentencePieceTokenizer:
         if missing:
             raise ValueError(f"{self.model_path} lacks the chat tokens {missing} as control symbols: train it again")
         self._pieces = [self._piece_bytes(i) for i in range(self.vocab_size)]
-        self._space_mark = [self._spm.PieceToId(f"<0x{byte:02X}>") for byte in _SPACE_MARK.encode("utf-8")]
+        self._space_mark = [self._spm.PieceToId(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode("utf-8")]
 
     @property
     def vocab_size(self) -> int:
@@ -73,10 +71,10 @@ class SentencePieceTokenizer:
     def _encoded(self, texts: Sequence[str]) -> Iterator[Iterable[int]]:
         """The ids of each text, all of them asked for at once."""
         cut = [PARTS.findall(text) for text in texts]
-        plain = [part for parts in cut for part in parts if part != _SPACE_MARK]
+        plain = [part for parts in cut for part in parts if part != SPACE_MARK]
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
         for parts in cut:
-            yield chain.from_iterable(self._space_mark if part == _SPACE_MARK else next(encoded) for part in parts)
+            yield chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Chat tokens have no text of their own and are left out."""
@@ -94,4 +92,4 @@ class SentencePieceTokenizer:
         if self._spm.IsControl(id) or self._spm.IsUnknown(id):
             return b""
         piece: str = self._spm.IdToPiece(id)
-        return bytes([int(piece[3:5], 16)]) if self._spm.IsByte(id) else piece.replace(_SPACE_MARK, " ").encode("utf-8")
+        return bytes([int(piece[3:5], 16)]) if self._spm.IsByte(id) else piece.replace(SPACE_MARK, " ").encode("utf-8")

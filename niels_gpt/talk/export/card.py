@@ -82,6 +82,7 @@ def model_card(
     scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
     lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
     lines += ["", "## Private text in it", "", *_private(talker.name, private, leaks)]
+    lines += ["", _vocabulary(params["tokenizer"])] if private else []
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     lines += ["", "## Parameters", "", "```json", json.dumps(shown, indent=2), "```", ""]
     return "\n".join(lines)
@@ -114,3 +115,12 @@ def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str
     by_source = {name: {model: stats} for name, stats in leaks.items()}
     rows = [f"| {' | '.join(row)} |" for row in (LEAKED, *leak_rows(by_source))]
     return [verdict(by_source, model), "", rows[0], "|---" * len(LEAKED) + "|", *rows[1:]]
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> str:
+    """Say what the vocabulary can tell of private text."""
+    if tokenizer["kind"] == "byte":
+        return "The vocabulary is bytes: it tells no word."
+    if (least := tokenizer.get("min_documents", 5)) == 1:
+        return "The vocabulary may hold any word of the private text, names among them."
+    return f"No vocabulary entry is a word that stands in fewer than {least} private documents and in no public source."
