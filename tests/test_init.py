@@ -239,7 +239,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     assert parse_yaml(plan_text(planned(many), SAMPLE), name="it")["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
-        lines = init_module._summary(planned(survey), [survey], **told)
+        lines = init_module._summary(planned(survey), **told)
         assert sum("such as names, may be in the vocabulary" in line for line in lines) == said
 
 
