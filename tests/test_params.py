@@ -507,7 +507,7 @@ def test_a_mistake_hides_no_other() -> None:
     text = changed(values) + "parts:\n  text_bytes: 2\n"
     found = problems(text)
     for words in (
-        "says 'parts' twice",
+        'found duplicate key "parts"',
         "val_name 'val_wiki' is used by sources.wiki and sources.roam",
         "sources.wiki.remote is 'not a word'",
         "{'roam': -1.0}",

@@ -95,7 +95,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "sources.wiki.input is data/wikitext, which is not there",
         "chats.oasst1.input is nowhere, which is not there: put the text there, or take the source out",
         "runtime.devise is not a parameter; did you mean device?",
-        "says 'runtime' twice (again at line",
+        'found duplicate key "runtime"',
         "data/roam/pipe",
     ):
         assert sum(words in line for line in found) == 1, (words, found)
