@@ -1,27 +1,26 @@
 """The two configurations that decide what a model is and how it was trained, and how a setting is checked.
 
-A setting is a field of a frozen dataclass: `Annotated[type, range, "one line of help"]`. Its range stands there alone:
-the constructor checks by it, a file of parameters is checked by it, and the list of all parameters is made of it.
+A setting is a field of a frozen pydantic dataclass: `Annotated[type, range, "one line of help"]`. The range stands
+nowhere else: the constructor checks by it, a file of parameters is checked by it, and the list of parameters shows it.
 
 Letters, here and everywhere: B batch, T context, C width, L blocks, H heads, D = C/H head width, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, field, fields
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, SkipValidation, Strict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 Renderer = Literal["transcript", "chat_tokens"]  # how chats are put to a model: as text, or with tokens of their own
 
 INT64 = Lt(2**63)  # what a tensor or a file can hold
-_UNSAID = (INT64, Lt(math.inf))  # limits that nobody comes near
 Count = Annotated[int, Ge(1), INT64]
 Seed = Annotated[int, Ge(0), INT64]
 # Upper bounds lie beyond every run that a machine could end. They refuse a slip of the keyboard at once; a model or a
@@ -35,80 +34,46 @@ Batches = Annotated[int, Ge(1), Le(10**6)]  # scored before training goes on
 NewTokens = Annotated[int, Ge(1), Le(2**20)]  # written one after another
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
-# What is noted in an annotation, and the types in it: how a value is tested, and how that is said.
-_BOUNDS: dict[type, tuple[Callable[[Any, Any], bool], str]] = {
-    Ge: (operator.ge, "at least"),
-    Gt: (operator.gt, "above"),
-    Le: (operator.le, "at most"),
-    Lt: (operator.lt, "below"),
-    MultipleOf: (lambda value, of: value % of == 0, "a multiple of"),
-    MinLen: (lambda value, least: len(value) >= least, "not shorter than"),
-}
-_KINDS: dict[type, tuple[Callable[[Any], bool], str]] = {
-    int: (lambda value: isinstance(value, Integral) and not isinstance(value, bool), "a whole number"),
-    float: (lambda value: isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value), "a number"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    str: (lambda value: isinstance(value, str), "text"),
-    list: (lambda value: isinstance(value, list), "a list"),
-    NoneType: (lambda value: value is None, "null"),
-}
+_T = TypeVar("_T")
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def settings(cls: type[_T]) -> type[_T]:
+    """Make a frozen pydantic dataclass whose constructor raises a ValueError of one sentence."""
+    made: Any = pydantic_dataclass(cls, frozen=True, config=None if hasattr(cls, "__pydantic_config__") else STRICT)
+    construct = made.__init__
+
+    @wraps(construct)
+    def checked(self: _T, *args: Any, **kwargs: Any) -> None:
+        with _one_sentence():
+            construct(self, *args, **kwargs)
+
+    made.__init__ = checked
+    return made
 
 
 def check_value(name: str, value: Any, annotation: Any) -> None:
-    """Refuse a value that is not of its annotation's type, or outside its range."""
-    if not _fits(value, annotation):
-        raise ValueError(f"{name} must be {wanted(annotation)}, got {value!r}")
+    """Raise a ValueError if a value is not of its annotation's type, or outside its range."""
+    with _one_sentence(name):
+        TypeAdapter(annotation, config=STRICT).validate_python(value)
 
 
-def check_fields(settings: Any) -> None:
-    """Refuse the first value of a dataclass that its annotation does not allow."""
-    for name, annotation in get_type_hints(type(settings), include_extras=True).items():
-        check_value(name, getattr(settings, name), annotation)
+_PROBLEMS = {"missing": "is missing", "unexpected_keyword_argument": "is not a setting"}
 
 
-def wanted(annotation: Any) -> str:
-    """In words, what an annotation allows."""
-    kind, bounds = _parts(annotation)
-    if get_origin(kind) is Literal:
-        *choices, last = (str(choice).lower() if choice in (True, False) else choice for choice in get_args(kind))
-        return f"one of {', '.join(choices)}, {last}" if choices else last
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(wanted(member) for member in get_args(kind))
-    if is_dataclass(kind):
-        return f"a table of {', '.join(get_type_hints(kind))}"
-    _, name = _KINDS.get(get_origin(kind) or kind, (None, "a table"))
-    said = [f"{_BOUNDS[type(bound)][1]} {astuple(bound)[0]}" for bound in bounds if bound not in _UNSAID]
-    *first, last = [*said, name] if kind is int else [name, *said]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    kind, bounds = _parts(annotation)
-    if get_origin(kind) is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in get_args(kind))
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, member) for member in get_args(kind))
-    if is_dataclass(kind):
-        return type(value) is kind or _fits_table(value, get_type_hints(kind, include_extras=True))
-    is_one, _ = _KINDS.get(get_origin(kind) or kind, (lambda value: True, ""))
-    return is_one(value) and all(_BOUNDS[type(bound)][0](value, astuple(bound)[0]) for bound in bounds)
-
-
-def _fits_table(value: Any, hints: Mapping[str, Any]) -> bool:
-    """Whether a mapping has the keys of a dataclass, those alone, and values that they allow."""
-    return (
-        isinstance(value, Mapping)
-        and set(value) == set(hints)
-        and all(_fits(value[name], annotation) for name, annotation in hints.items())
-    )
-
-
-def _parts(annotation: Any) -> tuple[Any, list[Any]]:
-    """The type in an annotation, and the bounds noted beside it."""
-    if get_origin(annotation) is not Annotated:
-        return annotation, []
-    kind, *notes = get_args(annotation)
-    return kind, [note for note in notes if type(note) in _BOUNDS]
+@contextmanager
+def _one_sentence(*path: str) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors(include_url=False):
+            where = ".".join(map(str, (*path, *problem["loc"])))
+            wanted = f"{problem['msg'].replace('Input should be', 'must be')} (got {problem['input']!r})"
+            cause = problem.get("ctx", {}).get("error")  # of a rule between fields
+            problems.append(str(cause or f"{where} {_PROBLEMS.get(problem['type'], wanted)}"))
+        raise ValueError("; ".join(problems)) from None
 
 
 def default_p_train() -> dict[str, float]:
@@ -116,7 +81,7 @@ def default_p_train() -> dict[str, float]:
     return {"wiki": 0.784, "roam": 0.196, "primer": 0.020}
 
 
-@dataclass(frozen=True)
+@settings
 class ModelConfig:
     """Everything that fixes the shape of a GPT. The defaults are the v0 model; docs/recipe.md has what options buy."""
 
@@ -144,7 +109,6 @@ class ModelConfig:
     ] = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if self.C % self.H:
             raise ValueError(f"C={self.C} is not a multiple of H={self.H}: every head needs the same width")
         if self.D % 2:
@@ -200,23 +164,22 @@ _PLAIN = _SIZES | {"rope_theta"}  # what also a model without options has
 MODEL_OPTIONS = frozenset(field.name for field in fields(ModelConfig)) - _PLAIN
 
 
-Multiple = Annotated[float, Ge(0)]
+Multiple = Annotated[float, Strict(), Ge(0)]
 
 
-@dataclass(frozen=True)
+@settings
 class Groups:
     """Multiples by group of parameters: every parameter is in one of them."""
+
+    __pydantic_config__ = ConfigDict(**{**STRICT, "strict": False})  # so that a mapping of a file may stand for it
 
     matrices: Annotated[Multiple, "matrices inside the blocks"]
     embedding: Annotated[Multiple, "the embedding, and the head where it shares the embedding's weight"]
     head: Annotated[Multiple, "a head with a weight of its own"]
     vectors: Annotated[Multiple, "norms and biases"]
 
-    def __post_init__(self) -> None:
-        check_fields(self)
 
-
-@dataclass(frozen=True)
+@settings
 class TrainConfig:
     """The learning-rate schedule, the optimizer and the mix. What only changes speed is not here."""
 
@@ -226,8 +189,8 @@ class TrainConfig:
     min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
     B: Annotated[Rows, "batch size: rows a step"] = 32
-    p_train: Mapping[str, float] = field(default_factory=default_p_train)
-    p_val: Mapping[str, float] = field(default_factory=lambda: {"wiki": 1.0})
+    p_train: SkipValidation[Mapping[str, float]] = field(default_factory=default_p_train)  # mix_probabilities checks it
+    p_val: SkipValidation[Mapping[str, float]] = field(default_factory=lambda: {"wiki": 1.0})
     weight_decay: Annotated[float, Ge(0), "of matrices; of norms and biases where decay_scale says so"] = 0.1
     beta1: Annotated[Fraction, "Adam's memory of the gradient's mean"] = 0.9
     beta2: Annotated[Fraction, "Adam's memory of the gradient's square"] = 0.95
@@ -249,12 +212,6 @@ class TrainConfig:
     momentum_warmup: Annotated[
         int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
     ] = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr_scale", "decay_scale"):  # as they come from a file: plain mappings
-            if isinstance(multiples := getattr(self, name), Mapping):
-                object.__setattr__(self, name, Groups(**multiples))
 
 
 def to_dict(cfg: ModelConfig | TrainConfig) -> dict[str, Any]:

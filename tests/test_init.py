@@ -21,7 +21,7 @@ from niels_gpt.pipeline import init as init_module
 from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.dvc_files import without_dvc
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.params_text import Setting, inline, with_section, with_settings
+from niels_gpt.pipeline.presets import Setting, with_settings
 from niels_gpt.pipeline.starting import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -293,10 +293,29 @@ def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
     assert "  # Small.\n  C: 64\n" in text
     changed = set(text.splitlines()) ^ set(SAMPLE.splitlines())
     assert changed == {"  # Small.", "  C: 64", "  C: 128", "  qk_norm: true", "    B: 3", "    B: 8"}
-    section = with_section(SAMPLE, "p_val", ["  a: 1"])
+    section = with_settings(SAMPLE, {"p_val": Setting({"a": Setting(1, "Only one.")})})
     assert parse_yaml(section, name="x") == {**VALUES, "p_val": {"a": 1}}
+    assert "\np_val:\n  # Only one.\n  a: 1\n\n# How often a fine-tuning row" in section
     for value in ("no", "a b", "1e5", 'it\'s "so"', "\n", 1e-7, 0.00625, None, True, [1, "x"], {"a": 0.5}):
-        assert parse_yaml(f"k: {inline(value)}", name="x") == {"k": value}
+        assert parse_yaml(with_settings(SAMPLE, {"eval.seed": Setting(value)}), name="x")["eval"]["seed"] == value
+
+
+def test_a_reason_takes_the_place_of_the_comment_above_its_key_and_of_no_other() -> None:
+    def comments(text: str) -> list[str]:
+        return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
+
+    text = "a:\n  # first\n  x: 1  # beside\n  # y\n  y: {p: 1}\n  # z\n  z:\n    - 1\n"
+    text += "  # w\n  w:\n    # k\n    k: 1\n\n# b\nb: 1\n"
+    assert comments(text) == ["# first", "# y", "# z", "# w", "# k", "# b"]
+    for key, gone in (("x", "first"), ("y", "y"), ("z", "z"), ("w.k", "k")):
+        new = with_settings(text, {f"a.{key}": Setting(7, "Why.")})
+        assert comments(new) == [line.replace(f"# {gone}", "# Why.") for line in comments(text)], key
+        assert "x: 7  # beside" in new if key == "x" else "x: 1  # beside" in new
+        assert "\n\n# b\nb: 1\n" in new
+    whole = with_settings(text, {"a": Setting({"x": Setting(7, "Why.")})})
+    assert whole == "a:\n  # Why.\n  x: 7\n\n# b\nb: 1\n"
+    last = with_settings(text, {"a.new": Setting(7, "Why.")})
+    assert "    k: 1\n  # Why.\n  new: 7\n\n# b\nb: 1\n" in last
 
 
 def test_a_value_without_a_reason_takes_no_comment_away() -> None:

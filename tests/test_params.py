@@ -132,7 +132,7 @@ def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
         if leaf == "tokenizer.kind":
             assert f"### tokenizer of kind {value}\n" in PAGE
         elif leaf.startswith("runtime.stores."):
-            assert "| `runtime.stores.NAME` | text or null |" in PAGE
+            assert "| `runtime.stores.NAME` | text, or null |" in PAGE
         elif leaf.startswith(tables):
             named = re.sub(r"^(\w+)\.\w+", r"\1.NAME", leaf)
             assert f"| `{named}` |" in PAGE or leaf.endswith((".kind", ".by"))
@@ -164,17 +164,17 @@ def test_a_value_that_no_machine_could_end_is_refused(name: str) -> None:
 
 def test_the_list_says_what_is_allowed() -> None:
     for row in (
-        "| `model.T` | at least 1, at most 1048576 and a whole number | `128` | context length in tokens |",
-        "| `train.beta1` | a number, at least 0 and below 1 | `0.9` |",
-        "| `splice.spans.content_length` | at least 2 and a whole number or null | `null` |",
+        "| `model.T` | integer >= 1 and <= 1048576 | `128` | context length in tokens |",
+        "| `train.beta1` | number >= 0 and < 1 | `0.9` |",
+        "| `splice.spans.content_length` | integer >= 2, or null | `null` |",
         '| `runtime.compile` | one of auto, true, false | `"auto"` |',
-        "| `parts.text_bytes` | at least 1 and a whole number |",
-        "| `eval.questions` | a list and not shorter than 1 |",
+        "| `parts.text_bytes` | integer >= 1 |",
+        "| `eval.questions` | list of length >= 1 |",
         "### sources.NAME.split of by given\n\nNothing else.\n",
-        "| `sources.NAME.load.on_secret` | one of keep, mask, drop, fail or null |  | what becomes of keys",
-        "| `splice.train.flat` | a number, at least 0 and below 1 | `0.0` | share of",
+        "| `sources.NAME.load.on_secret` | one of keep, mask, drop, fail, or null |  | what becomes of keys",
+        "| `splice.train.flat` | number >= 0 and < 1 | `0.0` | share of",
         "that stay at base_lr, before it falls (flat may be left out) |",
-        "| `train.decay_scale.vectors` | a number and at least 0 | `0.0` "
+        "| `train.decay_scale.vectors` | number >= 0 | `0.0` "
         "| multiple of weight_decay: norms and biases (decay_scale may be left out) |",
     ):
         assert row in PAGE
@@ -509,7 +509,7 @@ def test_a_mistake_hides_no_other() -> None:
     text = changed(values) + "parts:\n  text_bytes: 2\n"
     found = problems(text)
     for words in (
-        "says 'parts' twice",
+        'found duplicate key "parts"',
         "val_name 'val_wiki' is used by sources.wiki and sources.roam",
         "sources.wiki.remote is 'not a word'",
         "{'roam': -1.0}",

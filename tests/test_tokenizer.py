@@ -305,8 +305,8 @@ def test_a_nul_ends_no_text_for_the_trainer() -> None:
     [
         (60_000, "the corpus has pieces for [0-9,]+ at the most"),
         (270, "need [0-9,]+; set it higher"),
-        (70_000, "vocab_size must be at least 262, at most 65536"),
-        (5, "vocab_size must be at least 262"),
+        (70_000, "vocab_size must be less than or equal to 65536"),
+        (5, "vocab_size must be greater than or equal to 262"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_is_refused_with_one_that_does(vocab_size: int, sentence: str) -> None:

@@ -61,30 +61,19 @@ def test_collections_and_empty_values() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: 1\na: 2\n", "'a' twice"),
-        ("a: [1\n", "not valid YAML at line"),
-        ("a:\n  b: 1\n  b: 2\n", "line 3"),
-        ("- a: 1\n  a: 2\n- c: 1\n  c: 1\n", "'a' twice .* 'c' twice"),
-        ("a: " + "[" * 64, "at line 1, column 67: nested more than 64 deep"),
-        ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 80)), "64 deep, aliases written out"),
-        ("a: &a {b: *a}\n", "an alias to what it stands in"),
+        ("a: 1\na: 2\n", 'line 2, column 1: found duplicate key "a", keep one$'),
+        ("a:\n  b: {x: 1}\n  b: {x: 2}\n", 'line 3, column 3: found duplicate key "b", keep one$'),
+        ("a: [1\n", "line 2, column 1"),
+        ("a:\n\tb: 1\n", "line 2, column 1: found character .* cannot start any token"),
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2"),
+        ('a: "x\nb: 1\n', "line 3, column 1: found unexpected end of stream"),
+        ("a: b: c\n", "line 1, column 5: mapping values are not allowed"),
         ("a: &a [1]\nb: *c\n", "line 2, column 4: found undefined alias"),
-        ('a: "\\ud800"\n', "lone surrogate|invalid Unicode character"),
         ("a: \0\n", "#x0000"),
-        ("? [a]\n: b\n", "unhashable key"),
         ("a: 1\n---\nb: 2\n", "another document"),
-        (f"a: {'9' * 1001}\n", "is no int"),
-        (f"a: 0x{'f' * 1001}\n", "is no int"),
-        ("a: 0b_\n", "'0b_' is no int"),
-        ("a: !!int foo\n", "'foo' is no int"),
-        ("a: !!bool maybe\n", "'maybe' is no bool"),
-        ("a: !!timestamp foo\n", "failed to construct timestamp"),
+        ("a: !!int foo\n", "'foo'"),
+        ("a: !!bool maybe\n", "'maybe'"),
         ("a: !!python/name:os.system\n", "could not determine a constructor"),
-        ("b: 1\na: x\x85c: 1\n", r"line 2, column 5: '\\x85', take it out"),
-        ("a: b\u2028? c\n", r"line 1, column 5: '\\u2028'"),
-        ("a: b\u2029? c\n", r"u2029"),
-        ("a:\n\ufeffb: 1\n", r"line 2, column 1: '\\ufeff'"),
-        ("%YAML 1.1\n---\na: no\n", "line 1, column 1: '%YAML'"),
     ],
 )
 @pytest.mark.parametrize("in_c", [True, False])
@@ -97,26 +86,8 @@ def test_broken_yaml_gets_a_place(text: str, sentence: str, in_c: bool, monkeypa
     assert "\n" not in str(error.value)
 
 
-def test_a_mark_of_byte_order_may_begin_the_file() -> None:
-    text = '\ufeffa: "\\u2028 %YAML"\n'
-    assert parse_yaml(text, name="t") == dvc_parse_yaml(text, "t") == {"a": "\u2028 %YAML"}
-
-
 def test_aliases_are_as_good_as_what_they_stand_for() -> None:
     text = "a: &a {x: [1, 2]}\nb: *a\nc: [*a, *a]\n"
     assert parse_yaml(text, name="t") == dvc_parse_yaml(text, "t")
-    most = "a: &a [" + ", ".join("x" * 900) + "]\nb: [" + ", ".join(["*a"] * 100) + "]\n"
-    assert len(parse_yaml(most, name="t")["b"]) == 100
     merged = "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"
     assert parse_yaml(merged, name="t") == dvc_parse_yaml(merged, "t") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
-    siblings = "a: [" + ", ".join(["[{x: 1}]"] * 100) + "]\n"
-    assert parse_yaml(siblings, name="t") == {"a": [[{"x": 1}]] * 100}
-    deep = "[" * 60 + "]" * 60
-    assert parse_yaml(f"a: {deep}\n", name="t") == dvc_parse_yaml(f"a: {deep}\n", "t")
-
-
-def test_a_bomb_is_refused_before_it_goes_off() -> None:
-    lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
-    lines += [f"a{i}: &a{i} [" + ", ".join([f"*a{i - 1}"] * 10) + "]" for i in range(1, 6)]
-    with pytest.raises(ValueError, match="more than 100,000 values"):  # a million: a bomb that a test survives
-        parse_yaml("\n".join(lines), name="params.yaml")

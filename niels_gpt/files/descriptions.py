@@ -12,21 +12,34 @@ from niels_gpt.files.damage import Damaged
 
 
 def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, Any]:
-    """The object in a JSON file, once it is known to have what is required of it (by name; a dot leads inside)."""
+    """Read a JSON object and check that it has the `required` keys, as `check_keys` reads them."""
     try:
         meta = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested without end
         raise Damaged(path, f"is not valid JSON ({error}): build it again") from error
     if not isinstance(meta, dict):
         raise Damaged(path, "holds no JSON object: build it again")
-    missing = [name for name in required if not _has(meta, name.split("."))]
-    if missing:
-        raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
+    check_keys(meta, required, path=path)
     return meta
 
 
+def check_keys(tree: Any, required: Sequence[str], *, path: str | Path) -> None:
+    """Raise `Damaged` if a dotted key is missing. `*` stands for every key of an object, `[]` for every item."""
+    missing = [name for name in required if not _has(tree, name.split("."))]
+    if missing:
+        raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
+
+
+_EVERY: dict[str, type] = {"*": dict, "[]": list}
+
+
 def _has(tree: Any, parts: Sequence[str]) -> bool:
-    return not parts or (isinstance(tree, dict) and parts[0] in tree and _has(tree[parts[0]], parts[1:]))
+    if not parts:
+        return True
+    if kind := _EVERY.get(parts[0]):
+        items = tree.values() if isinstance(tree, dict) else tree
+        return isinstance(tree, kind) and all(_has(item, parts[1:]) for item in items)
+    return isinstance(tree, dict) and parts[0] in tree and _has(tree[parts[0]], parts[1:])
 
 
 @contextmanager

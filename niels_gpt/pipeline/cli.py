@@ -24,7 +24,7 @@ from niels_gpt.pipeline.mistakes import ParamsError, Problem
 from niels_gpt.pipeline.models import check_model
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.presets import apply_preset, keep_copy, known_presets, read_preset
-from niels_gpt.pipeline.results import read_result, read_scores
+from niels_gpt.pipeline.results import read_result
 from niels_gpt.pipeline.sharing import check_files, sharing_of
 from niels_gpt.pipeline.summary import summary_lines
 from niels_gpt.pipeline.surroundings import problems_around
@@ -213,7 +213,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
     }
     if layout.SCORES.is_file():
-        table = read_scores().get(talker.name, {})
+        table = read_result(layout.SCORES).get(talker.name, {})
         card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
     return card
 
@@ -308,7 +308,7 @@ def export(
             raise Damaged(model, "holds no model yet")
         talker = _talker(model)
         params, raw = read_params()
-        mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_scores()
+        mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
         sharing = sharing_of(Path(model), params)
         if not i_know:
             sharing.refuse(talker, params)

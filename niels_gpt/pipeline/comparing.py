@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, TypeAdapter
 
 from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.descriptions import check_keys
 from niels_gpt.files.sentences import visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.console import one_sentence
 from niels_gpt.pipeline.experiments import WORKSPACE, Experiment, list_experiments, read_experiments
 from niels_gpt.pipeline.git import ask_git
-from niels_gpt.pipeline.results import Scores, without_card
+from niels_gpt.pipeline.results import without_card
 from niels_gpt.pipeline.yaml12 import parse_yaml
 from niels_gpt.report import comparison
 from niels_gpt.report.comparison import Result, legend, measures, notes, render_comparison
@@ -29,40 +29,8 @@ PAGE = layout.METRICS / "compare.html"  # git ignores it
 _WIDTH = 100
 
 
-class _Share(BaseModel):
-    p: float
-    rows: int
-
-
-class _Summary(BaseModel):
-    steps: int
-    tokens: int
-    parameters: int
-    loss: float
-    best_val_loss: float
-    best_step: int
-    mix: dict[str, _Share]
-
-
-class _Leak(BaseModel):
-    extractable_sentences: int
-    extractable_passages: int
-
-
-class _Leaks(BaseModel):
-    sources: dict[str, dict[str, _Leak]]
-
-
-class _After(BaseModel):
-    median_pz: float
-
-
-class _Document(BaseModel):
-    after: _After
-
-
-class _Memorized(BaseModel):
-    documents: list[_Document]
+_SUMMARY = ("steps", "tokens", "parameters", "loss", "best_val_loss", "best_step", "mix.*.p", "mix.*.rows")
+_LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages")
 
 
 def compare(
@@ -126,7 +94,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
     trainings = []
     for stage in _DRAWN:
         file = f"{layout.METRICS}/{stage}"
-        summary = read(f"{file}.json", partial(_checked, _Summary))
+        summary = read(f"{file}.json", partial(_object, _SUMMARY))
         losses, validations = (
             read(f"{file}.tsv", partial(_curve, _LOSSES)),
             read(f"{file}_val.tsv", partial(_curve, _VALIDATIONS)),
@@ -135,9 +103,9 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
             trainings.append(Training(stage, summary, losses, validations))
     numbers = measures(
         trainings=trainings,
-        scores=without_card(read(layout.SCORES, partial(_checked, Scores))),
-        leaks=read(layout.LEAK, partial(_checked, _Leaks)).get("sources", {}),
-        memorized=read(layout.MEMORIZED, partial(_checked, _Memorized)).get("documents", []),
+        scores=read(layout.SCORES, lambda text: without_card(_object((), text))),
+        leaks=read(layout.LEAK, partial(_object, _LEAK)).get("sources", {}),
+        memorized=read(layout.MEMORIZED, partial(_object, ("documents.[].after.median_pz",))).get("documents", []),
         sections={
             value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")
         },
@@ -145,9 +113,9 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
     return Result(experiment.name, params or None, numbers, trainings)
 
 
-def _checked(shape: Any, text: str) -> Any:
-    values = json.loads(text)
-    TypeAdapter(shape).validate_python(values)
+def _object(required: Sequence[str], text: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(text)
+    check_keys(values, required, path="the file")
     return values
 
 

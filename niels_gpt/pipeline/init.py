@@ -27,7 +27,7 @@ from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.leftovers import remove_leftovers
 from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.params_text import Setting, with_settings
+from niels_gpt.pipeline.presets import Setting, with_settings
 from niels_gpt.pipeline.sources import check_place
 from niels_gpt.pipeline.yaml12 import parse_yaml
 

@@ -42,8 +42,8 @@ def explain(problem: Any, raw: dict[str, Any], *, shape: type[BaseModel], name: 
 def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
     """What follows the name of the key."""
     match problem["type"]:
-        case "extra_forbidden":
-            known = sorted({key for section in _sections_at(path[:-1], shape) for key in section.model_fields})
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            known = sorted({key for section in _sections_at(path[:-1], shape) for key in section.__pydantic_fields__})
             if path[-1] in known:
                 return " goes with another kind, not with this one: leave it out"
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
@@ -58,7 +58,7 @@ def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
             tags = problem["ctx"].get("expected_tags")
             return f": {key} must be one of {tags}" if tags else f".{key} is missing: it says which kind"
     wanted = problem["msg"][0].lower() + problem["msg"][1:]
-    if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
+    if problem["type"] in ("model_type", "dict_type", "model_attributes_type", "dataclass_type"):
         wanted = "keys and values of its own are needed here"
     return f" is {_shown(problem['input'])}: {wanted}"
 
@@ -80,7 +80,7 @@ def _written_path(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tup
     return tuple(path)
 
 
-def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[type[BaseModel]]:
+def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
     """The sections that may stand at a place: one, or those of every kind."""
     found: list[Any] = [shape]
     for part in path:
@@ -88,10 +88,10 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[type[Bas
         for at in found:
             if get_origin(at) is dict:
                 inner += members(get_args(at)[1])
-            elif part in getattr(at, "model_fields", {}):
-                inner += members(at.model_fields[part].annotation)
+            elif part in getattr(at, "__pydantic_fields__", {}):
+                inner += members(at.__pydantic_fields__[part].annotation)
         found = inner
-    return [section for section in found if hasattr(section, "model_fields")]
+    return [section for section in found if hasattr(section, "__pydantic_fields__")]
 
 
 def members(annotation: Any) -> list[Any]:

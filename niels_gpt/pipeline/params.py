@@ -23,7 +23,7 @@ from niels_gpt.pipeline.mistakes import ParamsError, Problem, explain
 from niels_gpt.pipeline.rules import disagreements
 from niels_gpt.pipeline.sections import Section, section
 from niels_gpt.pipeline.sources import ChatSource, Source
-from niels_gpt.pipeline.yaml12 import parse_with_repeats
+from niels_gpt.pipeline.yaml12 import DuplicateKey, parse_yaml
 from niels_gpt.splice.quotas import BalanceMode
 from niels_gpt.splice.selection import SelectMode
 from niels_gpt.splice.spans import SpanRules
@@ -224,14 +224,17 @@ def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
 
 def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, dict[str, Any]]:
     """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
+    problems: list[Problem] = []
     try:
-        raw, repeated = parse_with_repeats(text, name=name)
+        raw = parse_yaml(text, name=name)
+    except DuplicateKey as error:
+        problems.append(Problem(("",), str(error)))  # at no key that another reader would miss
+        raw = parse_yaml(text, name=name, allow_duplicates=True)
     except ValueError as error:
         raise ParamsError([Problem((), str(error))], {}) from error
     if not isinstance(raw, dict):
         sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
         raise ParamsError([Problem((), sentence)], {})
-    problems = [Problem(("",), repeat) for repeat in repeated]  # at no key that another reader would miss
     params: Params | None = None
     try:
         params = Params.model_validate(raw)

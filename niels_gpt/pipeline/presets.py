@@ -1,4 +1,4 @@
-"""Sets of parameters in presets/, written into params.yaml without losing what a person wrote around the values.
+"""Edit params.yaml by ruamel, keeping comments and order: presets, and single values with their reasons.
 
 `sample` is whole; the others say what differs from it, or from another that they name in `based_on`.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection
+import textwrap
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _WHOLE, _BASE = "sample", "based_on"
 _THE_SAMPLE = "the bundled text, in minutes on two cores"  # its heading is that of params.yaml, for which it is written
+WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no text for YAML 1.1 without quotes
 _TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
 
 
@@ -83,6 +86,64 @@ def apply_preset(current: str, preset: str) -> str:
     return _dumped(yaml, target)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A value, and why it is that one; a mapping is a section, whose values may be settings."""
+
+    value: Any
+    reason: str | None = None
+
+
+def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
+    """Return `text` with values at dotted keys. A reason replaces the comment above its key; a new key comes last."""
+    yaml = _yaml()
+    tree = yaml.load(text)
+    for dotted, setting in settings.items():
+        *parents, key = dotted.split(".")
+        above, section = None, tree
+        for parent in parents:
+            above, section = section.ca.items.get(parent), section[parent]
+        comment = _take_comment_after(section, key if key in section else next(reversed(section)))
+        if setting.reason and key in section:
+            _drop_comment_before(section, key, above)
+        _put_setting(section, key, setting, indent=2 * len(parents))
+        _put_comment_after(section, key, comment)
+    return _dumped(yaml, tree)
+
+
+def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> None:
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    if isinstance(setting.value, Mapping):
+        inner = CommentedMap()
+        for name, value in setting.value.items():
+            _put_setting(inner, name, value if isinstance(value, Setting) else Setting(value), indent=indent + 2)
+        if isinstance(section.get(key), dict) and section[key].fa.flow_style():
+            inner.fa.set_flow_style()
+        section[key] = inner
+        section.ca.items.setdefault(key, [None] * 4)[3] = None  # a comment above the first key of the old section
+    else:
+        section[key] = CommentedSeq(setting.value) if isinstance(setting.value, list) else setting.value
+    if setting.reason:
+        lines = textwrap.fill(setting.reason, 116 - indent, break_long_words=False, break_on_hyphens=False)
+        section.yaml_set_comment_before_after_key(key, before=lines, indent=indent)
+
+
+def _drop_comment_before(section: Any, key: str, above: Any) -> None:
+    """Remove the comment above a key. ruamel keeps it with the key, with the section, or behind the value before."""
+    keys = list(section)
+    if key in section.ca.items:
+        section.ca.items[key][1] = None
+    if key == keys[0]:
+        section.ca.comment = None
+        if above:
+            above[3] = None
+        return
+    tokens, slot = _tokens_after(section, keys[keys.index(key) - 1])
+    if tokens[slot]:
+        tokens[slot].value = re.sub(r"(\n *#[^\n]*)+\n$", "\n", tokens[slot].value)
+
+
 def keep_copy(file: Path) -> Path | None:
     """A copy beside a file that is about to be written over, under a name that nothing has, or an earlier copy that is
     the same; None where none is needed, since git has the file as it is, or there is none."""
@@ -122,12 +183,12 @@ def _overlay(target: Any, values: Any, *, tables: Collection[str] = (), is_table
         del target[key]
     for key, value in values.items():
         old = target.get(key)
-        comment = _take_comment_after(old)
+        comment = _take_comment_after(target, key) if key in target else None
         if isinstance(value, dict) and isinstance(old, dict) and _same_kind(old, value):
             _overlay(old, value, is_table=key in tables)
         else:
             _replace(target, values, key)
-        _put_comment_after(target[key], comment)
+        _put_comment_after(target, key, comment)
 
 
 def _same_kind(old: Any, value: Any) -> bool:
@@ -161,24 +222,21 @@ def _spread(section: Any) -> None:
             _spread(value)
 
 
-def _take_comment_after(node: Any) -> Any:
-    """What stands between a section and the next one: a blank line, the heading of the next."""
-    if not (isinstance(node, dict | list) and node):
-        return None
-    container, last = _last(node)
-    return container.ca.items.pop(last, None)
+def _take_comment_after(section: Any, key: Any) -> Any:
+    """Take what stands between a value and the next key: a comment beside it, a blank line, the heading of the next."""
+    tokens, slot = _tokens_after(section, key)
+    token, tokens[slot] = tokens[slot], None
+    return token
 
 
-def _put_comment_after(node: Any, comment: Any) -> None:
-    if comment and isinstance(node, dict | list) and node:
-        container, last = _last(node)
-        container.ca.items.setdefault(last, comment)
+def _put_comment_after(section: Any, key: Any, comment: Any) -> None:
+    tokens, slot = _tokens_after(section, key)
+    tokens[slot] = tokens[slot] or comment
 
 
-def _last(node: Any) -> tuple[Any, Any]:
-    """Where the innermost last value of a section stands: in which mapping or list, and under which key."""
-    while True:
-        last = next(reversed(node)) if isinstance(node, dict) else len(node) - 1
-        if not (isinstance(node[last], dict | list) and node[last]):
-            return node, last
-        node = node[last]
+def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
+    """Return ruamel's comments of the innermost last value below a key, and the index of the one behind it."""
+    while isinstance(section[key], dict | list) and section[key]:
+        section = section[key]
+        key = next(reversed(section)) if isinstance(section, dict) else len(section) - 1
+    return section.ca.items.setdefault(key, [None] * 4), 2 if isinstance(section, dict) else 0

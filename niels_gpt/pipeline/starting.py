@@ -12,7 +12,7 @@ from typing import Any
 
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.data.survey import Survey, describe, megabytes, printable
-from niels_gpt.pipeline.params_text import WORDS, Setting, block, with_section, with_settings
+from niels_gpt.pipeline.presets import WORDS, Setting, with_settings
 from niels_gpt.train.scaling_law import most_epochs
 from niels_gpt.train.sizing import BYTES, Machine, Run, bytes_a_token, fit_run, vocabulary_for
 
@@ -112,20 +112,20 @@ def plan_params(
 
 def plan_text(plan: Plan, sample: str) -> str:
     """The file: the sample's, with the plan's values and reasons. Equal plans give equal text."""
-    text = sample.partition("\n\n")[2]  # behind the sample's own head
-    text = with_section(text, "sources", block(plan.sources, indent=2))
-    text = with_section(text, "chats", block(plan.chats, indent=2))
-    if plan.byte_tokenizer:
-        reason = "Text so small, or so much alike, has too few pieces to learn: its bytes are the tokens."
-        lines = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
-        text = with_section(text, "tokenizer", block(lines, indent=2))
     why = "By size, so that every source is read equally often; the sample's own text is not among them."
     first, *_ = plan.weights
-    shares = {**plan.weights, first: Setting(plan.weights[first], why)}
-    text = with_section(text, "p_train", block(shares, indent=2))
-    text = with_section(text, "p_val", block(plan.weights, indent=2))
-    text = with_section(text, "p_sft", block(plan.chat_weights, indent=2))
-    text = with_settings(text, plan.settings)
+    sections = {
+        "sources": plan.sources,
+        "chats": plan.chats,
+        "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
+        "p_val": plan.weights,
+        "p_sft": plan.chat_weights,
+    }
+    if plan.byte_tokenizer:
+        reason = "Text so small, or so much alike, has too few pieces to learn: its bytes are the tokens."
+        sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
+    text = sample.partition("\n\n")[2]  # behind the sample's own head
+    text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **plan.settings})
     return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", text])
 
 

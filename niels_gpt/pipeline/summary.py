@@ -9,7 +9,7 @@ from niels_gpt.files.sentences import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.left_out import final_models
 from niels_gpt.pipeline.reproduction import what_is_committed
-from niels_gpt.pipeline.results import read_result, read_scores
+from niels_gpt.pipeline.results import read_result
 from niels_gpt.report.leak import verdict
 from niels_gpt.report.scores import HEAD, score_rows
 
@@ -27,7 +27,7 @@ def summary_lines() -> Iterator[str]:
     missing = [path for path in _SUMMARISED if not path.is_file()]
     if missing:
         raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
-    scores, trained = read_scores(), read_result(layout.TRAINED)
+    scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
     yield ""
     rows = (HEAD, *score_rows(scores))

@@ -3,7 +3,6 @@ there, at the first stage that wants it or only when results are pushed; here al
 
 from __future__ import annotations
 
-import configparser
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 from niels_gpt.pipeline.dvc_files import broken_files
 from niels_gpt.pipeline.inputs import check_input
 from niels_gpt.pipeline.mistakes import Problem, is_sound
-
-_CONFIG = Path(".dvc/config")
 
 
 def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[Problem]:
@@ -36,8 +33,8 @@ def remote_problems(
 ) -> Iterator[Problem]:
     """Of sources whose remote DVC does not know in that checkout."""
     try:
-        known = known_remotes(folder / _CONFIG)
-    except (configparser.Error, ValueError) as error:
+        known = known_remotes(folder)
+    except ValueError as error:
         yield Problem((), f"DVC's configuration cannot be read ({' '.join(str(error).split())}): mend that file")
         return
     if known is None:
@@ -52,19 +49,16 @@ def remote_problems(
             )
 
 
-def known_remotes(file: Path) -> set[str] | None:
-    """Of the checkout whose configuration of DVC this is, and of this machine; None where there is no such file."""
-    if not file.is_file():
+def known_remotes(folder: Path) -> set[str] | None:
+    """Return the names of DVC's remotes in a checkout, those of this machine included; None if it has no DVC."""
+    if not (folder / ".dvc/config").is_file():
         return None
-    from dvc.dirs import global_config_dir, system_config_dir
+    from dvc.config import Config, ConfigError
 
-    config = configparser.ConfigParser(interpolation=None, strict=False)
-    for folder in (system_config_dir(), global_config_dir()):
-        config.read(Path(folder) / "config", encoding="utf-8")
-    config.read([file, file.with_suffix(".local")], encoding="utf-8")
-    # In DVC's files a section is called 'remote "store"', with the quotes.
-    names = (section.strip("'").split('"') for section in config.sections())
-    return {name[1] for name in names if name[0] == "remote " and len(name) > 1}
+    try:
+        return set(Config(str(folder / ".dvc"))["remote"])
+    except ConfigError as error:
+        raise ValueError(error) from error
 
 
 def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:

@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from niels_gpt.config import INT64, Count, check_fields
+from niels_gpt.config import INT64, Count, settings
 from niels_gpt.splice.quotas import edge_weights
 
 
-@dataclass(frozen=True)
+@settings
 class SpanRules:
     """The seed's parameters, by its names. `mode: slide` is coverage_balanced with K = S and no adapting."""
 
@@ -40,7 +40,6 @@ class SpanRules:
     jitter_mode: Annotated[Literal["uniform", "low_discrepancy"], "how those places are taken in turn"] = "uniform"
 
     def __post_init__(self) -> None:
-        check_fields(self)
         for name in ("alpha", "include_tail", "suffix_starts", "offset_jitter"):
             if getattr(self, name) and not self.balanced:
                 raise ValueError(

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from platformdirs import user_state_path
+
 from niels_gpt.files.atomic import atomic_path
 
 MOST_LINES = 1000
 
 
 def history_file() -> Path:
-    """In the user's state folder (XDG)."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if os.path.isabs(state) else Path.home() / ".local/state"
-    return folder / "niels_gpt/chat_history"
+    """Return the path of the history in the user's state folder (XDG on Linux)."""
+    return user_state_path("niels_gpt") / "chat_history"
 
 
 def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
