@@ -319,7 +319,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def record(graph: object, pool: object = None) -> Iterator[None]:
         states = steps[-1].optimizer_state().values()
         moments = [value for state in states for values in state.values() for value in values.values()]
-        tensors = [*steps[-1].weights().values(), *moments]
+        tensors = [*steps[-1]._model.state_dict().values(), *moments]
         before = [tensor.clone() for tensor in tensors]
         yield
         for tensor, kept in zip(tensors, before, strict=True):

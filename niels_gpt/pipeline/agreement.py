@@ -19,7 +19,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, digest
 
 # Of what may differ between runs, that which decides when ranks wait for each other: else they wait for ever.
-_IN_STEP = ("shard_model", "micro_batch_tokens", "log_every", "checkpoint_every")
+_IN_STEP = ("micro_batch_tokens", "log_every", "checkpoint_every")
 _SHOWN = 40  # characters of a value that are worth showing
 
 

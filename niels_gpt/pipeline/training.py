@@ -89,7 +89,6 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
             compile=runtime.compile,
             micro_batch_tokens=runtime.micro_batch_tokens,
             deterministic=runtime.deterministic,
-            shard_model=runtime.shard_model,
             ranks=ranks,
             say=stage.say if ranks.first else lambda text: None,
         )
