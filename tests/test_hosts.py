@@ -18,7 +18,7 @@ import pytest
 
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import hosts
-from niels_gpt.pipeline.agreement import Facts, disagreement
+from niels_gpt.pipeline.agreement import disagreement
 from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
 from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
 from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
@@ -88,14 +88,15 @@ def test_a_host_that_nobody_knows_is_refused_by_name() -> None:
 
 
 def test_who_has_other_inputs_is_named_with_them() -> None:
-    values, files = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50}, {"cache/mix.json": "a", "x.py": "b"}
-    first = Facts(0, values, files)
-    assert disagreement(first, [Facts(0, values, None), Facts(1, values, files), Facts(1, values, None)]) == ""
-    other = Facts(2, {**values, "train.B": "4", "p_val": "2" * 50}, {"cache/mix.json": "c", "new.py": "d"})
-    said = disagreement(first, [Facts(1, {**values, "torch": '"2.12.0"'}, files), other, other])
+    mix, code = "a" * 64, "b" * 64
+    first = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50, "cache/mix.json": mix, "x.py": code}
+    assert disagreement([first, first, first]) == ""
+    other = {**first, "train.B": "4", "p_val": "2" * 50, "cache/mix.json": code, "new.py": mix}
+    del other["x.py"]
+    said = disagreement([first, {**first, "torch": '"2.12.0"'}, first, other])
     assert said.startswith(
         'host 1 has other torch ("2.12.0" instead of nothing); '
-        "host 2 has other p_val, train.B (4 instead of 8), cache/mix.json, new.py, x.py: give every host"
+        "host 3 has other train.B (4 instead of 8), p_val, cache/mix.json, x.py, new.py: give every host"
     )
 
 
