@@ -17,14 +17,16 @@ resume it only has to know the number of the next step.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
 
-# Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
+Array = TypeVar("Array", "torch.Tensor", np.ndarray)
+
+# splitmix64's: other odd constants would mix as well, but the numbers of a run depend on these.
 _ODD = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 
 
@@ -73,8 +75,11 @@ def derive_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def mixed(x: torch.Tensor) -> torch.Tensor:
-    """64 bits of which every one depends on every one of x, an int64."""
+def mixed(x: Array) -> Array:
+    """Return splitmix64's finalizer of int64s: every bit of the result depends on every bit of x.
+
+    Neither torch nor int64 has a logical shift: the masks clear the copies of the sign bit.
+    """
     for shift, odd in ((30, _ODD[0]), (27, _ODD[1])):
         x = (x ^ (x >> shift & (1 << (64 - shift)) - 1)) * odd
     return x ^ (x >> 31 & (1 << 33) - 1)

@@ -62,13 +62,14 @@ def test_parts_whose_worker_was_killed_are_tried_again(tmp_path: Path) -> None:
     with watchdog():
         found = dict(LocalEngine(2).map(part_work.killed_once, items, tick=bool))
     assert found == {item: f"done {item.name}" for item in items}
-    assert [item.tries() for item in items] == [1, 2, 1, 2, 1]
+    assert [items[i].tries() for i in (1, 3)] == [2, 2]
+    assert {items[i].tries() for i in (0, 2, 4)} <= {1, 2}  # with the pool of a part that kills, its neighbours end
 
 
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (part_work.always_killed, "its process was killed by signal 9"),
+        (part_work.always_killed, r"its process was killed \(out of memory\? then lower runtime\.workers\)"),
         (part_work.no_disk, "the disk is away"),
     ],
 )

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from torch.distributed import TCPStore
 
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.pipeline import heartbeat, hosts
-from niels_gpt.pipeline.agreement import Facts, disagreement
-from niels_gpt.pipeline.heartbeat import Heartbeat
+from niels_gpt.pipeline import hosts
+from niels_gpt.pipeline.agreement import disagreement
 from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
 from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
 from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
 from niels_gpt.report.history import History
-from tests.conftest import ROOT, Repo
+from tests.conftest import ROOT, Repo, run_python
 from tests.forked_ranks import fork_ranks
 from tests.in_process import tiny_params
 from tests.watchdog import watchdog
@@ -90,46 +88,62 @@ def test_a_host_that_nobody_knows_is_refused_by_name() -> None:
 
 
 def test_who_has_other_inputs_is_named_with_them() -> None:
-    values, files = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50}, {"cache/mix.json": "a", "x.py": "b"}
-    first = Facts(0, values, files)
-    assert disagreement(first, [Facts(0, values, None), Facts(1, values, files), Facts(1, values, None)]) == ""
-    other = Facts(2, {**values, "train.B": "4", "p_val": "2" * 50}, {"cache/mix.json": "c", "new.py": "d"})
-    said = disagreement(first, [Facts(1, {**values, "torch": '"2.12.0"'}, files), other, other])
+    mix, code = "a" * 64, "b" * 64
+    first = {"train.B": "8", "train.base_lr": "0.1", "p_val": "1" * 50, "cache/mix.json": mix, "x.py": code}
+    assert disagreement([first, first, first]) == ""
+    other = {**first, "train.B": "4", "p_val": "2" * 50, "cache/mix.json": code, "new.py": mix}
+    del other["x.py"]
+    said = disagreement([first, {**first, "torch": '"2.12.0"'}, first, other])
     assert said.startswith(
         'host 1 has other torch ("2.12.0" instead of nothing); '
-        "host 2 has other p_val, train.B (4 instead of 8), cache/mix.json, new.py, x.py: give every host"
+        "host 3 has other train.B (4 instead of 8), p_val, cache/mix.json, x.py, new.py: give every host"
     )
 
 
-def test_a_host_that_fails_or_falls_silent_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_EVERY_S", 0.02)
-    monkeypatch.setattr(heartbeat, "_SILENT_S", 0.5)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+SILENT = """
+import os, signal, sys
+from datetime import timedelta
+import torch
+from niels_gpt.files import ranks
+from tests.forked_ranks import fork_ranks
 
-    def missed(by: Heartbeat) -> str:
-        while not (said := by.missing()):
-            time.sleep(0.02)
-        return said
+def work(rank):
+    with ranks.joined_ranks("cpu") as joined:
+        other = joined.exchange(os.getpid())[1]
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            joined.sum(torch.ones(1))
+        finally:
+            os.kill(other, signal.SIGKILL)
 
-    with watchdog(), Heartbeat("127.0.0.1", store.port, host=0, hosts=4) as first:
-        with Heartbeat("127.0.0.1", store.port, host=1, hosts=4):
-            store.wait(["niels_gpt/host/1"])
-        assert first.missing() == ""  # it has left, and said so
-        store.set("niels_gpt/host/2", "5")  # and nothing after that
-        assert missed(first) == "host 2 has not been heard of for 0 seconds"
-        store.set("niels_gpt/host/2", "done")
-        while first.missing():
-            time.sleep(0.02)
-        with pytest.raises(KeyError), Heartbeat("127.0.0.1", store.port, host=3, hosts=4):
-            raise KeyError
-        assert missed(first) == "host 3 has failed; what it said stands there"
-        other = Heartbeat("127.0.0.1", store.port, host=1, hosts=2)
-        with other:
-            store.wait(["niels_gpt/host/0"])
-            while not other._round:
-                time.sleep(0.02)
-            del store
-            assert missed(other) == "host 0 has not answered for 0 seconds"
+ranks.TIMEOUT = timedelta(seconds=2)
+print(fork_ranks(2, work, hosts=2))
+"""
+
+
+def test_a_rank_that_falls_silent_is_given_up_by_the_others() -> None:
+    done = run_python(SILENT, env={**os.environ, **GLOO})
+    assert done.stdout == f"[1, {-signal.SIGKILL}]\n", done.stderr
+    assert "timed out" in done.stderr.lower()
+
+
+STARTER = """
+import subprocess, time
+from niels_gpt.pipeline.hosts import end_with_parent
+subprocess.Popen(["sh", "-c", "echo started; exec sleep 600"], start_new_session=True, preexec_fn=end_with_parent)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+def test_a_process_in_a_session_of_its_own_ends_with_a_killed_parent() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with parent, watchdog(60):
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
+        parent.kill()
+        assert parent.stdout.read() == ""  # the child had the other end of the pipe, too
 
 
 def test_every_host_checks_all_its_files() -> None:

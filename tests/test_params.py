@@ -97,7 +97,7 @@ def test_the_key_set_is_frozen() -> None:
             for key in ["B", "max_tokens", "prompts", "questions", "max_new_tokens", "temperature", "top_k", "seed"]
         ),
         *(f"runtime.{key}" for key in ["device", "hub_patience_s", "threads", "log_every", "checkpoint_every"]),
-        *(f"runtime.{key}" for key in ["nproc", "shard_model", "compile", "micro_batch_tokens", "deterministic"]),
+        *(f"runtime.{key}" for key in ["nproc", "compile", "micro_batch_tokens", "deterministic"]),
         *(f"runtime.{key}" for key in ["engine", "workers", "ray_address", "stores.store", "stores.private"]),
     }
     recipe = ["schedule", "flat", "momentum_warmup"]
@@ -316,11 +316,8 @@ def test_v0_is_the_seeds() -> None:
         ({"runtime.device": "tpu"}, ["runtime.device: 'tpu' is no device: use auto, cpu, mps, cuda"]),
         ({"runtime.device": "cuda:x"}, ["runtime.device: 'cuda:x' is no device"]),
         ({"runtime.device": "cpu:0"}, ["runtime.device: 'cpu:0' is no device"]),
+        ({"runtime.shard_model": False}, ["runtime.shard_model was removed; delete the line"]),
         ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows a step"]),
-        (
-            {"runtime.shard_model": True, "sft.optimizer": "muon"},
-            ["runtime.shard_model: it is true, but muon needs whole matrices"],
-        ),
         ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
         (
             {"splice.spans.content_start_mode": "cyclic_roll", "splice.spans.content_stride": 0},

@@ -18,6 +18,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from niels_gpt.rng import mixed
+
 SHINGLE = 3  # words: with 10% of all words changed, 0.73 of the shingles are still the same
 _FULL = 64  # shingles, up to which all are kept
 _COARSEST = 3  # the longest texts keep every 2^3rd: of an article of 100 words that is quoted in one, about 12
@@ -130,10 +132,7 @@ def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.n
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """Each bit of the result depends on all bits (the finaliser of splitmix64)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return mixed(values.view(np.int64)).view(np.uint64)
 
 
 def _digest(data: bytes) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from niels_gpt.engine.engine import TRIES, Function, I, R, Worker, check_tries
+from niels_gpt.engine.engine import TRIES, Function, I, R, call, check_tries
 
 # Tasks handed to the cluster beyond those it has cores for, so that none waits for the next.
 _WAITING = 2
@@ -76,17 +76,11 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
-def _call(function: Function[I, R], item: I) -> tuple[R, int]:
-    """The result, and the bytes that it got through."""
-    seen: list[int] = []
-    return function(item, Worker(tick=seen.append)), sum(seen)
-
-
 def _in_tasks(
     ray: Any, function: Function[I, R], items: Iterator[I], limit: int, tick: Callable[[int], object]
 ) -> Iterator[tuple[I, R]]:
     # A task whose worker or host died is Ray's to try again; one that raised an error is ours.
-    task, options = ray.remote(_call), {"num_cpus": 1, "max_retries": TRIES - 1}
+    task, options = ray.remote(call), {"num_cpus": 1, "max_retries": TRIES - 1}
     tries: Counter[str] = Counter()
     again: deque[I] = deque()
     pending: dict[Any, I] = {}

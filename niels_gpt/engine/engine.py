@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Worker:
-    """What a function over parts may use where it runs: so many threads, and someone to tell of bytes it is through."""
+    """Threads a function over parts may use, and a progress callback (bytes done)."""
 
     threads: int = 1
     tick: Callable[[int], object] = bool
@@ -42,6 +42,12 @@ class Engine(Protocol):
         """(item, function(item, worker)) for every item, as they get done. Items are asked for when a worker is free,
         so whoever has enough may stop giving them; leaving early ends what is under way."""
         ...
+
+
+def call(function: Function[I, R], item: I) -> tuple[R, int]:
+    """Return the result in a worker, and the bytes it processed."""
+    seen: list[int] = []
+    return function(item, Worker(tick=seen.append)), sum(seen)
 
 
 def check_tries(item: Item, fault: BaseException | str, tries: int) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import torch  # nobody waits for it who has no company
 
 T = TypeVar("T")
+# The longest that ranks wait for one of them: longer than it may take to write a checkpoint, compile, or hash its copy
+# of the token files, and short enough to notice a host without power or network, which closes no connection.
+TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,9 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         return
     from torch import distributed
 
-    # gloo also beside NCCL: for what lies in the CPU's memory, such as checkpoints that are written meanwhile.
+    # gloo beside NCCL: for objects in CPU memory.
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-    # Ranks may wait for one that validates, compiles or writes; hosts that are gone are noticed in another way.
-    distributed.init_process_group(backend, timeout=timedelta(minutes=30))
+    distributed.init_process_group(backend, timeout=TIMEOUT)
     try:
         yield Ranks(
             rank=distributed.get_rank(),

@@ -23,9 +23,7 @@ _EPS = 1e-5  # of RMSNorm, as LayerNorm's
 
 
 class Shortcuts:
-    """What every block may look back at: the embedding, and the first block's values, which that one leaves here.
-
-    No dataclass: of those FSDP hands each block a copy of its own, in which every block would be the first."""
+    """What every block may look back at: the embedding, and the first block's values, which that one leaves here."""
 
     def __init__(self, embedding: torch.Tensor, values: torch.Tensor | None = None) -> None:
         self.embedding, self.values = embedding, values

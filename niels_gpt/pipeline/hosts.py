@@ -7,22 +7,17 @@ repro`, the others `niels-gpt join`.
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.heartbeat import Heartbeat
 from niels_gpt.pipeline.params import Runtime
 
 # Stages that train, each at a port of its own: a host that is done with one and joins the next does not find the last.
@@ -30,9 +25,8 @@ STAGES = tuple(layout.MODEL_OF)
 # Seconds that host 0, once its ranks are to start, waits for the others. They wait for it without a limit: it may have
 # hours of text to load before.
 _JOIN_WITHIN_S = 1800
-_END_WITHIN_S = 10  # for ranks that can still save; then they are killed
-_AGAIN = "run again on all hosts: it goes on from the last checkpoint"
-_LAUNCHER = "NIELS_GPT_LAUNCHER"  # a file, locked as long as the launcher lives
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -106,16 +100,14 @@ def _number(environment: Mapping[str, str], name: str, meaning: str, *, least: i
 
 
 def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, say: Callable[[str], None]) -> None:
-    """Start this host's processes of a stage and wait for them; of all hosts' the first writes everything.
+    """Run this host's processes of a stage under torchrun and wait for them; global rank 0 writes everything.
 
-    A process that fails ends those of its host, and these end the other hosts'. A host that falls silent is given up
-    by the others: what ranks wait for from each other may take long (a validation, a compiler), so it has no limit.
+    When a process fails, torchrun ends the others of its host, and their closed connections end the other hosts'. A
+    host that no longer responds is given up after the timeout of the process group.
     """
     threads = str(runtime.threads or max(1, (os.cpu_count() or 1) // runtime.nproc))
-    heartbeat = None
-    if rendezvous is None:
-        arguments = ["--standalone"]
-    else:
+    arguments = ["--standalone"]
+    if rendezvous is not None:
         arguments = rendezvous.arguments()
         place = f"{rendezvous.address}, port {rendezvous.port}"
         if rendezvous.host == 0:
@@ -124,62 +116,34 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
         else:
             say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C ends)")
             rendezvous.wait_for_first()
-        heartbeat = Heartbeat(rendezvous.address, rendezvous.port, host=rendezvous.host, hosts=rendezvous.hosts)
-    ranks = [f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
-    launch = ["-m", "niels_gpt.pipeline.torchrun", *arguments, *ranks]
-    with _alive() as file:
-        env = {**os.environ, "OMP_NUM_THREADS": threads, _LAUNCHER: str(file)}
-        # In a session of its own: a Ctrl-C or a kill reaches it once, from here, and it hands it on to its processes,
-        # which save.
-        with subprocess.Popen([sys.executable, *launch], env=env, start_new_session=True) as launched:
-            try:
-                code = launched.wait() if heartbeat is None else _wait(launched, heartbeat)
-            except KeyboardInterrupt:
-                launched.terminate()
-                launched.wait()
-                sys.exit(130)
+    launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
+    # In a session of its own: a Ctrl-C or a kill reaches torchrun once, from here. It passes the signal on to the
+    # ranks, which save.
+    with subprocess.Popen(
+        [sys.executable, *launch],
+        env={**os.environ, "OMP_NUM_THREADS": threads},
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509  # one system call, of a library that is loaded
+    ) as torchrun:
+        try:
+            code = torchrun.wait()
+        except KeyboardInterrupt:
+            torchrun.terminate()
+            torchrun.wait()
+            sys.exit(130)
     if code and rendezvous is None:
         raise RuntimeError(f"one of {runtime.nproc} processes failed; what it said stands above")
     if code:
-        raise RuntimeError(f"a process here or on another host failed; what it said stands above, or there; {_AGAIN}")
+        raise RuntimeError(
+            "a process here or on another host failed; what it said stands above, or there; run again on all hosts: "
+            "it goes on from the last checkpoint"
+        )
 
 
-def _wait(launched: subprocess.Popen[bytes], heartbeat: Heartbeat) -> int:
-    """Its exit code; where another host fails or falls silent, it is ended."""
-    with heartbeat.as_long_as(lambda: launched.poll() is None):
-        while True:
-            try:
-                code = launched.wait(timeout=0.5)
-                heartbeat.leave(failed=code != 0)
-                return code
-            except subprocess.TimeoutExpired:
-                pass
-            if missing := heartbeat.missing():
-                launched.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    launched.wait(timeout=_END_WITHIN_S)
-                launched.kill()
-                raise RuntimeError(f"{missing}; {_AGAIN}")
+def end_with_parent() -> None:
+    """Have Linux kill this process when its parent dies, even by SIGKILL: torchrun with the stage, ranks with torchrun.
 
-
-@contextmanager
-def _alive() -> Iterator[Path]:
-    """A file that is locked as long as this process lives, however it ends."""
-    with tempfile.NamedTemporaryFile(prefix="niels-gpt-") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield Path(file.name)
-
-
-def end_with_launcher() -> None:
-    """In torchrun and in a rank: when the process that started this host's ranks is gone, killed it may be, so is this
-    one. (torchrun gives every rank a session of its own; without a word from their launcher they would train on.)"""
-    file = os.environ.get(_LAUNCHER)
-    if file is None:  # torchrun was called by hand
-        return
-
-    def watch() -> None:
-        with suppress(OSError), Path(file).open("rb") as held:
-            fcntl.flock(held, fcntl.LOCK_SH)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="launcher", daemon=True).start()
+    In sessions of their own, ranks would otherwise train on. Other systems have no such call.
+    """
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

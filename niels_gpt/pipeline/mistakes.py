@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+_REMOVED = {"runtime.shard_model"}  # keys of earlier versions
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -48,7 +50,7 @@ def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
                 return " goes with another kind, not with this one: leave it out"
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-            return f" is not a parameter; {hint}"
+            return " was removed; delete the line" if ".".join(path) in _REMOVED else f" is not a parameter; {hint}"
         case "missing":
             return " is missing: every key is required"
         case "value_error":

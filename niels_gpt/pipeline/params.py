@@ -181,7 +181,6 @@ class Runtime(Section):
         "by remote, where the parts of stored sources lie: a folder, or a URL such as s3://bucket/folder",
     ]
     nproc: Annotated[int, Ge(1), Le(1024), "processes that train together, on each host; several GPUs need as many"]
-    shard_model: Annotated[bool, "true: weights and optimizer state are shared out among the processes (FSDP2)"]
     compile: Annotated[Literal["auto", True, False], "auto compiles the model for a GPU, true also for a CPU"]
     micro_batch_tokens: Annotated[
         Budget, "gradient accumulation: most tokens through the model at once; null: the whole batch"

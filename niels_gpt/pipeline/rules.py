@@ -111,11 +111,6 @@ def _check_measured(measured: bool | None, spliced: bool | None) -> None:
         )
 
 
-def _check_sharding(shard_model: bool, optimizer: str) -> None:
-    if shard_model and optimizer == "muon":
-        raise ValueError("it is true, but muon needs whole matrices: set it to false, or the optimizer to adamw")
-
-
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("chats", ("chats", "sft.run"), _check_chats),
@@ -151,7 +146,6 @@ RULES = (
             (f"{section}.warmup_steps", "total_steps", _check_warm_up),
             (f"{section}.min_lr", "base_lr", _check_decay),
             ("runtime.nproc", "B", _check_processes),
-            ("runtime.shard_model", "optimizer", _check_sharding),
         )
     ),
 )

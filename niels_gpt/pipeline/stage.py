@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.files.atomic import discard, publish, temporary_beside
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.sentences import EXPECTED, name_file, read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
@@ -192,8 +193,7 @@ def digest(path: Path, *, whole: bool = False) -> str:
         if status.st_size > _SMALL_BYTES and not whole:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
         try:
-            with path.open("rb") as f:
-                return hashlib.file_digest(f, "sha256").hexdigest()
+            return sha256_file(path)
         except OSError as error:  # whoever needs the file will say so, and by name
             return f"unreadable: {error.strerror}"
     if not path.is_dir():

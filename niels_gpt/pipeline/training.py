@@ -20,7 +20,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.agreement import check_agreement
 from niels_gpt.pipeline.dvc_files import recorded
 from niels_gpt.pipeline.git import current_commit
-from niels_gpt.pipeline.hosts import end_with_launcher, find_rendezvous, run_ranks
+from niels_gpt.pipeline.hosts import end_with_parent, find_rendezvous, run_ranks
 from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.stage import Stage, project_root
@@ -49,7 +49,7 @@ def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
 def trained_by_ranks(stage: Stage) -> bool:
     """With runtime.nproc above 1, or several hosts: start so many processes of this stage here, and wait for them."""
     if "RANK" in os.environ:
-        end_with_launcher()
+        end_with_parent()
         return False
     rendezvous = find_rendezvous(os.environ, stage.name)
     if rendezvous is None and stage.params.runtime.nproc == 1:
@@ -89,7 +89,6 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
             compile=runtime.compile,
             micro_batch_tokens=runtime.micro_batch_tokens,
             deterministic=runtime.deterministic,
-            shard_model=runtime.shard_model,
             ranks=ranks,
             say=stage.say if ranks.first else lambda text: None,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.files.atomic import json_text, write_json
+from niels_gpt.files.checksums import sha256_file
 from niels_gpt.files.damage import Damaged
 from niels_gpt.tokenizer.bytes import ByteTokenizer
 from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -36,7 +37,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     file = tokenizer_file(path)
     meta = file.with_name("meta.json")
     known = _read_description(meta).get("tokenizer_sha256") if meta.is_file() else None
-    if known is not None and known != _sha256(file):
+    if known is not None and known != sha256_file(file):
         raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
     if file.suffix != ".json":
         return SentencePieceTokenizer(file)
@@ -55,7 +56,7 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
     """Of the file that defines it: the model, or for bytes, which need none, the description in its place."""
     path = getattr(tokenizer, "model_path", None)
     if path:
-        return _sha256(Path(path))
+        return sha256_file(path)
     return hashlib.sha256(json_text(describe(tokenizer, "byte")).encode("utf-8")).hexdigest()
 
 
@@ -73,7 +74,8 @@ def write_tokenizer_meta(folder: Path) -> Tokenizer:
     """Beside the file that defines a tokenizer, a meta.json that says what it is and which bytes it has."""
     tokenizer = load_tokenizer(folder)
     kind = "byte" if isinstance(tokenizer, ByteTokenizer) else "sentencepiece"
-    write_json(folder / "meta.json", {**describe(tokenizer, kind), "tokenizer_sha256": _sha256(tokenizer_file(folder))})
+    digest = sha256_file(tokenizer_file(folder))
+    write_json(folder / "meta.json", {**describe(tokenizer, kind), "tokenizer_sha256": digest})
     return tokenizer
 
 
@@ -85,7 +87,3 @@ def _read_description(file: Path) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise Damaged(file, "does not describe a tokenizer (no JSON object)")
     return description
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

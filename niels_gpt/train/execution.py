@@ -19,13 +19,8 @@ class Execution:
     compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
     deterministic: bool = True
-    shard_model: bool = False  # among the ranks, where there are several
     ranks: Ranks = ALONE
     say: Callable[[str], None] = print
-
-    @property
-    def sharded(self) -> bool:
-        return self.shard_model and self.ranks.size > 1
 
     @property
     def cuda(self) -> bool:

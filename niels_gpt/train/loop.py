@@ -58,15 +58,14 @@ def train(
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    The result has been through hooks.save. With several ranks, all train and validate, and the first reports; all have
-    hooks.save called, for states of which each has a part.
+    The result has been passed to hooks.save. With several ranks, all train and validate, and the first reports.
     """
     hooks, execution = hooks or Hooks(), execution or Execution()
     run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
-    if state is not None and run.model:  # of a state in parts, each rank reads its own
-        model.load_state_dict(run.model)
+    if state is not None:
+        model.load_state_dict(state.model)
     try:
-        step = build_step(model, cfg, execution, state=state)
+        step = build_step(model, cfg, execution, state=state.optimizer if state else None)
         _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
@@ -76,8 +75,8 @@ def train(
             f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
             "(the batch is then worked off in parts, with the same result), or lower B, model.T or model.C"
         ) from error
-    hooks.save(_capture(run, step))
-    return step.assembled(run)
+    hooks.save(_capture(run, model, step))
+    return run
 
 
 def _run_steps(
@@ -114,11 +113,11 @@ def _run_steps(
                 stopping = ranks.any(hooks.should_stop(), device=execution.device)
             if validating:
                 with meter.paused():
-                    _validate(step, task, cfg, run, execution=execution)
+                    _validate(model, step, task, cfg, run, execution=execution)
             if reporting and ranks.first:
                 hooks.report(meter.report(run, lr=lr, validated=validating))
             if saving:
-                hooks.save(_capture(run, step))
+                hooks.save(_capture(run, model, step))
     read_losses()
 
 
@@ -136,9 +135,10 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
             )
 
 
-def _validate(step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
-    """Ranks share the losses. What the model writes each finds out by itself, which takes no longer than waiting."""
-    with step.whole_model() as model, computing_in(cfg.precision, execution.device):
+def _validate(model: GPT, step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
+    """Validate, with losses shared between ranks. Every rank generates the sample itself: it takes no longer than
+    waiting for the first."""
+    with computing_in(cfg.precision, execution.device):
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
         if run.step == cfg.total_steps or _is_power_of_two(len(run.validations)):
@@ -149,13 +149,13 @@ def _validate(step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execut
     val_loss = losses["val_loss"]
     if run.best_val_loss is None or val_loss < run.best_val_loss:
         run.best_val_loss, run.best_step = val_loss, run.step
-        run.best_model = copy.deepcopy(step.weights())
+        run.best_model = copy.deepcopy(model.state_dict())
 
 
 def _is_power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _capture(run: RunState, step: Step) -> RunState:
-    run.model, run.optimizer = step.weights(), step.optimizer_state()
+def _capture(run: RunState, model: GPT, step: Step) -> RunState:
+    run.model, run.optimizer = model.state_dict(), step.optimizer_state()
     return run

@@ -26,7 +26,6 @@ def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
 def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str, int]:
     """Return bytes by what they are for, in one process."""
     matrices = cfg.L * (4 * cfg.C**2 + 2 * cfg.C * cfg.d_ff) + cfg.V * cfg.C  # attention, MLP, embedding
-    weights = 12 * matrices  # float32: the weights, their gradients, and at least one moment of them
     rows = -(-B // execution.ranks.size)
     limit = execution.micro_batch_tokens or rows * cfg.T
     pieces = -(-rows // max(1, limit // cfg.T))
@@ -35,7 +34,7 @@ def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str,
     # activation; the rest can be computed again. Two bytes each, as in bf16.
     activations = 2 * at_once * cfg.L * (5 * cfg.C + cfg.d_ff)
     return {
-        "weights and optimizer": weights // (execution.ranks.size if execution.sharded else 1),
+        "weights and optimizer": 12 * matrices,  # float32: weights, gradients, and at least one moment
         "the batch": 8 * rows * cfg.T,  # int64
         "activations": activations,
     }

@@ -16,7 +16,6 @@ from niels_gpt.model.precision import computing_in, residual_dtype
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.execution import Execution, compiler_options, wants_compiler
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, optimizer_state, set_lr, set_momentum
-from niels_gpt.train.state import RunState
 from niels_gpt.train.task import Batch
 
 
@@ -57,37 +56,26 @@ class PlainStep:
         *,
         state: Mapping[str, Any] | None,
         capturable: bool = False,
-        loss: nn.Module | None = None,
     ) -> None:
-        """`loss`: of a model that is shared out among ranks already."""
         self._model, self._cfg, self._execution = model, cfg, execution
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
         if state is not None:
             load_optimizer_state(self._optimizers, state)
         # Of the step at hand, on the device: a recorded step reads it there.
         self._key = torch.zeros((), dtype=torch.int64, device=execution.device) if model.cfg.dropout else None
-        self._loss = loss or SummedLoss(model, cfg=cfg, execution=execution)
-        if loss is None and execution.ranks.size > 1:
+        self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
+        if execution.ranks.size > 1:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         self._prepare(lr, n)
         return self._update(batch.to(self._execution.device))
 
-    def weights(self) -> dict[str, Any]:
-        return self._model.state_dict()
-
     def optimizer_state(self) -> dict[str, Any]:
         return optimizer_state(self._optimizers)
 
-    def whole_model(self) -> AbstractContextManager[GPT]:
-        return nullcontext(self._model)
-
     def validated(self, model: GPT) -> nn.Module:
         return model
-
-    def assembled(self, run: RunState) -> RunState:
-        return run
 
     def _prepare(self, lr: float, n: int) -> None:
         set_lr(self._optimizers, lr)
@@ -119,13 +107,11 @@ class PlainStep:
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
         """Micro-batches for gradient accumulation: equal parts of as many rows as may go through the model at once."""
-        parts, inputs = self._parts(*batch.x.shape), self._inputs(batch)
+        rows, T = batch.x.shape
+        limit, inputs = self._execution.micro_batch_tokens, self._inputs(batch)
+        parts = 1 if limit is None else -(-rows // max(1, limit // T))
         for values in zip(*(tensor.tensor_split(parts) for tensor in inputs.values()), strict=True):
             yield dict(zip(inputs, values, strict=True))
-
-    def _parts(self, rows: int, T: int) -> int:
-        limit = self._execution.micro_batch_tokens
-        return 1 if limit is None else -(-rows // max(1, limit // T))
 
     def _inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What the loss takes; with dropout also a key for each row, which goes with it wherever it is worked on."""

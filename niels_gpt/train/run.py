@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,46 +42,18 @@ def run_training(
         settle_bf16(execution.device, say=execution.say)  # now: the machine's rate is measured before the first step
     checkpoints, ranks = RunFolder(folder), execution.ranks
     if not ranks.first:
-        state = ranks.from_first(None)
-        with _saving(checkpoints, execution, state) as save:
-            return train(model, task, cfg, state=state, hooks=replace(hooks, save=save), execution=execution)
+        return train(model, task, cfg, state=ranks.from_first(None), hooks=hooks, execution=execution)
     with checkpoints.locked():
         checkpoints.forget_recorded(record)
         prune_runs(folder.parent, keep=KEEP_RUNS)
-        state = ranks.from_first(_newest(checkpoints, model, execution))
+        state = ranks.from_first(checkpoints.load())
         done = 0 if state is None else state.step
         if done:
             print(f"going on after step {done} from {folder}", flush=True)
-        with (
-            _saving(checkpoints, execution, state) as save,
-            progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar,
-        ):
+        with progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar:
             rate = matmul_flops(execution.device, cfg.precision) if done < cfg.total_steps else None
-            hooks = replace(hooks, progress=bar.update, save=save, matmul_flops=rate)
+            hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
             return train(model, task, cfg, state=state, hooks=hooks, execution=execution)
-
-
-def _newest(folder: RunFolder, model: GPT, execution: Execution) -> RunState | None:
-    """The last state, for these ranks, whichever wrote it."""
-    if not execution.sharded and not folder.sharded.is_dir():
-        return folder.load()
-    from niels_gpt.train.sharded_state import newest_state  # over a second of torch that few need
-
-    return newest_state(folder, model, whole=not execution.sharded)
-
-
-@contextmanager
-def _saving(folder: RunFolder, execution: Execution, state: RunState | None) -> Iterator[Callable[[RunState], None]]:
-    """What saves a state: whole ones the first rank alone, those in parts all."""
-    if not execution.sharded:
-        yield folder.save if execution.ranks.first else lambda state: None
-        return
-    from niels_gpt.train.sharded_state import ShardedSaves, check_shared_disk
-
-    check_shared_disk(folder, execution.ranks)
-    saves = ShardedSaves(folder, execution.ranks, state=state)
-    yield saves.save
-    saves.wait()
 
 
 def stop_on_signal() -> Callable[[], bool]:

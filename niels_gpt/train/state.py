@@ -35,12 +35,10 @@ class RunState:
 
 
 class RunFolder:
-    """The folder of one run: a lock, and `state.pt`, replaced whole each time, or `sharded/`, where every rank of a run
-    has its part of the state."""
+    """Folder of one run: a lock, and `state.pt`, which each save replaces atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sharded = path / "sharded"
         self._state, self._forced = path / "state.pt", path / "forced"
 
     @contextmanager
@@ -74,20 +72,6 @@ class RunFolder:
 
     def save(self, state: RunState) -> None:
         save_tensors(self._state, dict(vars(state)))
-        shutil.rmtree(self.sharded, ignore_errors=True)  # of an earlier step
-
-    def forget_all_but(self, newest: Path) -> None:
-        """That state in `sharded/` is whole, and later than all others."""
-        self._state.unlink(missing_ok=True)
-        for path in self.sharded.iterdir():
-            if path != newest:
-                shutil.rmtree(path)
-
-    def forget_unfinished(self, mark: str) -> None:
-        """States in `sharded/` that lack what is written last."""
-        for path in self.sharded.glob("*"):
-            if not (path / mark).is_file():
-                shutil.rmtree(path)
 
     def finish(self, record: str = "") -> None:
         """Mark the run as finished: its results are written. `record` is what its owner has recorded of the stage so
@@ -102,7 +86,6 @@ class RunFolder:
             return
         self._forced.touch()  # its record may be the same as before, so `finish` must not compare
         self._state.unlink(missing_ok=True)
-        shutil.rmtree(self.sharded, ignore_errors=True)
         finished.unlink()  # last: killed before, it is done again
 
 

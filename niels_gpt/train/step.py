@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,6 @@ from niels_gpt.model.precision import settle_bf16
 from niels_gpt.train.execution import Execution
 from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.plain_step import PlainStep
-from niels_gpt.train.state import RunState
 from niels_gpt.train.task import Batch
 
 # Up to this context the fastest attention on a GPU sums its gradients in one order. Beyond, two runs are equal to the
@@ -28,38 +27,21 @@ class Step(Protocol):
         """Train on the rows of a batch that are this rank's; their part of the batch's mean loss, on the device."""
         ...
 
-    def weights(self) -> dict[str, Any]:
-        """As they are now, by name, not copied: of a model that is shared out among ranks this one's parts."""
-        ...
-
     def optimizer_state(self) -> dict[str, Any]: ...
 
-    def whole_model(self) -> AbstractContextManager[GPT]:
-        """To compute with outside of steps. All ranks ask for it together."""
-        ...
-
     def validated(self, model: GPT) -> nn.Module:
-        """That model as validation is to call it: it may be a Scorer."""
-        ...
-
-    def assembled(self, run: RunState) -> RunState:
-        """At the end of a run: its state with whole weights, and the model with those of the end."""
+        """Wrap the model for validation; may return a Scorer."""
         ...
 
 
-def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: RunState | None) -> Step:
-    """The fastest that fits. `state`: of a run that goes on; the model has its weights, where those are whole."""
+def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> Step:
+    """Return the fastest step for this device. `state`: the optimizers' state of a run to resume."""
     if cfg.precision == "bf16":
         settle_bf16(execution.device, say=execution.say)
     if execution.cuda and execution.deterministic and model.cfg.T > _ORDERED_T:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if execution.sharded:
-        from niels_gpt.train.sharded_step import ShardedStep  # over a second of torch that few need
-
-        return ShardedStep(model, cfg, execution, state=state)
-    optimizer = None if state is None else state.optimizer
     if execution.cuda and execution.ranks.size == 1:
-        return GraphStep(model, cfg, execution, state=optimizer)
-    return PlainStep(model, cfg, execution, state=optimizer)
+        return GraphStep(model, cfg, execution, state=state)
+    return PlainStep(model, cfg, execution, state=state)
