@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.cache.chat_manifest import open_chats
+from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.checkpoint import load_model
-from niels_gpt.eval import probes
+from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import Card, blind_card, measure_card
-from niels_gpt.eval.human import held_out_replies
+from niels_gpt.eval.generations import held_out_replies
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, read_params
-from niels_gpt.pipeline.pretraining import open_pretraining
+from niels_gpt.pipeline.training import open_pretraining
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.loop import train

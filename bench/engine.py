@@ -19,21 +19,19 @@ from pathlib import Path
 
 from bench.rounds import print_result
 from bench.tokenize import make_tokenizer, texts
-from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.token_parts import encode_parts
-from niels_gpt.data.documents import read_column, read_texts, write_documents
-from niels_gpt.data.loading import up_to
-from niels_gpt.data.parts import Part, Texts
-from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import ByHash, Splits
+from niels_gpt.cache.token_parts import encode_documents, encode_parts
+from niels_gpt.data.corpus.loading import up_to
+from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_texts, write_documents
+from niels_gpt.data.corpus.split import Drawn, split_by_hash
+from niels_gpt.data.corpus.split_files import ByHash, Splits
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
-from niels_gpt.engine.cluster import RayEngine
-from niels_gpt.engine.engine import Engine
-from niels_gpt.engine.local import LocalEngine
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
+from niels_gpt.jobs.cluster import RayEngine
+from niels_gpt.jobs.engine import Engine
+from niels_gpt.jobs.local import LocalEngine
 from niels_gpt.tokenizer import load_tokenizer
 
 PART_BYTES, ROUNDS, CORES = 2_000_000, 3, os.cpu_count() or 1

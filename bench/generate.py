@@ -18,8 +18,7 @@ from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from bench.train import SIZES as GPU_SIZES
 from niels_gpt.config import ModelConfig
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.noise import SeededNoise
-from niels_gpt.inference.sampling import GREEDY, Sampling
+from niels_gpt.inference.sampling import GREEDY, Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
 
 # Each has room for the prompt and as many new tokens as are not past the context.

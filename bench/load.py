@@ -27,10 +27,10 @@ def main() -> None:
 
 
 def measure(root: Path) -> None:
-    from niels_gpt.data.documents import write_documents
+    from niels_gpt.data.corpus.parts import write_documents
     from niels_gpt.data.fineweb_edu import DATASET, iter_fineweb_edu
     from niels_gpt.data.hub import load_dataset
-    from niels_gpt.data.streamed import parquet_options, shuffled
+    from niels_gpt.data.streaming import parquet_options, shuffled
     from niels_gpt.data.types import Document
 
     counts: dict[str, int] = {}

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.cache.token_files import TokenFile
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
 from niels_gpt.model.gpt import GPT

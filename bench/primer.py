@@ -14,7 +14,7 @@ from itertools import takewhile
 from statistics import fmean
 
 from bench.rounds import print_result
-from niels_gpt.data.split import split_by_hash, split_rows
+from niels_gpt.data.corpus.split import split_by_hash, split_rows
 from niels_gpt.data.types import Chat, Request
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout

@@ -25,18 +25,18 @@ from torch import nn
 from bench.reference import PlainLoop
 from bench.train import SIZES, B, wait_for_gpu
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cli.console import read_preset
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.eval.held_out import inference, token_losses
 from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.presets import read_preset
 from niels_gpt.rng import set_seed
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.feed import batches
+from niels_gpt.train.loop import batches
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.step import build_step
+from niels_gpt.train.task import Execution
 
 HELD_OUT = 256  # windows
 PLAIN_STEPS = {"v1": 1000, "124M": 600}

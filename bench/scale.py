@@ -16,15 +16,14 @@ from pathlib import Path
 from bench.rounds import print_result
 from bench.tokenize import make_tokenizer, texts
 from niels_gpt.cache.token_parts import PartToEncode, encode_part
-from niels_gpt.data.documents import write_documents
-from niels_gpt.data.parts import Part
-from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import ByHash
+from niels_gpt.data.corpus.parts import Part, write_documents
+from niels_gpt.data.corpus.split import Drawn, split_by_hash
+from niels_gpt.data.corpus.split_files import ByHash
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
-from niels_gpt.engine.engine import Worker
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Worker
 
 MEGABYTES = 40
 PART = 1 << 30

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.serve import serving
+from niels_gpt.cli.report import build_watch, full_report
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.reporting import full_report
-from niels_gpt.pipeline.watch import build_watch
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import open_talker
 

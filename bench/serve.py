@@ -24,10 +24,10 @@ from starlette.types import ASGIApp
 from bench.memory import resident
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.server.access import PATIENCE_S, listen, make_server
 from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.connection import PATIENCE_S, listen, make_server
 from niels_gpt.talk.talker import Talker, open_talker
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 SIZES = {
     "sample": ModelConfig(V=1024, T=128, C=128, L=2, H=2, d_ff=512, dropout=0.0),

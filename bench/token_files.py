@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
-from niels_gpt.cache.token_files import OffsetFile, TokenFile
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
 from niels_gpt.config import TrainConfig
 from niels_gpt.train.pretraining import PretrainTask
 

@@ -19,9 +19,9 @@ import numpy as np
 import sentencepiece
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
-from niels_gpt.cache.encoding import encode_documents
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.data.documents import read_texts, write_documents
+from niels_gpt.cache.token_parts import encode_documents
+from niels_gpt.data.corpus.parts import read_texts, write_documents
 from niels_gpt.data.types import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece

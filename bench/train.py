@@ -27,12 +27,11 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.rng import set_seed
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.feed import batches
-from niels_gpt.train.loop import train
+from niels_gpt.train.loop import batches, train
+from niels_gpt.train.meter import matmul_flops
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.step import build_step
+from niels_gpt.train.task import Execution
 
 SIZES = {
     "v0": ModelConfig(dropout=0.0),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenStream, split_targets
 
 BytesSources = dict[str, bytes]  # the seed's: a byte stream a source
 Sources = Mapping[str, bytes | TokenStream]
@@ -109,9 +109,3 @@ def gather_segments(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor | N
             out = np.zeros((len(draw.windows), T), dtype=np.int64) if out is None else out
             out[rows] = segments
     return None if out is None else torch.from_numpy(out)
-
-
-def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T+1) -> x without the last token, y without the first."""
-    rows = rows.to(device)
-    return rows[:, :-1], rows[:, 1:]

@@ -1,4 +1,4 @@
-"""Chats as ids: for each message its role's id, the content's ids, and the end-of-turn id.
+"""Chats as ids: for each message its role's id, the content's ids, and the end-of-turn id; and their loss mask.
 
 The one renderer: what SFT trains on, what generation prompts with, and what a reply is cut out of.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal, TypedDict
+
+import numpy as np
 
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -44,3 +46,16 @@ def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
     special = tok.special_token_ids()
     last = max((i for i, token in enumerate(ids) if token == special["asst"]), default=len(ids))
     return list(takewhile(lambda token: token not in special.values(), ids[last + 1 :]))
+
+
+def supervised(ids: np.ndarray, *, asst_id: int, eot_id: int) -> np.ndarray:
+    """(B, n) ids -> (B, n) bool: True for tokens after an assistant id, up to and including the next end of turn.
+
+    Each assistant id is marked with an odd number that grows with its place, each end of turn with an even one; the
+    running maximum before a place then tells by its last bit which of the two came last.
+    """
+    places = np.arange(1, ids.shape[1] + 1, dtype=np.int32) * 2
+    marks = np.where(ids == asst_id, places + 1, np.where(ids == eot_id, places, 0))
+    inside = np.zeros(ids.shape, dtype=bool)
+    inside[:, 1:] = np.maximum.accumulate(marks, axis=1)[:, :-1] & 1
+    return inside

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from niels_gpt.files.atomic import atomic_path, write_json
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.model.gpt import GPT
 
 _KEYS = {"config", "model", "optimizer", "step"}

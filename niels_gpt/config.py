@@ -24,7 +24,7 @@ INT64 = Lt(2**63)  # what a tensor or a file can hold
 Count = Annotated[int, Ge(1), INT64]
 Seed = Annotated[int, Ge(0), INT64]
 # Upper bounds lie beyond every run that a machine could end. They refuse a slip of the keyboard at once; a model or a
-# batch within them may still be too large for this machine, which niels_gpt/train/memory.py finds.
+# batch within them may still be too large for this machine, which niels_gpt/train/task.py finds.
 Rows = Annotated[int, Ge(1), Le(2**20)]  # of a batch, whose indices are sampled at once
 Width = Annotated[int, Ge(1), Le(2**18)]  # a square matrix of it has 256 GiB
 Depth = Annotated[int, Ge(1), Le(1024)]  # every block is built in turn: 100,000 take an hour and more

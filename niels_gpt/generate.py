@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.noise import GeneratorNoise
-from niels_gpt.inference.sampling import Sampling, check_temperature, check_top_k, check_top_p
+from niels_gpt.inference.sampling import GeneratorNoise, Sampling, check_temperature, check_top_k, check_top_p
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import decode, encode
 from niels_gpt.tokenizer.vocabulary import Tokenizer

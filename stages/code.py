@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import FILES, describe_code
 from niels_gpt.pipeline.stage import Stage, run_stage

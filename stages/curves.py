@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.descriptions import described_by
+from niels_gpt.files.checks import described_by
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import is_left_out, leave_out
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, is_left_out, leave_out, run_stage
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.report.history import History
-from niels_gpt.report.samples import format_samples
-from niels_gpt.report.tsv import write_tsv
+from niels_gpt.report.tables import format_samples, write_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
 

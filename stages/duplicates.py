@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 import numpy as np
 
-from niels_gpt.data.bonds import write_bonds
-from niels_gpt.data.duplicates import SplitSource, bonds_of, pairs_of
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.split import Drawn
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split import Drawn
+from niels_gpt.data.corpus.split_files import write_bonds
+from niels_gpt.duplicates.sides import SplitSource, bonds_of, pairs_of
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import store_of
 
 
 def sources_of(stage: Stage) -> Iterator[SplitSource]:

@@ -6,40 +6,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.quoted import quoted_chats, quoted_stream
+from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.config import Renderer
-from niels_gpt.data.epochs import exposures, read_too_often
+from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.device import prepare_device
-from niels_gpt.eval.card import Card, blind_card, human_card, measure_card
-from niels_gpt.eval.chats import score_chats
+from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
+from niels_gpt.duplicates.table import HEAD as DUPLICATES
+from niels_gpt.duplicates.table import data_rows
+from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
+from niels_gpt.eval.chats import Sampler, score_chats
+from niels_gpt.eval.generations import Text, held_out_replies, held_out_texts
 from niels_gpt.eval.held_out import Score, score_stream
-from niels_gpt.eval.human import held_out_replies, held_out_texts
-from niels_gpt.eval.probes import OPENINGS
-from niels_gpt.eval.samples import Sampler
-from niels_gpt.eval.written import Text
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.checks import read_meta
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.model.size import flops_per_token
+from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
+from niels_gpt.leak.page import HEAD as LEAKED
+from niels_gpt.model.size import flops_per_token, most_epochs
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import final_models
-from niels_gpt.pipeline.models import open_models
-from niels_gpt.pipeline.places import token_places
-from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.duplicates import HEAD as DUPLICATES
-from niels_gpt.report.duplicates import data_rows
-from niels_gpt.report.leak import CANARY_HEAD, canary_rows, leak_rows
-from niels_gpt.report.leak import HEAD as LEAKED
-from niels_gpt.report.page import Training, render_report
-from niels_gpt.report.report_card import card_rows
-from niels_gpt.report.samples import format_samples
-from niels_gpt.report.scores import score_rows
-from niels_gpt.report.tsv import read_tsv
+from niels_gpt.pipeline.stage import Stage, final_models, run_stage
+from niels_gpt.pipeline.stores import open_models, token_places
+from niels_gpt.report.page import Training, render_report, score_rows
+from niels_gpt.report.tables import format_samples, read_tsv
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.scaling_law import most_epochs
 
 RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
 REPLIES = 64  # held-out ones that answers are held against

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.splits import document_names, read_split
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import document_names, read_split
 from niels_gpt.device import prepare_device
-from niels_gpt.eval.extraction import Questions
-from niels_gpt.eval.leak import Leak, Subject, measure_leak
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
+from niels_gpt.leak.extraction import Questions
+from niels_gpt.leak.measure import Leak, Subject, measure_leak
+from niels_gpt.leak.page import canary_sentence, leak_rows, leak_sentence, render_leak, verdict
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import final_models
-from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.planted_run import measure_planted_run
 from niels_gpt.pipeline.private_text import open_sources
-from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.leak import canary_sentence, leak_rows, leak_sentence, render_leak, verdict
+from niels_gpt.pipeline.stage import Stage, final_models, run_stage
+from niels_gpt.pipeline.stores import open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
 
 # Of the tokens that training computes, forward and backward; these go forward alone: a thirtieth of its time.

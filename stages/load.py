@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from niels_gpt.data.corpus.loading import Slice, cut_source, digest_inputs, load_parts
+from niels_gpt.data.corpus.parts import MANIFEST, manifest_of
 from niels_gpt.data.kinds import say_left_out
-from niels_gpt.data.loading import Slice, cut_source, digest_inputs, load_parts
-from niels_gpt.data.parts import MANIFEST, manifest_of
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.progress import Tally, progress
+from niels_gpt.files.messages import Tally, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.engines import open_engine
-from niels_gpt.pipeline.inputs import located
-from niels_gpt.pipeline.places import place_of
+from niels_gpt.pipeline.external_checks import located
 from niels_gpt.pipeline.sources import SCREENED
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import open_engine, place_of
 
 
 def main(stage: Stage) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.device import prepare_device
-from niels_gpt.eval.memorization import measure_extraction, stats_together, token_log_probs
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.memorize.measure import measure_extraction, stats_together, token_log_probs
+from niels_gpt.memorize.page import DocumentResult, render_page, render_strips
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import leave_out
-from niels_gpt.pipeline.models import open_models
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.places import open_documents
-from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.report.memorization import DocumentResult, render_page, render_strips
-from niels_gpt.report.tsv import write_tsv
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stores import open_documents, open_models
+from niels_gpt.report.tables import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
 

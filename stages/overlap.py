@@ -5,16 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from niels_gpt.data.overlap import measure_overlap
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.quotes import find_quotes
-from niels_gpt.data.splits import read_split
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import read_split
+from niels_gpt.duplicates.overlap import measure_overlap
+from niels_gpt.duplicates.quotes import find_quotes
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.engines import open_engine
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import open_engine, store_of
 
 
 def main(stage: Stage) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import open_mix
-from niels_gpt.data.mix import mix_probabilities
+from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import leave_out
-from niels_gpt.pipeline.places import token_places
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
 from niels_gpt.train.chats import ChatTask
-from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
+from niels_gpt.train.task import Execution
 
 
 def main(stage: Stage) -> None:

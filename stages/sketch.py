@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from niels_gpt.data.parts import MANIFEST, manifest_of, open_texts
-from niels_gpt.data.sketches import make_sketches
+from niels_gpt.data.corpus.parts import MANIFEST, manifest_of, open_texts
+from niels_gpt.duplicates.sketches import make_sketches
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.progress import progress
+from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.engines import open_engine
-from niels_gpt.pipeline.places import place_of, store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import open_engine, place_of, store_of
 
 
 def main(stage: Stage) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from niels_gpt.cache.manifest import TokenStore
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.left_out import leave_out
 from niels_gpt.pipeline.params import Splice
-from niels_gpt.pipeline.places import open_documents
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
-from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
-from niels_gpt.splice.documents import TokenStore
-from niels_gpt.splice.plan import describe_plan
+from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, describe_plan
 from niels_gpt.splice.selection import select_documents, within_first_tokens
 from niels_gpt.splice.task import SpliceTask
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.execution import Execution
+from niels_gpt.train.task import Execution
 
 
 def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:

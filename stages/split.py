@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.data.bonds import read_bonds
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.split import Drawn, split_source
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split import Drawn, split_source
+from niels_gpt.data.corpus.split_files import read_bonds
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checksums import list_files
+from niels_gpt.files.checks import list_files
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import store_of
 
 
 def main(stage: Stage) -> None:

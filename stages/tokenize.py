@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.meta import describe_origin, write_meta
-from niels_gpt.cache.token_parts import encode_chats, encode_parts, listed_names
-from niels_gpt.data.parts import Texts, open_texts
-from niels_gpt.data.splits import Splits, read_split
+from niels_gpt.cache.token_parts import describe_tokenizer, encode_chats, encode_parts, listed_names, write_sft_files
+from niels_gpt.data.corpus.parts import Texts, open_texts
+from niels_gpt.data.corpus.split_files import Splits, read_split
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checksums import list_files
-from niels_gpt.files.progress import progress
+from niels_gpt.files.checks import list_files
+from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.engines import open_engine
-from niels_gpt.pipeline.places import place_of, store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stores import open_engine, place_of, store_of
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from niels_gpt.cache.corpus import sampled_texts
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.splits import read_split
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import SentencePiece
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.pipeline.stores import store_of
+from niels_gpt.tokenizer.corpus import sampled_texts
+from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 
 

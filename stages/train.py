@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.pretraining import open_pretraining
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import execution_of, train_and_write, trained_by_ranks
+from niels_gpt.pipeline.training import execution_of, open_pretraining, train_and_write, trained_by_ranks
 from niels_gpt.rng import derive_seed, set_seed
-from niels_gpt.train.memory import check_memory
+from niels_gpt.train.task import check_memory
 
 
 def main(stage: Stage) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from niels_gpt.pipeline.presets import apply_preset
+from niels_gpt.cli.console import apply_preset
 from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 

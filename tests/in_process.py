@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from niels_gpt.data.bonds import write_bonds
-from niels_gpt.data.documents import write_chats, write_documents
-from niels_gpt.data.parts import MANIFEST, Part, Texts, manifest_of, open_texts
-from niels_gpt.data.split import Bonds
+from niels_gpt.data.corpus.parts import MANIFEST, Part, Texts, manifest_of, open_texts, write_chats, write_documents
+from niels_gpt.data.corpus.split import Bonds
+from niels_gpt.data.corpus.split_files import write_bonds
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish, write_json
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.places import store_of
 from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.pipeline.stores import store_of
 from stages import duplicates, mix, sketch, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 

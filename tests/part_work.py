@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from niels_gpt.engine.engine import Worker
-from niels_gpt.engine.records import Record
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Record, Worker
 
 
 @dataclass(frozen=True)

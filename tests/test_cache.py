@@ -15,7 +15,7 @@ from niels_gpt.cache.meta import describe_origin, read_meta, sha256_file
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
-from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from stages import mix
 from tests.conftest import ROOT
 from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens

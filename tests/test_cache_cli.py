@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from niels_gpt.cache.cli import app
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.files.atomic import write_json
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.folder import describe, write_tokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe, write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from tests.conftest import tiny_trees
 from tests.token_caches import ASST, SYS, TEXTS, USR, chats, documents, files

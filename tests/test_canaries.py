@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from niels_gpt.cache.encoding import encode_documents
-from niels_gpt.cache.planting import plant
+from niels_gpt.cache.token_parts import encode_documents
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval.canaries import (
+from niels_gpt.leak.canaries import (
     COPIES,
     REFERENCES,
     Canary,
@@ -18,12 +17,13 @@ from niels_gpt.eval.canaries import (
     exposure_stats,
     make_canaries,
     measure_exposure,
+    plant,
     planted_texts,
 )
-from niels_gpt.eval.passages import DocumentList
+from niels_gpt.leak.page import canary_rows, canary_sentence
+from niels_gpt.leak.passages import DocumentList
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report.leak import canary_rows, canary_sentence
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 TINY = ModelConfig(V=TOKENIZER.vocab_size, T=48, C=64, L=2, H=2, d_ff=256, dropout=0.0)

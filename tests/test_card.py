@@ -17,11 +17,15 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval import probes
+from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import (
+    MEASURES,
+    Choice,
+    Marked,
     Measured,
     answer_card,
     blind_card,
+    card_rows,
     human_card,
     likelihood_card,
     measure_card,
@@ -30,13 +34,13 @@ from niels_gpt.eval.card import (
     text_card,
     text_nats,
 )
-from niels_gpt.eval.human import held_out_replies, held_out_texts
-from niels_gpt.eval.probes import Choice, Marked
-from niels_gpt.eval.written import (
+from niels_gpt.eval.generations import (
     MAX_BYTES,
     SAMPLING,
     Text,
     distinct_share,
+    held_out_replies,
+    held_out_texts,
     in_form,
     opening_prompt,
     question_prompt,
@@ -45,9 +49,7 @@ from niels_gpt.eval.written import (
 )
 from niels_gpt.inference.sampling import GREEDY
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report.report_card import MEASURES, card_rows
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from tests.test_talk import saying
@@ -59,7 +61,7 @@ BYTES = ByteTokenizer()
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("pieces") / "pieces.model"
-    right = [choice.texts[0] for choice in probes.spelling()]
+    right = [choice.texts[0] for choice in probes.spelling_choices()]
     path.write_bytes(train_sentencepiece(right * 3, vocab_size=400))
     return SentencePieceTokenizer(path)
 
@@ -99,17 +101,17 @@ class Reader(Uniform):
 
 
 def test_probes_are_the_same_every_time_and_differ_by_seed() -> None:
-    assert probes.spelling() == probes.spelling()
-    assert probes.spelling() != probes.spelling(probes.SEED + 1)
-    assert probes.closing() == probes.closing()
-    assert probes.closing() != probes.closing(probes.SEED + 1)
-    for choice in probes.spelling():
+    assert probes.spelling_choices() == probes.spelling_choices()
+    assert probes.spelling_choices() != probes.spelling_choices(probes.SEED + 1)
+    assert probes.closing_questions() == probes.closing_questions()
+    assert probes.closing_questions() != probes.closing_questions(probes.SEED + 1)
+    for choice in probes.spelling_choices():
         assert len(set(choice.texts)) == 4
         assert len({len(text.encode()) for text in choice.texts}) == 1  # none is likelier for being shorter
 
 
 def test_what_is_opened_is_closed_by_each_mark_and_its_own_stands_on_the_diagonal() -> None:
-    for marked in probes.closing():
+    for marked in probes.closing_questions():
         for i, (opened, closed) in enumerate(probes.MARKS.items()):
             for j, other in enumerate(probes.MARKS.values()):
                 left, _, rest = marked.texts[i][j].partition(opened)
@@ -138,10 +140,10 @@ def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_nev
     kind: str, pieces: Tokenizer
 ) -> None:
     tokenizer: Tokenizer = BYTES if kind == "bytes" else pieces
-    own = [marked.texts[i][i] for marked in probes.closing() for i in range(3)]
-    others = [marked.texts[i][(i + 1) % 3] for marked in probes.closing() for i in range(3)]
+    own = [marked.texts[i][i] for marked in probes.closing_questions() for i in range(3)]
+    others = [marked.texts[i][(i + 1) % 3] for marked in probes.closing_questions() for i in range(3)]
     for place, marked, share in ((0, own, 1.0), (1, others, 0.0)):
-        read = [choice.texts[place] for choice in probes.spelling()] + marked
+        read = [choice.texts[place] for choice in probes.spelling_choices()] + marked
         card = likelihood_card(Reader(read, tokenizer), tokenizer, T=T, B=50)
         assert card["spelling"].value == share
         assert card["closing"].value > 10 if share else card["closing"].value < -4

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt import chat_format, chat_template
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 
 def test_transcript_ends_with_the_prompt_and_does_not_double_it() -> None:

@@ -15,7 +15,7 @@ import torch
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint, save_tensors
 from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.files.atomic import atomic_path, publish, temporary_beside, write_json
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.optimizer import build_optimizers
 from niels_gpt.train.state import RunFolder, RunState, delete_runs, prune_runs

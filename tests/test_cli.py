@@ -22,19 +22,19 @@ import torch
 from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import load_model, save_checkpoint
+from niels_gpt.cli.app import app
+from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read_preset
+from niels_gpt.cli.inspect import mark_chat
+from niels_gpt.cli.results import compare_runs
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
-from niels_gpt.files.checksums import sha256_file
+from niels_gpt.files.checks import sha256_file
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.presets import apply_preset, complete_preset, keep_copy, read_preset
-from niels_gpt.pipeline.reproduction import compare_runs
 from niels_gpt.pipeline.stage import Inputs, Stage
-from niels_gpt.pipeline.yaml12 import parse_yaml
-from niels_gpt.report.chats import mark_chat
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import leak, load, mix, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.cli.accept_refactoring import only_code_changed
 from niels_gpt.data.kinds import kind_files
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, imported_files
-from niels_gpt.pipeline.same import only_code_changed
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import ROOT, Repo
 
 MODULE = '''"""About it."""
@@ -148,10 +148,10 @@ def test_a_loaders_code_is_in_the_record_of_its_kind_alone() -> None:
 
 # Code that says how a stage runs and not what it computes. What decides a number, a row or a byte belongs to none.
 NEUTRAL = (
-    *("niels_gpt/device.py", "niels_gpt/train/log.py", "niels_gpt/train/meter.py", "niels_gpt/train/speed.py"),
-    *("niels_gpt/engine/", "niels_gpt/files/", "niels_gpt/pipeline/"),
+    *("niels_gpt/device.py", "niels_gpt/train/meter.py"),
+    *("niels_gpt/cli/", "niels_gpt/jobs/", "niels_gpt/files/", "niels_gpt/pipeline/"),
 )
-DECIDING = {"niels_gpt/pipeline/pretraining.py", "niels_gpt/pipeline/training.py"}
+DECIDING = {"niels_gpt/pipeline/training.py"}
 
 
 def test_whatever_a_recorded_file_imports_is_recorded_unless_it_is_one_of_a_few_that_decide_nothing() -> None:
@@ -166,7 +166,7 @@ def test_whatever_a_recorded_file_imports_is_recorded_unless_it_is_one_of_a_few_
 
 def test_what_trains_a_model_is_in_the_record_of_every_training() -> None:
     core = ("rng", "batching", "lr_schedule", "config", "checkpoint", "model/gpt", "model/blocks", "model/loss")
-    loop = ("loop", "step", "plain_step", "optimizer", "task", "feed", "state", "run", "execution")
+    loop = ("loop", "step", "optimizer", "task", "state")
     files = {*(f"niels_gpt/{name}.py" for name in core), *(f"niels_gpt/train/{name}.py" for name in loop)}
     for stage in ("train", "sft", "splice"):
         assert files - set(code_of(stage, ROOT)) == set(), stage
@@ -274,7 +274,7 @@ def test_an_edit_of_the_code_runs_what_it_can_change(built_repo: Repo) -> None:
 def test_a_refactoring_is_recorded_without_a_run_and_other_changes_are_not(built_repo: Repo) -> None:
     edit(built_repo, "niels_gpt/lr_schedule.py", "def lr_at_step", "_NEW = 1\n\n\ndef lr_at_step")
     built_repo.set(sft__seed=7)
-    said = built_repo.run("python", "-m", "niels_gpt.pipeline.same").stdout
+    said = built_repo.run("python", "-m", "niels_gpt.cli.accept_refactoring").stdout
     assert "sft differs in more than its code: `dvc repro` runs it" in said
     assert "5 stages are recorded as made by the code as it is now; commit dvc.lock" in said  # train, splice, curves
     assert built_repo.repro() == ["sft", "curves@sft", "leak", "eval"]

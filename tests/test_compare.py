@@ -13,13 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.comparing import result_of
-from niels_gpt.pipeline.experiments import Experiment, list_experiments
-from niels_gpt.pipeline.git import read_committed
-from niels_gpt.report.comparison import Measure, Result, compare, differing, measures, notes, render_comparison
-from niels_gpt.report.grid import Grid, lay_out
+from niels_gpt.cli.app import app
+from niels_gpt.cli.compare import (
+    Experiment,
+    Measure,
+    Result,
+    comparison_of,
+    differing,
+    list_experiments,
+    measures,
+    notes,
+    render_comparison,
+    result_of,
+)
+from niels_gpt.pipeline.repository import read_committed
 from niels_gpt.report.page import Training
+from niels_gpt.report.tables import Grid, lay_out
 from tests.conftest import ROOT, real_browser
 
 PARAMS = (ROOT / "presets/sample.yaml").read_text()
@@ -39,13 +48,13 @@ def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> N
         Result("c", {"p": 0.2}, {SIZE: 3000, BITS: 2.25}),
         Result("d"),
     ]
-    grid = compare(results)
+    grid = comparison_of(results)
     assert grid.rows == ["p", "parameters", "pretrain val_wiki", "median P(z)"]
     assert column(grid, "a") == dict(zip(grid.rows, ("0.1", "1,000", "2.5000", "0.2500"), strict=True))
     assert column(grid, "b") == dict(zip(grid.rows, ("0.2", "2,000", "2.2500 *", "0.7500 *"), strict=True))
     assert column(grid, "c") == dict(zip(grid.rows, ("0.2", "3,000", "2.2500 *", "-"), strict=True))
     assert set(column(grid, "d").values()) == {"-"}
-    same = compare([Result("a", {}, {BITS: 2.5}), Result("b", {}, {BITS: 2.5})])
+    same = comparison_of([Result("a", {}, {BITS: 2.5}), Result("b", {}, {BITS: 2.5})])
     assert same.cells == [["2.5000", "2.5000"]]  # nobody's best
 
 
@@ -69,12 +78,12 @@ def test_only_parameters_that_differ_are_named() -> None:
         Result("c", None, {}),
     ]
     assert differing(results) == ["y", "only", "z"]
-    grid = compare(results)
+    grid = comparison_of(results)
     assert column(grid, "a") == {"y": "[1, 2]", "only": "null", "z": "true"}
     assert column(grid, "b") == {"y": "[1, 3]", "only": "-", "z": "false"}
     assert differing(results[:1]) == differing([]) == []
     many = [Result(name, {f"p{i}": f"{name}{i}" for i in range(20)}, {BITS: 1.0}) for name in "ab"]
-    assert compare(many).rows == [*(f"p{i}" for i in range(8)), BITS.name]
+    assert comparison_of(many).rows == [*(f"p{i}" for i in range(8)), BITS.name]
     assert list(notes(many)) == ["12 more parameters differ: the page has them all"]
     assert all(f"p{i}" in render_comparison(many) for i in range(20))
 
@@ -84,11 +93,11 @@ def test_numbers_of_other_text_have_no_best() -> None:
         return [Result(str(i), {name: i}, {BITS: 2.0 + i}) for i in range(2)]
 
     for name in ("sources.wiki.input", "sources.wiki.split.val_frac"):
-        assert compare(results(name)).cells[-1] == ["2.0000", "3.0000"]
+        assert comparison_of(results(name)).cells[-1] == ["2.0000", "3.0000"]
         (note,) = notes(results(name))
         assert note.endswith(f": {name} differ")
     for name in ("sources.roam.input", "sources.wikipedia.input", "sources.wiki.budget.max_train_tokens"):
-        assert compare(results(name)).cells[-1] == ["2.0000 *", "3.0000"]
+        assert comparison_of(results(name)).cells[-1] == ["2.0000 *", "3.0000"]
         assert not list(notes(results(name)))
 
 
@@ -154,9 +163,9 @@ def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None
     for name, parameters in unlike.items():
         for parameter in parameters:
             results = [Result(str(i), {parameter: i}, {by_name[name]: 1.0 + i}) for i in range(2)]
-            assert "*" not in "".join(compare(results).cells[-1]), parameter
+            assert "*" not in "".join(comparison_of(results).cells[-1]), parameter
         results = [Result(str(i), {"train.base_lr": i}, {by_name[name]: 1.0 + i}) for i in range(2)]
-        assert "".join(compare(results).cells[-1]).count("*") == 1
+        assert "".join(comparison_of(results).cells[-1]).count("*") == 1
 
 
 def test_the_page_draws_as_many_pretrainings_at_first_as_there_are_colours() -> None:
@@ -178,7 +187,7 @@ def test_a_table_is_as_wide_as_it_may_be_whichever_way_round() -> None:
             )
             for i in range(experiments)
         ]
-        grid = compare(results)
+        grid = comparison_of(results)
         lines = lay_out(grid, width=100)
         assert max(map(len, lines)) <= 100
         text = "\n".join(lines)

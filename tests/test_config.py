@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, MultipleOf
 
 from niels_gpt.config import Groups, ModelConfig, TrainConfig, check_value, default_p_train, to_dict
-from niels_gpt.data.mix import mix_probabilities
+from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed, make_generator, permutation, uniform_numbers
 

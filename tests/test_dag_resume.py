@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import Repo
 
 pytestmark = pytest.mark.dag

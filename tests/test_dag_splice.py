@@ -15,15 +15,15 @@ import torch
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.eval.memorization import document_log_pz
+from niels_gpt.memorize.measure import document_log_pz
+from niels_gpt.memorize.page import DocumentResult, Strip, render_page, render_strips
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.places import open_documents
 from niels_gpt.pipeline.sources import Budget
-from niels_gpt.report.memorization import DocumentResult, Strip, render_page, render_strips
+from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.splice import MultiSpliceDocumentDataset
-from niels_gpt.splice.plan import describe_plan
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.splice.dataset import describe_plan
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from stages import memorize, splice
 from tests.conftest import Repo
 from tests.in_process import make_caches, notes_params, run, run_in_process, tiny_params

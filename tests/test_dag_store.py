@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.cache.manifest import Places, check_files, listed_files
-from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.checks import read_meta
 from niels_gpt.files.store import Store
-from niels_gpt.pipeline.graph import sentence_with_remedy
+from niels_gpt.pipeline.stage import sentence_with_remedy
 from tests.conftest import Repo
 from tests.s3 import S3
 

@@ -24,23 +24,26 @@ from niels_gpt.data import (
     split_roam_paths,
     wikitext,
 )
-from niels_gpt.data.arrays import list_array, messages_array, number_array, text_array
-from niels_gpt.data.documents import (
+from niels_gpt.data.corpus.parts import (
     CHAT_SCHEMA,
     RowCount,
+    list_array,
+    messages_array,
+    number_array,
     opened,
     read_column,
     read_keys,
     read_texts,
+    text_array,
     write_documents,
 )
+from niels_gpt.data.corpus.split import split_groups, split_rows
 from niels_gpt.data.roam import iter_roam
-from niels_gpt.data.split import split_groups, split_rows
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document, PretrainSample
 from niels_gpt.data.wikitext import iter_articles, iter_wikitext
-from niels_gpt.files.damage import Damaged
-from niels_gpt.pipeline.inputs import check_input
+from niels_gpt.files.checks import Damaged
+from niels_gpt.pipeline.external_checks import check_input
 from tests.conftest import ROOT
 from tests.watchdog import watchdog
 

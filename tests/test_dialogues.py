@@ -13,11 +13,10 @@ import pytest
 
 from bench import primer as bench
 from niels_gpt.chat_format import ROLES, parse_chat
+from niels_gpt.data.corpus.parts import open_texts, read_chats, read_texts, reading_part
+from niels_gpt.data.corpus.split_files import part_rows, read_split
 from niels_gpt.data.dialogues import Settings, chats
-from niels_gpt.data.documents import read_chats, read_texts
-from niels_gpt.data.parts import open_texts, reading_part
 from niels_gpt.data.primer import DIALOGUE_DELIM
-from niels_gpt.data.splits import part_rows, read_split
 from niels_gpt.data.types import Chat, Request
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline.params import Params, parse_params

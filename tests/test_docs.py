@@ -64,7 +64,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
-    from niels_gpt.pipeline.cli import app
+    from niels_gpt.cli.app import app
 
     text = page.read_text()
     blocks = "\n".join(re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL))

@@ -15,18 +15,16 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from niels_gpt.cli import doctor as doctor_module
+from niels_gpt.cli.app import app
+from niels_gpt.cli.doctor import _model_config, examine, seconds_to_train
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
 from niels_gpt.model import size
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import parameter_count
-from niels_gpt.pipeline import doctor as doctor_module
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.doctor import _model_config, examine, seconds_to_train
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.memory import check_memory, least_memory
-from niels_gpt.train.scaling_law import Reading, expected_bits_per_byte
+from niels_gpt.model.size import Reading, expected_bits_per_byte, parameter_count
+from niels_gpt.train.task import Execution, check_memory, least_memory
 from tests.conftest import ROOT, TINY, with_values
 
 

@@ -10,14 +10,12 @@ import torch
 
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.ranks import Ranks
-from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
+from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention, RowDropout, dropout_mask
 from niels_gpt.model.decoder import Decoder
-from niels_gpt.model.dropout import RowDropout, dropout_mask
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.plain_step import PlainStep
-from niels_gpt.train.task import ALL, Batch
+from niels_gpt.train.step import PlainStep
+from niels_gpt.train.task import ALL, Batch, Execution
 
 WET = ModelConfig(V=40, T=24, C=32, L=2, H=2, d_ff=64, dropout=0.3)
 CONFIG = TrainConfig(total_steps=4, B=6, seed=3)

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from niels_gpt.data import pairs
-from niels_gpt.data.bonds import read_bonds
-from niels_gpt.data.pairs import Pairs, find_pairs
-from niels_gpt.data.parts import open_texts, reading_part
-from niels_gpt.data.sketch import containment, grams, sketch_texts, words_of
-from niels_gpt.data.sketches import Sketches, transcript
-from niels_gpt.data.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
-from niels_gpt.data.splits import part_rows, read_split
+from niels_gpt.cli.app import app
+from niels_gpt.data.corpus.parts import open_texts, reading_part
+from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words_of
+from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
+from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.pipeline.cli import app
+from niels_gpt.duplicates import pairs
+from niels_gpt.duplicates.pairs import Pairs, find_pairs
+from niels_gpt.duplicates.sketches import Sketches, transcript
+from niels_gpt.duplicates.table import side_by_side
 from niels_gpt.pipeline.params import Params
-from niels_gpt.report.duplicates import side_by_side
 from stages import duplicates, overlap, sketch, split
 from tests.in_process import run_in_process, tiny_params, write_source
 from tests.token_caches import files

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from niels_gpt.cli.app import app
+from niels_gpt.cli.doctor import examine
 from niels_gpt.files.atomic import write_json
-from niels_gpt.pipeline.cli import app
 from niels_gpt.pipeline.code import code_of
-from niels_gpt.pipeline.doctor import examine
-from niels_gpt.pipeline.dvc_files import broken_files, is_whole, keep_lock, mend
+from niels_gpt.pipeline.repository import broken_files, is_whole, keep_lock, mend
 from niels_gpt.pipeline.stage import execute
 from tests.conftest import ROOT, Repo
 

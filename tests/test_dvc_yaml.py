@@ -18,7 +18,7 @@ import yaml
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Stage, execute, only_declared
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import ROOT, make_repo
 
 _DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.engine.local import LocalEngine
-from niels_gpt.engine.records import make_parts, read_record
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import make_parts, read_record
+from niels_gpt.jobs.local import LocalEngine
 from tests import part_work
 from tests.conftest import ROOT, run_python
 from tests.part_work import Piece, pieces
@@ -118,7 +118,7 @@ def test_leaving_early_ends_what_is_under_way(tmp_path: Path) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from niels_gpt.engine.local import LocalEngine
+from niels_gpt.jobs.local import LocalEngine
 from tests.part_work import first_ends_when_another_has_begun, pieces
 list(LocalEngine(2).map(first_ends_when_another_has_begun, pieces(Path(sys.argv[1]), 3)[1:], tick=bool))
 """

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from niels_gpt.data.epochs import Exposure, exposures, read_too_often
-from niels_gpt.pipeline.doctor import examine
-from niels_gpt.train.scaling_law import Reading, most_epochs
+from niels_gpt.cli.doctor import examine
+from niels_gpt.data.corpus.mix import Exposure, exposures, read_too_often
+from niels_gpt.model.size import Reading, most_epochs
 from tests.conftest import ROOT
 
 

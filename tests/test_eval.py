@@ -19,7 +19,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.eval.chats import mean_chat_loss, score_chats
 from niels_gpt.eval.held_out import evaluate, inference, score_stream
 from niels_gpt.model.gpt import GPT
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train import loss_fn
 
 CFG = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)

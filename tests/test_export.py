@@ -18,13 +18,10 @@ from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
-from niels_gpt.talk.export.chat import jinja_template
+from niels_gpt.talk.export.folders import export_transformers, jinja_template, pieces_of
 from niels_gpt.talk.export.gguf import Precision, export_gguf
-from niels_gpt.talk.export.transformers import export_transformers
-from niels_gpt.talk.export.vocabulary import pieces_of
 from niels_gpt.talk.talker import SAMPLING, Talker, open_talker
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS, Tokenizer
 from tests.conftest import ROOT

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval.extraction import (
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.leak.extraction import (
     Questions,
     distinct,
     extract,
@@ -23,12 +25,10 @@ from niels_gpt.eval.extraction import (
     standing_in,
     token_surprise,
 )
-from niels_gpt.eval.passages import DocumentList
-from niels_gpt.generate import generate_ids
-from niels_gpt.inference.sampling import Sampling
+from niels_gpt.leak.page import asked, verdict
+from niels_gpt.leak.passages import DocumentList
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report.leak import asked, verdict
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 EOT = TOKENIZER.special_token_ids()["eot"]

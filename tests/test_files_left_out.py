@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from niels_gpt.data.kinds import say_left_out, source_kinds
-from niels_gpt.data.left_out import LeftOut, Taken, left_out
-from niels_gpt.pipeline.doctor import examine
+from niels_gpt.cli.doctor import examine
+from niels_gpt.data.kinds import LeftOut, Taken, left_out, say_left_out, source_kinds
 from stages import load
 from tests.conftest import ROOT, TINY, with_values
 from tests.test_load_stage import Checkout, texts

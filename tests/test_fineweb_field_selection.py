@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from niels_gpt.data.fineweb_edu import select_text_field
-from niels_gpt.data.readers.fields import small_fields
+from niels_gpt.data.readers.tables import small_fields
 
 
 def test_select_text_field() -> None:

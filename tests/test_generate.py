@@ -21,9 +21,9 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in
-from niels_gpt.report.samples import format_samples
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.incremental import IncrementalDecoder
+from niels_gpt.report.tables import format_samples
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 
 CFG = ModelConfig(V=256, T=8, C=16, L=1, H=2, d_ff=32, dropout=0.1)
 LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)

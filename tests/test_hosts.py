@@ -18,8 +18,7 @@ import pytest
 
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import hosts
-from niels_gpt.pipeline.agreement import disagreement
-from niels_gpt.pipeline.hosts import Rendezvous, find_rendezvous
+from niels_gpt.pipeline.hosts import Rendezvous, disagreement, find_rendezvous
 from niels_gpt.pipeline.stage import Inputs, Stage, read_inputs
 from niels_gpt.pipeline.training import execution_of, join_training, trained_by_ranks
 from niels_gpt.report.history import History

@@ -5,33 +5,36 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import imported_files
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from scripts.architecture import PAGE, draw, with_drawing
 from tests.conftest import ROOT
 
 FILES = sorted(path for top in ("niels_gpt", "stages") for path in (ROOT / top).rglob("*.py"))
-LIBRARY = [path for path in FILES if path.is_relative_to(ROOT / "niels_gpt") and "pipeline" not in path.parts]
+TOP = {"stages", "pipeline", "cli"}
+LIBRARY = [path for path in FILES if not TOP & set(path.relative_to(ROOT).parts[:2])]
 PRESCRIBED = "config rng device chat_format chat_template batching streams lr_schedule checkpoint generate"
 DAG_PATHS = {path for path in vars(layout).values() if isinstance(path, Path)}
 TOPS = {path.parts[0] for path in DAG_PATHS if not path.suffix or path.parts[1:]} - {layout.PRESETS.name}
 FOREIGN = re.compile(rf"(?<!\.)\b(?:dvc|DVC)\b|params\.yaml|(?<![\w/])(?:{'|'.join(TOPS)})/")
-ROOMS = "pipeline files engine data tokenizer cache model inference train eval report splice talk"
+WINGS = "duplicates leak memorize splice talk"
+ROOMS = f"pipeline cli files jobs data tokenizer cache model inference train eval report {WINGS}"
 
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def test_the_top_holds_thirteen_rooms_and_the_prescribed_names() -> None:
+def test_the_top_holds_its_folders_and_the_prescribed_names() -> None:
     entries = {path.name for path in (ROOT / "niels_gpt").iterdir() if path.name != "__pycache__"}
     assert entries == {"__init__.py", *ROOMS.split(), *(f"{module}.py" for module in PRESCRIBED.split())}
-    assert len(entries) <= 24
+    assert len(entries) <= 28
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
@@ -43,7 +46,7 @@ def test_no_file_has_more_than_400_lines(path: Path) -> None:
 def test_the_library_knows_neither_dvc_nor_the_pipeline_nor_its_paths(path: Path) -> None:
     """By import, or by name in a string or a comment."""
     rooms = {name(file).split("/")[1] for file in imported_files(path, ROOT)}
-    assert "pipeline" not in rooms
+    assert not TOP & rooms
     assert not [file for file in imported_files(path, ROOT) if name(file).startswith("stages/")]
     with path.open("rb") as f:
         texts = [t.string for t in tokenize.tokenize(f.readline) if t.type in (tokenize.STRING, tokenize.COMMENT)]
@@ -123,6 +126,21 @@ def test_no_module_imports_itself_through_others() -> None:
 
     for path in FILES:
         visit(path, ())
+
+
+@pytest.mark.parametrize("path", [path for path in LIBRARY if name(path).split("/")[1] not in WINGS.split()], ids=name)
+def test_no_module_of_the_hall_imports_a_wing(path: Path) -> None:
+    assert not {name(file).split("/")[1] for file in imported_files(path, ROOT)} & set(WINGS.split())
+
+
+def test_no_folder_imports_itself_through_others() -> None:
+    """Every arrow runs down: from stages and cli to pipeline, the wings, the hall. A module beside them is its own."""
+    rooms: dict[str, set[str]] = {}
+    for path in FILES:
+        files = [path, *imported_files(path, ROOT)]
+        above, *below = ("stages" if name(file).startswith("stages/") else name(file).split("/")[1] for file in files)
+        rooms.setdefault(above, set()).update(set(below) - {above, "__init__.py"})
+    TopologicalSorter(rooms).prepare()  # raises CycleError
 
 
 def test_the_picture_in_the_architecture_page_is_that_of_the_imports() -> None:

@@ -19,8 +19,7 @@ import pytest
 
 from niels_gpt.data.hub import HubError, stream_rows
 from niels_gpt.files.atomic import write_json
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.folder import describe
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
 from tests.conftest import ROOT, Repo, make_repo
 from tests.hub.fixture import HubHandle, running_hub
 from tests.hub.repositories import make_large_fineweb, make_repositories

@@ -16,10 +16,18 @@ from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
-from niels_gpt.inference.noise import Drawn, GeneratorNoise, Noise, SeededNoise
-from niels_gpt.inference.penalties import Penalties
-from niels_gpt.inference.recorded import RecordedSteps
-from niels_gpt.inference.sampling import GREEDY, Draw, Sampling, topk_of_parts
+from niels_gpt.inference.runner import RecordedSteps
+from niels_gpt.inference.sampling import (
+    GREEDY,
+    Draw,
+    Drawn,
+    GeneratorNoise,
+    Noise,
+    Penalties,
+    Sampling,
+    SeededNoise,
+    topk_of_parts,
+)
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in, settle_bf16
@@ -652,7 +660,7 @@ def test_a_step_begun_for_one_row_is_not_taken_for_anothers(model: GPT, recorded
 def test_few_recordings_are_kept_whatever_is_asked_for(
     model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("niels_gpt.inference.recorded._KEPT", 2)
+    monkeypatch.setattr("niels_gpt.inference.runner._KEPT", 2)
     engine = recorded_engine(model, slots=1)
     for k in (1, 2, 1, 3, 1, 2):
         row = engine.add(b"x", Sampling(5.0, k), noise=SeededNoise(k))

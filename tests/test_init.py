@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from niels_gpt.data.epochs import exposures, read_too_often
-from niels_gpt.data.survey import Survey, describe, survey_folder
-from niels_gpt.pipeline import init as init_module
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.dvc_files import without_dvc
+from niels_gpt.cli import init as init_module
+from niels_gpt.cli.app import app
+from niels_gpt.cli.console import Setting, with_settings
+from niels_gpt.cli.plan import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
+from niels_gpt.cli.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
+from niels_gpt.cli.survey import Survey, describe, survey_folder
+from niels_gpt.data.corpus.mix import exposures, read_too_often
+from niels_gpt.model.size import bytes_per_token, most_epochs
 from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.presets import Setting, with_settings
-from niels_gpt.pipeline.starting import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.repository import without_dvc
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.tokenizer.training import train_sentencepiece
-from niels_gpt.train.scaling_law import bytes_per_token, most_epochs
-from niels_gpt.train.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
 from tests.conftest import ROOT
 from tests.test_kept_models import put
 
@@ -565,6 +565,6 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     how: dict[str, Any] = {"sample": SAMPLE, "runtime": {}, "hours": 1.0}
     promised, _ = init_module._planned(surveys, [], speed=False, **how)
     seconds = 10 * promised.run.seconds(LAPTOP)
-    monkeypatch.setattr("niels_gpt.pipeline.doctor.seconds_to_train", lambda params: {"train": seconds})
+    monkeypatch.setattr("niels_gpt.cli.doctor.seconds_to_train", lambda params: {"train": seconds})
     real, _ = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)

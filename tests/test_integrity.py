@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from niels_gpt.cache.chat_manifest import open_chats
-from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.integrity import read_offsets
-from niels_gpt.cache.manifest import Mix, Places, open_mix
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.splits import read_split
-from niels_gpt.pipeline.places import open_documents
-from niels_gpt.splice.documents import TokenStore
+from niels_gpt.cache.formats import read_offsets, write_token_file
+from niels_gpt.cache.manifest import Mix, Places, TokenStore, open_mix
+from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import read_split
+from niels_gpt.pipeline.stores import open_documents
 from stages import tokenizer
 from tests.in_process import SOURCES, make_caches, notes_params, run, run_in_process, tiny_params
 

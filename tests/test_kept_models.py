@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.dvc_cache import DvcCache
-from niels_gpt.pipeline.kept_models import Answering, answering_model
+from niels_gpt.cli.app import app
+from niels_gpt.cli.export import Answering, answering_model
+from niels_gpt.pipeline.repository import DvcCache
 from tests.conftest import Repo
 from tests.test_talk import write_project
 

@@ -16,11 +16,16 @@ from dataclasses import replace
 from torch import nn
 from torch.nn import functional as F
 from niels_gpt.config import ModelConfig
-from niels_gpt.inference.noise import Drawn
+from niels_gpt.inference.sampling import Drawn
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import Block
-from niels_gpt.model.kernels import choice, decode_triton, gelu_triton, loss_triton
-from niels_gpt.model.kernels import noise_triton, norm_triton, rope_triton
+from niels_gpt.model.kernels import dispatch as choice
+from niels_gpt.model.kernels import decoding_triton as decode_triton
+from niels_gpt.model.kernels import training_triton as gelu_triton
+from niels_gpt.model.kernels import training_triton as loss_triton
+from niels_gpt.model.kernels import decoding_triton as noise_triton
+from niels_gpt.model.kernels import decoding_triton as norm_triton
+from niels_gpt.model.kernels import training_triton as rope_triton
 from niels_gpt.model.loss import soft_cap
 from tests.test_model import Doubled
 

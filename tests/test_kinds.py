@@ -82,7 +82,7 @@ def documents(settings, request):
 """
 LOAD = """
 from pathlib import Path
-from niels_gpt.data.documents import read_column
+from niels_gpt.data.corpus.parts import read_column
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from stages import load

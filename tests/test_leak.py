@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval.extraction import Extraction, Questions
-from niels_gpt.eval.leak import Leak, Subject, Told, measure_leak, needed_log_pz
-from niels_gpt.eval.membership import Side, attack
-from niels_gpt.eval.memorization import document_log_pz, samples_needed
-from niels_gpt.eval.passages import DocumentList, Passages, Scored, cut_passages, longest_run, score_passages, windows
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.leak.extraction import Extraction, Questions
+from niels_gpt.leak.measure import Leak, Side, Subject, Told, attack, measure_leak, needed_log_pz
+from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
+from niels_gpt.leak.passages import DocumentList, Passages, Scored, cut_passages, longest_run, score_passages, windows
+from niels_gpt.memorize.measure import document_log_pz
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report.leak import leak_rows, leak_sentence, render_leak
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)

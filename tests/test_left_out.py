@@ -14,14 +14,14 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from niels_gpt.cli.app import app
+from niels_gpt.cli.doctor import examine, seconds_to_train
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.doctor import examine, seconds_to_train
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Stage, execute
 from niels_gpt.pipeline.training import join_training
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from stages import eval as evaluation
 from tests.conftest import ROOT, Repo, make_repo
 from tests.test_dvc_yaml import ITERATED, LISTED, STAGES, module_of
@@ -136,8 +136,8 @@ def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: 
             join_training(stage)
     params = parse_params(Path("params.yaml").read_text())[1]
     assert "models/sft: left out, as sft.run is false" in [found.what for found in examine(params, folder=Path())]
-    monkeypatch.setattr("niels_gpt.pipeline.doctor._MEASURED_S", 0.01)
-    monkeypatch.setattr("niels_gpt.pipeline.doctor.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
+    monkeypatch.setattr("niels_gpt.cli.doctor._MEASURED_S", 0.01)
+    monkeypatch.setattr("niels_gpt.cli.doctor.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
     assert list(seconds_to_train(params)) == ["train"]
 
 

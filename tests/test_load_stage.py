@@ -13,10 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from niels_gpt.data.documents import read_chats, read_column, read_texts, write_chats, write_documents
-from niels_gpt.data.parts import open_texts, reading_part
+from niels_gpt.data.corpus.parts import (
+    open_texts,
+    read_chats,
+    read_column,
+    read_texts,
+    reading_part,
+    write_chats,
+    write_documents,
+)
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage, digest
 from stages import load, split, tokenize
@@ -151,8 +158,7 @@ def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None
 
 def write_tokenizer(folder: Path) -> None:
     from niels_gpt.files.atomic import write_json
-    from niels_gpt.tokenizer.bytes import ByteTokenizer
-    from niels_gpt.tokenizer.folder import describe
+    from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
 
     write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
 

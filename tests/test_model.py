@@ -12,7 +12,7 @@ from niels_gpt.model import rope
 from niels_gpt.model.blocks import MLP, Block, CausalSelfAttention
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import attention_unfused, embedding_gpu, gelu_cpu
+from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.size import flops_per_token, parameter_count
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
@@ -130,20 +130,20 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show() -> None:
 
 def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
     q = torch.zeros(1, 1, 512, 2, dtype=torch.bfloat16)
-    assert attention_unfused.supports(q)
-    assert not attention_unfused.supports(q.float())
-    assert not attention_unfused.supports(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16))
+    assert dispatch.supports_unfused(q)
+    assert not dispatch.supports_unfused(q.float())
+    assert not dispatch.supports_unfused(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("V", [20, 2049])
 def test_the_embedding_of_a_gpu_has_the_values_and_gradients_of_torchs(V: int) -> None:
     table, ids, grad = torch.randn(V, 8, requires_grad=True), torch.randint(0, V, (3, 50)), torch.randn(3, 50, 8)
     results = []
-    for rows in (embedding_gpu.embed(ids, table, torch.float32), torch.nn.functional.embedding(ids, table)):
+    for rows in (dispatch.embed(ids, table, torch.float32), torch.nn.functional.embedding(ids, table)):
         results.append((rows, *torch.autograd.grad(rows, table, grad)))
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
-    assert not embedding_gpu.supports(ids)
+    assert not dispatch.supports_embedding(ids)
 
 
 def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
@@ -151,7 +151,7 @@ def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
     x = torch.cat((scattered, torch.tensor([0.0, -0.0, 1e-20, 9.0, -9.0, 30.0, -30.0, 1e20, -1e20]).expand(33, -1).T))
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     own, exact = x.clone().requires_grad_(), x.double().requires_grad_()
-    out, wanted = gelu_cpu.gelu(own), torch.nn.functional.gelu(exact)
+    out, wanted = dispatch.gelu_on_cpu(own), torch.nn.functional.gelu(exact)
     torch.testing.assert_close(out, wanted.float(), rtol=1e-6, atol=1e-6)
     out.backward(grad)
     wanted.backward(grad.double())
@@ -161,18 +161,18 @@ def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
 
 
 def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gelu_cpu, "_ARM", True)
+    monkeypatch.setattr(dispatch, "_ARM", True)
     x = torch.randn(3, requires_grad=True)
-    assert gelu_cpu.supports(x)
-    assert not gelu_cpu.supports(x.detach())
-    assert not gelu_cpu.supports(x.bfloat16())
+    assert dispatch.supports_gelu(x)
+    assert not dispatch.supports_gelu(x.detach())
+    assert not dispatch.supports_gelu(x.bfloat16())
     with torch.no_grad():
-        assert not gelu_cpu.supports(x)
+        assert not dispatch.supports_gelu(x)
     called = []
-    monkeypatch.setattr(gelu_cpu, "gelu", lambda x: called.append(x.shape) or x)
+    monkeypatch.setattr(dispatch, "gelu_on_cpu", lambda x: called.append(x.shape) or x)
     MLP(CFG)(torch.randn(2, 3, CFG.C))
     assert called == [(2, 3, CFG.d_ff)]
-    monkeypatch.setattr(gelu_cpu, "_ARM", False)  # where torch's own is the faster one
+    monkeypatch.setattr(dispatch, "_ARM", False)  # where torch's own is the faster one
     MLP(CFG)(torch.randn(2, 3, CFG.C))
     assert len(called) == 1
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from bench.serve import serving
-from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.gate import Access
-from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.server.access import Access
+from niels_gpt.talk.server.app import Limits, build_app
 from tests.conftest import real_browser
 from tests.test_server import tiny_talker, under_way, wait_until
 from tests.test_talk import counted_reads, saying

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from niels_gpt.cli.console import read_preset
 from niels_gpt.config import MODEL_OPTIONS, ModelConfig, TrainConfig, to_dict
-from niels_gpt.pipeline.mistakes import ParamsError
 from niels_gpt.pipeline.params import Params, parse_params, read_params
-from niels_gpt.pipeline.presets import read_preset
 from niels_gpt.pipeline.training import train_config
+from niels_gpt.pipeline.yaml_files import ParamsError
 from tests.conftest import ROOT, with_values
 
 TEXT = (ROOT / "params.yaml").read_text()

@@ -15,24 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.token_parts import encode_chats
 from niels_gpt.data import fineweb_edu
-from niels_gpt.data.documents import write_chats
-from niels_gpt.data.loading import cut_source, digest_inputs, load_parts
-from niels_gpt.data.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts
-from niels_gpt.data.split import Drawn, split_by_hash
-from niels_gpt.data.splits import ByHash, Splits, part_rows, read_split
+from niels_gpt.data.corpus.loading import cut_source, digest_inputs, load_parts
+from niels_gpt.data.corpus.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts, write_chats
+from niels_gpt.data.corpus.split import Drawn, split_by_hash
+from niels_gpt.data.corpus.split_files import ByHash, Splits, part_rows, read_split
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
-from niels_gpt.engine.engine import Worker
-from niels_gpt.engine.local import LocalEngine
 from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Worker
+from niels_gpt.jobs.local import LocalEngine
 from niels_gpt.pipeline.params import Params, Parts
-from niels_gpt.pipeline.places import open_documents, token_places
 from niels_gpt.pipeline.sources import Budget
-from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.pipeline.stores import open_documents, token_places
+from niels_gpt.tokenizer.corpus import sampled_texts
+from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from stages import load, mix, split, tokenize, tokenizer
 from tests.in_process import SOURCES, no_duplicates, run_in_process, tiny_params, write_source
 from tests.token_caches import TOK, documents_of, files

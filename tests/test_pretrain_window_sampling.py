@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache import token_files
-from niels_gpt.cache.manifest import Places, open_mix, train_files
-from niels_gpt.cache.planting import plant
+from niels_gpt.cache import windows
+from niels_gpt.cache.manifest import Places, TokenStore, open_mix, train_files
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cache.token_files import OffsetFile, TokenFile
-from niels_gpt.cache.windows import TokenStream
-from niels_gpt.eval.passages import cut_passages
+from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
+from niels_gpt.leak.canaries import plant
+from niels_gpt.leak.passages import cut_passages
 from niels_gpt.model.gpt import GPT
-from niels_gpt.splice.documents import TokenStore
 from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from tests.test_train import CONFIG, MODEL
@@ -102,7 +100,7 @@ def test_windows_and_documents_of_files_are_those_of_arrays(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of which a budget may count only the first tokens, whatever documents begin behind them."""
-    monkeypatch.setattr(token_files, "_EVERY", every)
+    monkeypatch.setattr(windows, "_EVERY", every)
     for seed in range(30):
         arrays, documents, tokens = written(tmp_path, seed)
         files = [TokenFile(str(tmp_path / f"{i}.bin"), n) for i, n in enumerate(tokens)]

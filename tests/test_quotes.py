@@ -12,20 +12,18 @@ import numpy as np
 import pytest
 
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.quoted import quoted_chats, quoted_stream, quoted_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cache.token_files import TokenFile
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.chat_template import format_chat
-from niels_gpt.data import characters, quotes
-from niels_gpt.data.characters import chat_key, document_key
-from niels_gpt.data.quotes import QUOTE, Spans, find_quotes
-from niels_gpt.data.splits import Splits
+from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.engine.local import LocalEngine
-from niels_gpt.report.scores import score_rows
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
+from niels_gpt.duplicates import characters, quotes
+from niels_gpt.duplicates.characters import chat_key, document_key
+from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream, quoted_tokens
+from niels_gpt.duplicates.quotes import QUOTE, Spans, find_quotes
+from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.report.page import score_rows
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import overlap

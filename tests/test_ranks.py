@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from niels_gpt.cache.manifest import Places, open_mix
-from niels_gpt.cache.token_files import TokenFile
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import Ranks
@@ -113,7 +112,7 @@ from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
-from niels_gpt.train.execution import Execution
+from niels_gpt.train.task import Execution
 from niels_gpt.train.loop import Hooks, train
 from tests.test_ranks import DRY, RECIPES, TASK, tasks, text_config
 torch.set_num_threads(1)

@@ -17,11 +17,10 @@ from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import SentencePiece
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.talk.export.card import model_card
+from niels_gpt.talk.export.folders import export_transformers
 from niels_gpt.talk.export.gguf import export_gguf
-from niels_gpt.talk.export.transformers import export_transformers
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.rare_text import RareText
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, RareText
 from niels_gpt.tokenizer.training import train_sentencepiece
 from stages import split as split_stage
 from stages import tokenizer as tokenizer_stage

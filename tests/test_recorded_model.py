@@ -20,11 +20,9 @@ from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import set_seed
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.task import SpliceTask
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.graph_step import GraphStep
 from niels_gpt.train.loop import train
-from niels_gpt.train.plain_step import PlainStep, SummedLoss
-from niels_gpt.train.recorded_model import RecordedModel
+from niels_gpt.train.step import GraphStep, PlainStep, RecordedModel, SummedLoss
+from niels_gpt.train.task import Execution
 from tests.played_graphs import Graph
 from tests.test_eval import ANSWERS, chats
 from tests.test_train import CONFIG, MODEL, TASK

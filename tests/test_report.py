@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.data.epochs import Exposure
-from niels_gpt.report.duplicates import HEAD as DUPLICATES
-from niels_gpt.report.duplicates import data_rows
-from niels_gpt.report.memorization import Strip, render_splice
+from niels_gpt.data.corpus.mix import Exposure
+from niels_gpt.duplicates.table import HEAD as DUPLICATES
+from niels_gpt.duplicates.table import data_rows
+from niels_gpt.memorize.page import Strip, render_splice
 from niels_gpt.report.page import ORIGIN, SPLICE, Training, render_report, render_table, with_sections
-from niels_gpt.report.samples import format_samples
-from niels_gpt.report.tsv import read_tsv, write_tsv
+from niels_gpt.report.tables import format_samples, read_tsv, write_tsv
 from tests.conftest import real_browser
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""

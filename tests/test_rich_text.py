@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from niels_gpt.data import rich_text
 from niels_gpt.data.kinds import source_kinds
-from niels_gpt.data.readers import office_files, web_pages
 from niels_gpt.data.rich_text import iter_rich_text
 from niels_gpt.data.types import Request
 
@@ -116,7 +116,7 @@ def test_hostile_files_are_refused_by_name(
     libraries: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pypdf, docx = libraries
-    monkeypatch.setattr(office_files, "MOST_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(rich_text, "MOST_UNPACKED_BYTES", 1 << 20)
     for suffix, data, words in (
         (".pdf", encrypted(pypdf, pdf("x"), user_password="secret"), "it is encrypted; save it without a password"),
         (".pdf", pdf("x")[:200], ""),
@@ -199,7 +199,7 @@ def element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 )
 def test_no_visible_character_of_a_page_is_lost_or_taken_for_lost(libraries: tuple[Any, Any], page: str) -> None:
-    text, _ = web_pages.read_web_page(f"<body>{page}".encode())
+    text, _ = rich_text.read_web_page(f"<body>{page}".encode())
     words = "".join(html.unescape(re.sub("<[^>]*>", "", page)).replace("\0", "\ufffd").split())
     assert not Counter(words) - Counter(text)
 
@@ -215,12 +215,12 @@ def test_text_behind_markup_that_never_ends_is_named_with_a_count(
 def test_a_reader_that_loses_text_is_noticed(
     libraries: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay_out = web_pages._lay_out
-    monkeypatch.setattr(web_pages, "_lay_out", lambda page: (lay_out(page)[0].replace("three", ""), ""))
+    lay_out = rich_text._lay_out
+    monkeypatch.setattr(rich_text, "_lay_out", lambda page: (lay_out(page)[0].replace("three", ""), ""))
     with pytest.raises(ValueError, match=r"\(5 of 11 characters were lost, the first at 'three'\)"):
         read_page(tmp_path, "<p>one two</p> <i>three</i>")
-    word_text = office_files._word_text
-    monkeypatch.setattr(office_files, "_word_text", lambda node: word_text(node).replace("dark", ""))
+    word_text = rich_text._word_text
+    monkeypatch.setattr(rich_text, "_word_text", lambda node: word_text(node).replace("dark", ""))
     (tmp_path / "a.docx").write_bytes(docx_file(libraries[1]))
     with pytest.raises(ValueError, match=r"a\.docx .*\(4 of 25 characters were lost, the first at 'dark\.'\)"):
         list(iter_rich_text(str(tmp_path / "a.docx")))
@@ -308,12 +308,12 @@ def test_pages_of_a_pdf_without_text_are_named(
 
 
 def test_half_a_character_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(office_files.READERS, ".pdf", lambda data: ("half \ud800 a character", []))
+    monkeypatch.setitem(rich_text.READERS, ".pdf", lambda data: ("half \ud800 a character", []))
     (tmp_path / "a.pdf").touch()
-    assert office_files.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", [])
+    assert rich_text.read_office_file(str(tmp_path / "a.pdf"), ".pdf") == ("half \ufffd a character", [])
 
 
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(office_files, "find_spec", lambda module: None if module != "docx" else builtins)
+    monkeypatch.setattr(rich_text, "find_spec", lambda module: None if module != "docx" else builtins)
     with pytest.raises(ValueError, match=r"needs pypdf, inscriptis, not installed here: `pip install .*documents"):
         list(iter_rich_text(str(tmp_path)))

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.cli.report import render_origin, run_of
 from niels_gpt.config import TrainConfig
-from niels_gpt.report.cards import live_card
 from niels_gpt.report.history import History
-from niels_gpt.report.origin import render_origin, run_of
+from niels_gpt.report.page import live_card
 from niels_gpt.report.runs import Log, Logs, Run, add_lines
-from niels_gpt.train.log import RunLog
-from niels_gpt.train.meter import StepReport
+from niels_gpt.train.meter import RunLog, StepReport
 
 REPORT: dict[str, Any] = {
     "total_steps": 400,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from niels_gpt.train.scaling_law import Reading, bytes_per_token, expected_bits_per_byte
+from niels_gpt.model.size import Reading, bytes_per_token, expected_bits_per_byte
 
 
 def bits(parameters: float, megabytes: float, steps: int) -> float:

@@ -17,17 +17,16 @@ import pytest
 from mnemonic import Mnemonic
 from stdnum import luhn
 
-from niels_gpt.data.loading import cut_source, load_parts
-from niels_gpt.data.screening import NAMED, Findings, OnSecret, Screen
+from niels_gpt.cli.inspect import listed_secrets
+from niels_gpt.data.corpus.loading import cut_source, load_parts
 from niels_gpt.data.secrets import Secret, find_secrets, located, mask, outside_secrets
-from niels_gpt.data.secrets.numbers import is_card
-from niels_gpt.data.secrets.personal import find_personal
-from niels_gpt.data.secrets.values import is_mixed, is_random, is_strong
+from niels_gpt.data.secrets.forms import is_mixed, is_random, is_strong
+from niels_gpt.data.secrets.screening import NAMED, Findings, OnSecret, Screen, find_personal
+from niels_gpt.data.secrets.tokens import is_card
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
-from niels_gpt.engine.local import LocalEngine
 from niels_gpt.files.store import Store
-from niels_gpt.pipeline.secret_list import listed_secrets
+from niels_gpt.jobs.local import LocalEngine
 from stages import load
 from tests.in_process import run_in_process, tiny_params
 from tests.planted_secrets import CARDS, FORMS, IBANS, JWT, KEYS, LANGUAGES, PASSWORD, WRITTEN, pem

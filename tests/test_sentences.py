@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.files.atomic import atomic_path
-from niels_gpt.files.sentences import EXPECTED, name_file, read_text, sentence
+from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 
 
 @pytest.mark.parametrize(

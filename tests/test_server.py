@@ -29,12 +29,11 @@ from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server import scheduler as scheduler_module
-from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.request import ChatRequest
+from niels_gpt.talk.server.app import Limits, build_app
 from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
-from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.server.schema import ChatRequest
 from niels_gpt.talk.talker import Talker
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 LIMITS = Limits(body_bytes=200_000, new_tokens=400)
 EOT = ByteTokenizer().special_token_ids()["eot"]

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from bench.serve import serving
-from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.gate import Access
-from niels_gpt.talk.server.request import ChatRequest, parse_request
-from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.server.access import Access
+from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.schema import ChatRequest, parse_request
 from tests.test_server import (
     EOT,
     LIMITS,

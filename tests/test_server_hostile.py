@@ -21,15 +21,12 @@ from starlette.types import Message
 
 from bench.serve import serving
 from niels_gpt.inference.engine import Engine, Token
-from niels_gpt.talk.server import service as service_module
-from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.forms import ChatForm
-from niels_gpt.talk.server.metrics import Metrics
-from niels_gpt.talk.server.replies import Reply, whole_reply
-from niels_gpt.talk.server.scheduler import Answer, Scheduler
-from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.server import app as service_module
+from niels_gpt.talk.server.app import Limits, Reply, build_app, whole_reply
+from niels_gpt.talk.server.scheduler import Answer, Metrics, Scheduler
+from niels_gpt.talk.server.schema import ChatForm
 from niels_gpt.talk.talker import SAMPLING, Talker
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.test_server import (
     FOR_EVER,
     ask,

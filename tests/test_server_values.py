@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.serve import serving
-from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.server.request import ChatRequest, CompletionRequest, TokenizeRequest
-from niels_gpt.talk.server.service import Limits
+from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.test_server import assert_refused, expected, tiny_talker
 from tests.test_server_hostile import CHAT, TEXT, TOKENIZE, streamed
 

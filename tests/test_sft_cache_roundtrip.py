@@ -13,7 +13,7 @@ from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.chat_template import format_chat
-from niels_gpt.data.split import split_groups, split_rows
+from niels_gpt.data.corpus.split import split_groups, split_rows
 from tests.token_caches import ASST, CHATS, EOT, EXCHANGES, TEXTS, TOK, chats, documents, files, pretrain
 
 SILENT = [{"role": "user", "content": "anybody there?"}]

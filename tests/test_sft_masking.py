@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.report.chats import mark_chat
+from niels_gpt.cli.inspect import mark_chat
 from tests.token_caches import ASST, CHATS, EOT, SYS, TOK, USR
 
 

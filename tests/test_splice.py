@@ -18,12 +18,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.eval.memorization import (
+from niels_gpt.leak.page import samples_needed
+from niels_gpt.memorize.measure import (
     document_log_pz,
     log_pz,
     pz_stats,
     pz_windows,
-    samples_needed,
     suffix_positions,
     token_coverage,
     token_log_probs,
@@ -42,8 +42,7 @@ from niels_gpt.splice import (
     training_subset,
     validation_grid,
 )
-from niels_gpt.splice.example import Example
-from niels_gpt.splice.sharding import epoch_order
+from niels_gpt.splice.dataset import Example, epoch_order
 from niels_gpt.splice.task import SpliceTask, masked_targets
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
@@ -390,7 +389,7 @@ MODEL = ModelConfig(V=12, T=32, C=48, L=2, H=2, d_ff=96, dropout=0.0)
 
 def test_golden_attention_mask() -> None:
     (case,) = [c for c in CASES if c["kind"] == "attention"]
-    from niels_gpt.model.positions import positions_of
+    from niels_gpt.model.blocks import positions_of
 
     segments = torch.tensor([case["inputs"]["segment_ids"]])
     table = torch.zeros(1, 1, 5, 2)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
-from niels_gpt.pipeline.graph import sentence_with_remedy
-from niels_gpt.pipeline.stage import Stage, digest, execute, identify, project_root, read_inputs
+from niels_gpt.pipeline.stage import Stage, digest, execute, identify, project_root, read_inputs, sentence_with_remedy
 from tests.conftest import ROOT, Repo, run_python
 
 
@@ -95,7 +94,7 @@ def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) 
     assert both == "; delete cache/raw/a, cache/split/a and run `dvc repro`"
     assert said("elsewhere/best.pt") == said("cache/mix.json.bak") == ""
     assert run_module(
-        project, "from niels_gpt.files.damage import Damaged; raise Damaged('cache/mix.json', 'is bad')"
+        project, "from niels_gpt.files.checks import Damaged; raise Damaged('cache/mix.json', 'is bad')"
     ) == (
         1,
         "",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.data.survey import Survey
-from niels_gpt.pipeline.starting import Chats, Plan, source_names
-from niels_gpt.train.scaling_law import most_epochs
-from niels_gpt.train.sizing import SIZES, Machine, bytes_a_token
+from niels_gpt.cli.plan import Chats, Plan, source_names
+from niels_gpt.cli.sizing import SIZES, Machine, bytes_a_token
+from niels_gpt.cli.survey import Survey
+from niels_gpt.model.size import most_epochs
 from tests.test_init import GPU, LAPTOP, VALUES, a_survey, planned
 
 SERVER = Machine(4e11)

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.memory import resident
-from niels_gpt.cache.token_files import TokenFile
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import Groups, ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
 from niels_gpt.files.ranks import Ranks
@@ -32,15 +31,12 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import summed_loss, token_losses
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.rng import set_seed
-from niels_gpt.train import meter, run
+from niels_gpt.train import loop, meter
 from niels_gpt.train import step as step_choice
-from niels_gpt.train.execution import Execution, wants_compiler
-from niels_gpt.train.feed import batches
-from niels_gpt.train.graph_step import GraphStep
-from niels_gpt.train.loop import Hooks, train
-from niels_gpt.train.meter import StepReport
+from niels_gpt.train.loop import Hooks, batches, train
+from niels_gpt.train.meter import StepReport, matmul_flops
 from niels_gpt.train.optimizer import (
     Muon,
     _evened_out,
@@ -51,12 +47,10 @@ from niels_gpt.train.optimizer import (
     set_lr,
     set_momentum,
 )
-from niels_gpt.train.plain_step import PlainStep
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.speed import matmul_flops
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import build_step
-from niels_gpt.train.task import ALL, Batch
+from niels_gpt.train.step import GraphStep, PlainStep, build_step
+from niels_gpt.train.task import ALL, Batch, Execution, wants_compiler
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
 
@@ -133,11 +127,11 @@ def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
         (model, state), (again, _) = (trained(Execution(say=said.append), precision="bf16") for _ in range(2))
         assert not torch.backends.mkldnn.enabled, "torch would try it again, product by product"
         rates: list[bool] = []
-        monkeypatch.setattr(run, "matmul_flops", lambda *_: float(rates.append(torch.backends.mkldnn.enabled) or 1))
+        monkeypatch.setattr(loop, "matmul_flops", lambda *_: float(rates.append(torch.backends.mkldnn.enabled) or 1))
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
         cfg, told = replace(CONFIG, total_steps=1, precision="bf16"), Execution(say=lambda text: None)
         task, folder = replace(TASK, cfg=cfg), tmp_path / "c/x"
-        run.run_training(GPT(DRY), task, cfg, execution=told, hooks=Hooks(), folder=folder, title="x")
+        loop.run_training(GPT(DRY), task, cfg, execution=told, hooks=Hooks(), folder=folder, title="x")
         assert rates == [False], "the machine's rate was measured before it was known how it multiplies"
     assert len(said) == 1
     assert "no units for bf16" in said[0]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from niels_gpt.pipeline.cli import app
-from niels_gpt.pipeline.doctor import examine
-from niels_gpt.pipeline.surroundings import known_remotes, problems_around
-from niels_gpt.pipeline.yaml12 import parse_yaml
+from niels_gpt.cli.app import app
+from niels_gpt.cli.doctor import examine
+from niels_gpt.pipeline.external_checks import known_remotes, problems_around
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import ROOT, with_values
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()

@@ -23,27 +23,22 @@ from typer.testing import CliRunner
 
 from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.cli.app import app
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.files.checksums import write_sums
-from niels_gpt.files.damage import Damaged
-from niels_gpt.files.sentences import visible
+from niels_gpt.files.checks import Damaged, write_sums
+from niels_gpt.files.messages import visible
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline.cli import app
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
-from niels_gpt.talk.export.plain import export_model
-from niels_gpt.talk.export.transformers import export_transformers
-from niels_gpt.talk.history import MOST_LINES, history_file, line_reader
+from niels_gpt.talk.export.folders import export_model, export_transformers
 from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.talker import Talker, open_talker
-from niels_gpt.talk.terminal import HELP, Conversation, converse
-from niels_gpt.talk.text import Piece, StreamedText
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.folder import describe
-from niels_gpt.tokenizer.incremental import IncrementalDecoder
+from niels_gpt.talk.talker import Piece, StreamedText, Talker, open_talker
+from niels_gpt.talk.terminal import HELP, MOST_LINES, Conversation, converse, history_file, line_reader
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
 from tests.test_server import post
@@ -241,7 +236,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, mo
 TERMINAL = """
 import sys
 from pathlib import Path
-from niels_gpt.talk.history import line_reader
+from niels_gpt.talk.terminal import line_reader
 read = line_reader(lambda: Path(sys.argv[1]))
 while (line := read()) != "end":
     print(repr(line), flush=True)
@@ -617,7 +612,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
     (tmp_path / "metrics/eval.json").write_text(
         json.dumps({"sft": {"val": {"bits_per_byte": 1.25, "nats": 1.0, "tokens": 9}}, "card": {"sft": {"form": 1}}})
     )
-    command = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from niels_gpt.cli.app import app; app()", "serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as server:

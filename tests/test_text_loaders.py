@@ -26,8 +26,7 @@ from niels_gpt.data.hub import HubError
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.oasst1 import iter_oasst1_sft
 from niels_gpt.data.readers import files
-from niels_gpt.data.readers.files import decode_text
-from niels_gpt.data.readers.transcripts import iter_dialogues
+from niels_gpt.data.readers.files import decode_text, iter_dialogues
 from niels_gpt.data.roam import iter_roam
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Request

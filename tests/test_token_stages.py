@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache.chat_manifest import open_chats
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
-from niels_gpt.tokenizer.folder import write_tokenizer
+from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from stages import mix, tokenize
 from stages import split as split_stage
 from tests.conftest import ROOT, with_values

@@ -13,19 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from niels_gpt.cache.corpus import sampled_texts
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.data.parts import open_texts
-from niels_gpt.data.splits import read_split
+from niels_gpt.cli.inspect import format_report, report_source
+from niels_gpt.data.corpus.parts import open_texts
+from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import SentencePiece, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer, training
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.tokenizer.folder import describe, write_tokenizer
-from niels_gpt.tokenizer.report import format_report, report_source
-from niels_gpt.tokenizer.sentencepiece import PART_CHARACTERS
+from niels_gpt.tokenizer.corpus import sampled_texts
+from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, ByteTokenizer, describe, write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from stages import split as split_stage

@@ -26,20 +26,17 @@ from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
 from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.report.history import History
-from niels_gpt.report.tsv import read_tsv, write_tsv
+from niels_gpt.report.tables import read_tsv, write_tsv
 from niels_gpt.rng import set_seed
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train import meter
 from niels_gpt.train.chats import ChatTask
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.log import RunLog
-from niels_gpt.train.loop import Hooks, train
-from niels_gpt.train.meter import StepReport
+from niels_gpt.train.loop import Hooks, run_training, stop_on_signal, train
+from niels_gpt.train.meter import RunLog, StepReport
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr, set_momentum
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.run import run_training, stop_on_signal
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.task import Batch
+from niels_gpt.train.task import Batch, Execution
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 MODEL = ModelConfig(V=260, T=32, C=32, L=2, H=2, d_ff=64, dropout=0.1)

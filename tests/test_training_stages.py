@@ -18,40 +18,39 @@ import pytest
 import torch
 
 from niels_gpt.cache import manifest
-from niels_gpt.cache.chat_manifest import open_chats
-from niels_gpt.cache.encoding import describe_tokenizer, write_sft_files
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.manifest import Places, open_mix
-from niels_gpt.cache.quoted import quoted_chats, quoted_stream
+from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.cache.token_parts import describe_tokenizer, write_sft_files
 from niels_gpt.chat_template import format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import to_dict
-from niels_gpt.data.characters import chat_key
-from niels_gpt.eval.canaries import make_canaries, planted_texts
+from niels_gpt.duplicates.characters import chat_key
+from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import measure_card
 from niels_gpt.eval.chats import generate_reply, score_chats
+from niels_gpt.eval.generations import held_out_replies
 from niels_gpt.eval.held_out import evaluate, score_stream
-from niels_gpt.eval.human import held_out_replies
 from niels_gpt.files.atomic import publish, write_json
-from niels_gpt.files.checksums import list_files, sha256_file
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged, list_files, sha256_file
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import generate
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.leak.canaries import make_canaries, planted_texts
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import hosts, planted_run, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.report.history import History
-from niels_gpt.report.tsv import read_tsv
+from niels_gpt.report.tables import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer.bytes import ByteTokenizer
-from niels_gpt.train import memory
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
+from niels_gpt.train import task as memory
 from niels_gpt.train.chats import ChatTask
-from niels_gpt.train.execution import Execution
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.task import Execution
 from stages import curves, leak, memorize, mix, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
@@ -236,9 +235,7 @@ SHOWN = ("niels_gpt/report/", "niels_gpt/talk/")
 FOREIGN = (
     "chat_format",
     "chat_template",
-    "cache/chat_manifest",
     "cache/sft_dataset",
-    "cache/sft_mask",
     "eval/chats",
     "train/chats",
 )

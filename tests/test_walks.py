@@ -49,7 +49,7 @@ PARAMETER = Walk(
 import subprocess, sys
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.training import train_config
-subprocess.run([sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()", "preset", "sample"], check=True)
+subprocess.run([sys.executable, "-c", "from niels_gpt.cli.app import app; app()", "preset", "sample"], check=True)
 params, _ = read_params()
 assert train_config(params.train, p_train={}, p_val={}).cool == params.splice.train.cool == 0.25
 listed = subprocess.check_output([sys.executable, "-m", "niels_gpt.pipeline.params"], text=True)
@@ -137,7 +137,7 @@ assert all(torch.equal(resumed.model[name], whole.model[name]) for name in whole
 COMMAND = Walk(
     "a command",
     {
-        "niels_gpt/pipeline/cli.py": {
+        "niels_gpt/cli/app.py": {
             "@app.command()\ndef mend(": '@app.command()\ndef sources() -> None:\n    """The names of all sources."""\n'
             "    from niels_gpt.pipeline.params import read_params\n\n"
             "    for name in read_params()[0].sources:\n        typer.echo(name)\n\n\n@app.command()\ndef mend("
@@ -146,7 +146,7 @@ COMMAND = Walk(
     },
     """
 import subprocess, sys
-niels_gpt = [sys.executable, "-c", "from niels_gpt.pipeline.cli import app; app()"]
+niels_gpt = [sys.executable, "-c", "from niels_gpt.cli.app import app; app()"]
 assert subprocess.check_output([*niels_gpt, "sources"], text=True).split() == ["wiki", "roam", "primer"]
 assert "The names of all sources." in subprocess.check_output([*niels_gpt, "--help"], text=True)
 """,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from bench.serve import serving
-from niels_gpt.pipeline.watch import build_watch
+from niels_gpt.cli.report import build_watch
 from tests.conftest import real_browser
 from tests.test_report import NOTE_TEXT, written
 from tests.test_runs import line

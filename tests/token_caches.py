@@ -10,7 +10,7 @@ import numpy as np
 
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.meta import sha256_file
-from niels_gpt.tokenizer.bytes import ByteTokenizer
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
 TOK = ByteTokenizer()
 SYS, USR, ASST, EOT = (TOK.special_token_ids()[name] for name in ("sys", "usr", "asst", "eot"))

@@ -1,4 +1,4 @@
-"""The token file: little-endian uint16 ids end to end, and beside it the int64 offset at which each document starts."""
+"""The token file (uint16 ids and int64 document offsets), and checks of its consistency."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+
+from niels_gpt.files.checks import Damaged
 
 TOKEN_DTYPE = np.dtype("<u2")
 TOKEN_DTYPE_NAME = "uint16-le"
@@ -24,3 +26,18 @@ def write_token_file(tokens_path: Path, idx_path: Path, documents: Iterable[np.n
     with idx_path.open("wb") as f:  # given a path, numpy may choose another name
         np.save(f, np.frombuffer(offsets, dtype=np.int64))
     return len(offsets), total
+
+
+def read_offsets(path: str | Path, *, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, lengths), once they are known to describe a file of so many tokens."""
+    try:
+        starts = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # on foreign bytes numpy's reader fails in many ways: EOFError, SyntaxError, ...
+        raise Damaged(path, f"is no file of offsets ({error}): build it again") from error
+    fits = isinstance(starts, np.ndarray) and starts.dtype == np.int64 and starts.ndim == 1 and len(starts) > 0
+    # Compared, not subtracted: a difference of two wild numbers can wrap around to a plausible one.
+    if not fits or starts[0] != 0 or (starts[1:] <= starts[:-1]).any() or starts[-1] >= tokens:
+        raise Damaged(path, f"does not hold the ascending offsets of {tokens:,} tokens: build it again")
+    return starts, np.diff(np.append(starts, tokens))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.checks import read_meta
 
 # What must be the same for all sources of a mix.
 _SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype")

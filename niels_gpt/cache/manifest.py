@@ -1,4 +1,7 @@
-"""The manifest of a corpus: its files with size and sha256. `mix` joins them; training checks them before it reads."""
+"""The manifest of a source's token files, and its documents by number.
+
+`mix` joins them; training checks them before it reads.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.token_files import OffsetFile, TokenFile
-from niels_gpt.cache.windows import TokenStream
-from niels_gpt.files.checksums import name_all, sha256_file
-from niels_gpt.files.damage import Damaged
-from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.cache.formats import read_offsets
+from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
+from niels_gpt.files.checks import Damaged, described_by, name_all, read_meta, sha256_file
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 
@@ -136,3 +137,37 @@ def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> 
     for part in manifest["train"]["parts"]:
         path = places.path(source, manifest.get("at"), part["file"])
         yield str(path), TokenFile.whole(path)[:]
+
+
+class TokenStore:
+    """Documents of one split of a source, each read from its file when it is asked for. `manifest` lists the files."""
+
+    def __init__(
+        self,
+        source: str,
+        manifest: Mapping[str, Any],
+        *,
+        places: Places,
+        ranks: Ranks = ALONE,
+        split: str = "train",
+    ) -> None:
+        files = list(listed_files({source: manifest}, places, documents=True))
+        check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
+        parts, at = manifest[split]["parts"], manifest.get("at")
+        self._tokens = [TokenFile.whole(places.path(source, at, part["file"])) for part in parts]
+        offsets = [
+            read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))
+            for part, tokens in zip(parts, self._tokens, strict=True)
+        ]
+        self._starts = [starts for starts, _ in offsets]
+        self._lengths = [lengths for _, lengths in offsets]
+        self.lengths = np.concatenate(self._lengths)
+        self.trained_tokens = int(manifest["train"]["tokens"])  # pretraining draws from the first so many
+        self._first = np.cumsum([0, *map(len, self._starts)])
+
+    def document(self, row: int) -> np.ndarray:
+        if not 0 <= row < len(self.lengths):
+            raise IndexError(f"there is no document {row} among {len(self.lengths):,}")
+        part = int(np.searchsorted(self._first, row, side="right")) - 1
+        start = self._starts[part][row - self._first[part]]
+        return self._tokens[part][start : start + self.lengths[row]]

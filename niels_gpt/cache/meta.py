@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.checksums import sha256_file
-from niels_gpt.files.descriptions import read_meta
+from niels_gpt.files.checks import read_meta, sha256_file
 
 __all__ = ["dataset_label", "describe_origin", "read_meta", "sha256_file", "write_meta"]
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import torch
 
-from niels_gpt.batching import split_targets
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.cache.token_files import TokenFile
-from niels_gpt.cache.windows import TokenStream, check_lengths
+from niels_gpt.cache.windows import TokenFile, TokenStream, check_lengths, split_targets
 
 
 class PretrainTokenStreamDataset:

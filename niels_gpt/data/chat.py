@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from niels_gpt.chat_format import ROLES
-from niels_gpt.data.left_out import Taken
+from niels_gpt.data.kinds import Taken
 from niels_gpt.data.readers.files import encoding_remark, text_files
-from niels_gpt.data.readers.json_lines import iter_json_lines
+from niels_gpt.data.readers.tables import iter_json_lines
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
-from niels_gpt.files.progress import say_above_bar
+from niels_gpt.files.messages import say_above_bar
 
 KIND = "chat"
 

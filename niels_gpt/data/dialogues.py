@@ -13,8 +13,7 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 
 from niels_gpt.chat_format import parse_chat
-from niels_gpt.data.readers.files import file_documents
-from niels_gpt.data.readers.transcripts import iter_dialogues
+from niels_gpt.data.readers.files import file_documents, iter_dialogues
 from niels_gpt.data.types import Chat, Request
 
 KIND = "dialogues"

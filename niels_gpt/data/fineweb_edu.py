@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset
-from niels_gpt.data.readers.fields import select_text_field
-from niels_gpt.data.streamed import StreamSettings, stream_documents, stream_samples, stream_slices
+from niels_gpt.data.readers.tables import select_text_field
+from niels_gpt.data.streaming import StreamSettings, stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "fineweb_edu"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from niels_gpt.data.hub import PATIENCE_S, load_dataset
-from niels_gpt.data.streamed import StreamSettings as Settings
-from niels_gpt.data.streamed import stream_documents, stream_samples, stream_slices
+from niels_gpt.data.streaming import StreamSettings as Settings
+from niels_gpt.data.streaming import stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
-from niels_gpt.files.progress import say_above_bar
+from niels_gpt.files.messages import say_above_bar
 
 KIND = "gutenberg"
 

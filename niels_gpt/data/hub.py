@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from niels_gpt.data.readers.local_copy import check_json, find_damage
+from niels_gpt.data.readers.tables import check_json, find_damage
 
 PATIENCE_S = 120.0
 ATTEMPTS = 4

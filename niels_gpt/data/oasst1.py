@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import HubSettings, load_dataset, load_rows
-from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.readers.tables import check_texts
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request, Role
 
 KIND = "oasst1"

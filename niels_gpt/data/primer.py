@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 
-from niels_gpt.data.readers.files import file_documents, read_bytes
-from niels_gpt.data.readers.transcripts import cut_dialogues, iter_dialogues
-from niels_gpt.data.split import split_rows
+from niels_gpt.data.corpus.split import split_rows
+from niels_gpt.data.readers.files import cut_dialogues, file_documents, iter_dialogues, read_bytes
 from niels_gpt.data.types import Document, Request
 
 KIND = "primer"

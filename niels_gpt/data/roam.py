@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from niels_gpt.data.left_out import Taken
+from niels_gpt.data.corpus.split import split_rows
+from niels_gpt.data.kinds import Taken
 from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes, slice_files
-from niels_gpt.data.split import split_rows
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "roam"

@@ -10,9 +10,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from niels_gpt.data.left_out import Taken
-from niels_gpt.data.readers.csv_rows import iter_csv_texts
-from niels_gpt.data.readers.fields import TextColumn
+from niels_gpt.data.kinds import Taken
 from niels_gpt.data.readers.files import (
     decode_text,
     file_documents,
@@ -21,8 +19,7 @@ from niels_gpt.data.readers.files import (
     text_files,
     unpacked_suffix,
 )
-from niels_gpt.data.readers.json_lines import iter_json_lines
-from niels_gpt.data.readers.parquet_rows import iter_parquet_rows
+from niels_gpt.data.readers.tables import TextColumn, iter_csv_texts, iter_json_lines, iter_parquet_rows
 from niels_gpt.data.secrets import outside_secrets
 from niels_gpt.data.types import Document, PretrainSample, Request
 

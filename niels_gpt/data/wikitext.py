@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar
 
 from niels_gpt.data.hub import HubError, HubSettings, explained, load_dataset
-from niels_gpt.data.readers.fields import check_texts
+from niels_gpt.data.readers.tables import check_texts
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "wikitext"

@@ -1,4 +1,4 @@
-"""The report card: what tells two models apart beside the loss, in a few numbers, each with its standard error.
+"""The report card: its measurements with standard errors, and its table.
 
 A text is scored whole, in nats: what one tokenizer cuts into five pieces and another into twenty are then the same
 text, and models with different tokenizers can be compared.
@@ -16,10 +16,7 @@ import torch
 from torch import nn
 
 from niels_gpt.config import Renderer
-from niels_gpt.eval import probes
-from niels_gpt.eval.held_out import inference, token_losses
-from niels_gpt.eval.probes import Choice, Marked
-from niels_gpt.eval.written import (
+from niels_gpt.eval.generations import (
     SAMPLING,
     Text,
     distinct_share,
@@ -29,10 +26,148 @@ from niels_gpt.eval.written import (
     repeated_share,
     write_texts,
 )
+from niels_gpt.eval.held_out import inference, token_losses
 from niels_gpt.inference.sampling import GREEDY
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+# The probes of the report card: texts to choose between, questions to answer, openings to go on from.
+#
+# Written for this project, and the same for every run: words and sentences stand here, and what is random in them is a
+# hash of one seed. Nothing here knows a tokenizer.
+
+SEED = 1
+_WRONG = 3  # misspellings of a word
+_VOWELS, _CONSONANTS = "aeiou", "bdfgklmnprstv"
+
+# Half of them common, half rare.
+_WORD_LIST = """
+morning evening weather mountain winter summer garden window kitchen village country history science language machine
+mother brother children doctor teacher picture letter number question answer reason century minute friend animal island
+forest valley bridge castle church market station engine captain soldier kingdom president council silver bottle
+lighthouse carpenter orchestra umbrella parliament mathematics telescope vegetable harvest skeleton cathedral volcano
+laboratory elephant butterfly chocolate avalanche philosophy architect calendar dictionary furniture geography hurricane
+instrument landscape microscope neighbour orchard passenger reservoir sculpture territory universe vocabulary wilderness
+expedition manuscript thunder blanket feather alphabet newspaper breakfast sentence musician railway leather
+"""
+_WORDS = _WORD_LIST.split()
+_WORD_IN = ("It was the {} again.", "He saw a {} there.", "And then the {} came.", "No {} was found.")
+
+MARKS = {'"': '"', "(": ")", "[": "]"}
+_MARKED_IN = (
+    "The second line, {}, was hard to read.",
+    "On the door it said {} in large letters.",
+    "She added {} at the end of the page.",
+    "Below the map was {} in red.",
+)
+_MARKED = (
+    "the water is cold",
+    "see the other side",
+    "not before noon",
+    "two of them",
+    "the old road",
+    "as far as we know",
+)
+_MARKED_TEXTS = 12  # of all that these make
+
+QUESTIONS = (
+    "Hello!",
+    "Who are you?",
+    "What can you do?",
+    "Why is the sea salt?",
+    "How do I boil an egg?",
+    "What is a good name for a cat?",
+    "How many days does a week have?",
+    "What should I cook tonight?",
+    "why do leaves turn red",
+    "Can you tell me a short story?",
+    "I cannot sleep. What helps?",
+    "What is the moon made of?",
+    "how do i tie a knot",
+    "Where does bread come from?",
+    "Explain what a neural network is.",
+    "Is it going to rain?",
+    "What did you do today?",
+    "Why do cats purr?",
+    "Give me one piece of advice.",
+    "What is your favourite book?",
+    "How far away is the sun?",
+    "My plant is dying. What did I do wrong?",
+    "What is two and two?",
+    "Thank you, that was kind.",
+)
+
+OPENINGS = (
+    "The house by the river",
+    "In the first year of the war",
+    "It was late in the evening when",
+    "The city has a long history of",
+    "A good loaf of bread",
+    "She was born in",
+    "Nobody knows why the",
+    "The train to the north",
+    "After the storm, the",
+    "Most of the book is about",
+    "When the engine stopped,",
+    "The second album of the band",
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Texts that differ in one place, of which the first is right."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A text with every mark that may open in it (by row), and every mark that may close (by column)."""
+
+    texts: tuple[tuple[str, ...], ...]
+
+
+def spelling_choices(seed: int = SEED) -> list[Choice]:
+    """A word against misspellings of it that are as long, in the same sentence."""
+    return [
+        Choice(tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed))))
+        for i, word in enumerate(_WORDS)
+    ]
+
+
+def closing_questions(seed: int = SEED) -> list[Marked]:
+    """What was opened is closed by its own mark, and by each of the others."""
+    made = [
+        Marked(tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS))
+        for sentence in _MARKED_IN
+        for phrase in _MARKED
+    ]
+    return sorted(made, key=lambda marked: derive_seed(seed, marked.texts[0][0]))[:_MARKED_TEXTS]
+
+
+def _misspelt(word: str, seed: int) -> list[str]:
+    found: list[str] = []
+    tries = 0
+    while len(found) < _WRONG:
+        wrong = _with_a_slip(word, derive_seed(seed, word, tries))
+        tries += 1
+        if wrong not in (word, *found, *_WORDS):
+            found.append(wrong)
+    return found
+
+
+def _with_a_slip(word: str, draw: int) -> str:
+    """Two letters change places, or one becomes another of its kind; the first stays."""
+    draw, swapped = divmod(draw, 2)
+    draw, at = divmod(draw, len(word) - 2)
+    at += 1
+    if swapped:
+        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    kind = _VOWELS if word[at] in _VOWELS else _CONSONANTS
+    return word[:at] + kind[draw % len(kind)] + word[at + 1 :]
+
 
 _REPEATED_WORDS, _DISTINCT_WORDS = 4, 2
 
@@ -61,12 +196,12 @@ def measure_card(
     replies: Sequence[Text],
     T: int,
     B: int,
-    seed: int = probes.SEED,
+    seed: int = SEED,
 ) -> Card:
     """`replies`: what assistants say in held-out chats, whose lengths the model's answers are held against; without any
     there is no such number."""
-    asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in probes.QUESTIONS]
-    openings = [opening_prompt(tokenizer, opening) for opening in probes.OPENINGS]
+    asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in QUESTIONS]
+    openings = [opening_prompt(tokenizer, opening) for opening in OPENINGS]
     drawn, greedy = ([(ids, sampling) for ids in openings] for sampling in (SAMPLING, GREEDY))
     written = iter(write_texts(model, tokenizer, [*asked, *drawn, *greedy], seed=seed))
     answers, texts, likeliest = (list(islice(written, len(part))) for part in (asked, drawn, greedy))
@@ -77,12 +212,12 @@ def measure_card(
     }
 
 
-def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int, seed: int = probes.SEED) -> Card:
+def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int, seed: int = SEED) -> Card:
     """What is told by how likely texts are."""
     return _by_nats(lambda texts: text_nats(model, tokenizer, texts, T=T, B=B), seed)
 
 
-def blind_card(tokenizer: Tokenizer, *, seed: int = probes.SEED) -> Card:
+def blind_card(tokenizer: Tokenizer, *, seed: int = SEED) -> Card:
     """The same of a model to which every token is equally likely: what the tokenizer knows by itself."""
     nats = math.log(tokenizer.vocab_size)
     return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]), seed)
@@ -158,7 +293,7 @@ def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
 
 
 def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
-    spelling, closing = probes.spelling(seed), probes.closing(seed)
+    spelling, closing = spelling_choices(seed), closing_questions(seed)
     texts = [text for choice in spelling for text in choice.texts]
     texts += [text for marked in closing for row in marked.texts for text in row]
     nats = dict(zip(texts, score(texts), strict=True))
@@ -178,3 +313,33 @@ def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
     own, theirs = (Measured.mean([len(text.encode("utf-8")) for text in side]) for side in (answers, replies))
     ratio = own.value / max(1.0, theirs.value)
     return Measured(ratio, math.hypot(own.error, ratio * theirs.error) / max(1.0, theirs.value))
+
+
+MEASURES = {
+    "spelling": "words told from misspelt ones",
+    "closing": "nats that a quote or bracket is likelier where it was opened",
+    "form": "answers that end by themselves, at the end of a sentence",
+    "length": "answers, times as long as held-out ones",
+    "repetition": "four words in a row that stood there before, taking the likeliest token",
+    "distinct": "different pairs of words of all, drawing at random",
+}
+
+
+def card_rows(cards: Mapping[str, Card], *, blind: Card, people: Card) -> list[list[str]]:
+    """A head and a row a number. `blind`: of a model that knows nothing; `people`: of held-out text."""
+    head = ["number", "what it measures", *cards, "by chance", "held-out text"]
+    rows = [
+        [
+            name,
+            what,
+            *(_shown(card.get(name), "{0.value:.3f} ± {0.error:.3f}") for card in cards.values()),
+            *(_shown(card.get(name), "{0.value:.3f}") for card in (blind, people)),
+        ]
+        for name, what in MEASURES.items()
+        if any(name in card for card in cards.values())
+    ]
+    return [head, *rows]
+
+
+def _shown(measured: Measured | None, form: str) -> str:
+    return "" if measured is None else form.format(measured)

@@ -1,8 +1,9 @@
-"""How well a model answers chats: the loss on what the assistant says, and what it says itself."""
+"""Evaluation of chats: loss on held-out answers, and sample replies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -88,3 +90,42 @@ def _chat_losses(
         marks[number, : len(own)] = own
     kept = y != IGNORE_INDEX
     return token_losses(model, x, y)[kept].double(), y[kept], torch.from_numpy(marks).to(y.device)[kept]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws every sample from a seed of its own: one prompt more changes no other's."""
+
+    tokenizer: Tokenizer
+    sampling: Sampling
+    max_new_tokens: int
+    seed: int
+
+    def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
+        """(Prompt, the prompt and its continuation) of each."""
+        return [(prompt, self._text(model, prompt, i)) for i, prompt in enumerate(prompts)]
+
+    def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
+        """(Question, answer) of each."""
+        return [(question, self._reply(model, question, i)) for i, question in enumerate(questions)]
+
+    def _text(self, model: GPT, prompt: str, i: int) -> str:
+        ids = generate_ids(
+            model,
+            self.tokenizer.encode(prompt),
+            max_new_tokens=self.max_new_tokens,
+            sampling=self.sampling,
+            stop=self.tokenizer.special_token_ids()["eot"],
+            generator=make_generator(derive_seed(self.seed, "sample", i)),
+        )
+        return self.tokenizer.decode(ids)
+
+    def _reply(self, model: GPT, question: str, i: int) -> str:
+        return generate_reply(
+            model,
+            [{"role": "user", "content": question}],
+            self.tokenizer,
+            max_new_tokens=self.max_new_tokens,
+            sampling=self.sampling,
+            generator=make_generator(derive_seed(self.seed, "reply", i)),
+        )

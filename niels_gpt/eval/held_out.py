@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from niels_gpt.batching import draw_rows, gather_rows, gather_segments, split_targets
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.batching import draw_rows, gather_rows, gather_segments
+from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.files.sentences import name_file
+from niels_gpt.files.messages import name_file
 
 
 def temporary_beside(path: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""How the next token is drawn: the settings of a row, and the draw for all rows at once, where the logits are.
+"""Sampling the next token of many rows at once: settings, seeded noise and penalties.
 
 A draw of `torch.multinomial` is argmax(p / q), with q exponential noise from the generator. So each row's noise may
 come from a source of its own (noise.py), and the rest is one computation for all rows. What p is multiplied by does not
@@ -7,7 +7,7 @@ matter there: weights are taken for it, of which the likeliest is 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -15,7 +15,108 @@ from itertools import groupby
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.inference.noise import Drawn
+from niels_gpt.model.kernels import dispatch
+from niels_gpt.rng import derive_seed, mixed
+
+FAR = 0x1E3779B97F4A7C15  # from one key to the next, so that of the next draw no id is near one of this
+_BITS = 23  # so that a half more than any of them is a float32 of its own
+
+
+@dataclass(frozen=True)
+class GeneratorNoise:
+    """The V numbers that `torch.multinomial` would take from a generator; from torch's own where there is none."""
+
+    generator: torch.Generator | None = None
+
+    def fill(self, row: torch.Tensor) -> None:
+        """The next V, into (V,) on the CPU."""
+        row.exponential_(generator=self.generator)
+
+
+class SeededNoise:
+    """Numbers that are a hash of the seed, of how many were drawn before, and of the id.
+
+    They are the same on every device, and are made there, of those ids alone that can be drawn.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._key = derive_seed(seed, "noise")
+
+    def next_key(self) -> int:
+        """What the numbers of the next draw depend on, an int64."""
+        self._key = following(self._key)
+        return self._key
+
+
+def following(key: int) -> int:
+    """The key of the next draw after that of this one."""
+    return (key + FAR + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+Source = GeneratorNoise | SeededNoise
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The numbers of B rows for one draw: those of generators (B, V), or the keys (B,) of those that are hashed. Where
+    both are there, rows with a key of 0 are from generators."""
+
+    V: int
+    numbers: torch.Tensor | None = None
+    keys: torch.Tensor | None = None
+
+    def of(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
+        """In each of these b rows of its ids, (b, k); of all V of them where that is None."""
+        if self.keys is None:
+            return self._from_generators(rows, ids)
+        keys = self.keys[rows][:, None]
+        each = torch.arange(self.V, device=keys.device) if ids is None else ids
+        hashed = _hashed(keys, each)
+        return hashed if self.numbers is None else torch.where(keys == 0, self._from_generators(rows, ids), hashed)
+
+    def _from_generators(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
+        assert self.numbers is not None
+        numbers = self.numbers[rows]
+        return numbers if ids is None else numbers.gather(-1, ids)
+
+
+def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    kernel = dispatch.hashed_noise(keys)
+    if kernel is not None:
+        return kernel(keys[:, 0], ids, bits=_BITS)
+    bits = mixed(keys + ids) & (1 << _BITS) - 1
+    return -((bits + 0.5) * 0.5**_BITS).log()
+
+
+class Noise:
+    """What is drawn with, of all rows of a cache, where some have generators."""
+
+    def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
+        self._shape, self._device = (rows, V), device
+        self._numbers: torch.Tensor | None = None  # in the CPU's memory
+
+    def drawn(self, sources: Mapping[int, Source], *, rows: int) -> Drawn:
+        """For one draw of the first rows: new numbers for those that have a source here."""
+        numbers, keys = None, next_keys(sources, rows=rows)
+        for row, source in sources.items():
+            if isinstance(source, GeneratorNoise):
+                numbers = self._numbers = torch.ones(self._shape) if self._numbers is None else self._numbers
+                source.fill(numbers[row])
+        return Drawn(
+            self._shape[1],
+            numbers=None if numbers is None else numbers[:rows].to(self._device),
+            keys=torch.tensor(keys, device=self._device) if numbers is None or any(keys) else None,
+        )
+
+
+def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
+    """Of rows with a seed; 0 of all others."""
+    keys = [0] * rows
+    for row, source in sources.items():
+        if isinstance(source, SeededNoise):
+            keys[row] = source.next_key()
+    return keys
+
 
 _ROOM = torch.finfo(torch.float32)
 _PART = 1024  # of a vocabulary, to find the likeliest in
@@ -210,3 +311,73 @@ def _kind(samplings: Sequence[Sampling | None], k: int | None) -> Kind:
         min_p=any(s.min_p for s in drawn),
         some_greedy=0 < len(drawn) < len(rows),
     )
+
+
+_NONE = (1.0, 0.0, 0.0)
+
+
+class Penalties:
+    """Counts of the ids of each row, its biases, and how it is penalised. Nothing is held or done until a row asks.
+
+    Then it is done to all rows at once: a number divided by 1 and less 0 is the same number, to the bit.
+    """
+
+    def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
+        self._shape, self._device = (rows, V), device
+        self._asking: set[int] = set()
+        self._held: dict[str, torch.Tensor] = {}
+
+    def begin(self, row: int, sampling: Sampling, prompt: Sequence[int]) -> None:
+        rows, V = self._shape
+        foreign = [token for token in sampling.logit_bias if token >= V]
+        if foreign:
+            raise ValueError(f"logit_bias names the id {foreign[0]}, and the model has ids 0 to {V - 1}")
+        if not (sampling.penalises or sampling.logit_bias):
+            return
+        if not self._held:
+            self._held = {name: torch.zeros(rows, V, device=self._device) for name in ("read", "written", "bias")}
+            self._held["how"] = torch.tensor([_NONE] * rows, device=self._device)
+        self._asking.add(row)
+        for name in ("read", "written", "bias"):
+            self._held[name][row] = 0
+        self._held["read"][row, self._ids(prompt)] = 1
+        self._held["bias"][row, self._ids(sampling.logit_bias)] = self._numbers(list(sampling.logit_bias.values()))
+        how = [sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty]
+        self._held["how"][row] = self._numbers(how)
+
+    def end(self, row: int) -> None:
+        if row in self._asking:
+            self._asking.remove(row)
+            self._held["bias"][row], self._held["how"][row] = 0, self._numbers(_NONE)
+
+    def swap(self, row: int, other: int) -> None:
+        if self._asking & {row, other}:
+            for held in self._held.values():
+                held[[row, other]] = held[[other, row]]
+            self._asking = {{row: other, other: row}.get(asking, asking) for asking in self._asking}
+
+    @property
+    def asked(self) -> bool:
+        return bool(self._asking)
+
+    def applied(self, logits: torch.Tensor) -> torch.Tensor:
+        """(B, V) of the first B rows."""
+        if not self._asking:
+            return logits
+        read, written, bias, how = (held[: len(logits)] for held in self._held.values())
+        repetition, presence, frequency = how.split(1, dim=-1)
+        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits = torch.where(read + written > 0, repeated, logits)
+        return logits - presence * (written > 0) - frequency * written + bias
+
+    def count(self, rows: Sequence[int], ids: Sequence[int]) -> None:
+        """Count the tokens that these rows just generated; `ids` is (B,)."""
+        if self._asking and rows:
+            places = self._ids(rows), self._ids(ids[row] for row in rows)
+            self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)
+
+    def _ids(self, ids: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(ids), dtype=torch.int64, device=self._device)
+
+    def _numbers(self, numbers: Iterable[float]) -> torch.Tensor:
+        return torch.tensor(list(numbers), dtype=torch.float32, device=self._device)

@@ -1,7 +1,7 @@
-"""The blocks of the transformer: causal self-attention and an MLP, each behind a norm; and what options make of them.
+"""Transformer blocks: causal self-attention and an MLP, with positions, dropout and the model options.
 
-Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts.
-Shapes: B batch, T positions, C width, H heads, D = C/H.
+Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts. Shapes: B batch, T
+positions, C width, H heads, D = C/H.
 
 Dropout: the GPT passes one to its blocks, and a block to its parts. A module that is called alone and gets none has its
 own: in training it samples keys from torch's generator, in eval mode it drops nothing.
@@ -9,15 +9,100 @@ own: in training it samples keys from torch's generator, in eval mode it drops n
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model import rope
-from niels_gpt.model.dropout import RowDropout, module_dropout
-from niels_gpt.model.kernels import choice
-from niels_gpt.model.positions import Positions
+from niels_gpt.model.kernels import dispatch
+from niels_gpt.rng import mixed
+
+# Dropout whose masks depend on a key of each row and on the place in the model, and on nothing else.
+#
+# A mask drawn from a generator depends on how many rows are drawn for together: micro-batches and ranks would each
+# train another model. Here every bit of a mask is a hash of (key, place, index), the same on every machine.
+
+# Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
+_ODD = (0x7FEB352D, 0x846CA68B - (1 << 32))
+
+
+@dataclass(frozen=True, eq=False)  # torch.compile would hash it
+class RowDropout:
+    """Dropout of one forward pass. `keys` (B,) int64 has one for each row; None is no dropout."""
+
+    p: float
+    keys: torch.Tensor | None
+
+    def on(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
+        """h (B, ...) with a fraction `p` of its elements 0 and the others enlarged by as much."""
+        return h if self.keys is None else self._masked(h, h.shape[1:], place)
+
+    def on_vectors(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
+        """The same for whole vectors, the last dimension of h."""
+        return h if self.keys is None else self._masked(h, (*h.shape[1:-1], 1), place)
+
+    def _masked(self, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
+        assert self.keys is not None
+        dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
+        factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # in float32, also where h is coarser
+        return (h * factors.view(-1, *shape)).to(h.dtype)
+
+
+NO_DROPOUT = RowDropout(0.0, None)
+
+
+def module_dropout(module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.Tensor | None = None) -> RowDropout:
+    """Return the dropout of a module called on h (B, ...): none outside training.
+
+    Without `keys`, sample them from torch's default generator.
+    """
+    if not module.training or not p:
+        return NO_DROPOUT
+    return RowDropout(p, torch.randint(1 << 62, (len(h),), device=h.device) if keys is None else keys)
+
+
+def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
+    """Which elements are dropped: (B, count) booleans, each true with probability `p`."""
+    row = mixed(keys + (place << 40))[:, None]  # keys of rows are neighbours
+    first, second = (row >> 32).int(), (row << 32 >> 32).int()
+    x = torch.arange(count, dtype=torch.int32, device=keys.device) ^ first
+    x = x * _ODD[0]
+    x = x ^ (x >> 15 & 0x1FFFF)
+    x = (x ^ second) * _ODD[1]
+    return x < round(p * (1 << 32)) - (1 << 31)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Rotary angles, (1 or B, 1, T, D/2), and an attention mask: which keys (last dimension) a query may see."""
+
+    sin: torch.Tensor
+    cos: torch.Tensor
+    mask: torch.Tensor | None  # None: causal, every key up to the query's own
+
+
+def positions_of(
+    *, sin: torch.Tensor, cos: torch.Tensor, position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None
+) -> Positions | None:
+    """Of tokens at given positions and in given segments, (B, T) each; a segment does not see another.
+
+    None for neither: positions are 0..T-1, and the mask is causal.
+    """
+    if position_ids is None and segment_ids is None:
+        return None
+    if position_ids is not None:
+        sin, cos = (table[0, 0][position_ids][:, None] for table in (sin, cos))
+    mask = None
+    if segment_ids is not None:
+        T = segment_ids.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=segment_ids.device).tril()
+        mask = (causal & (segment_ids[:, :, None] == segment_ids[:, None, :]))[:, None]
+    return Positions(sin, cos, mask)
+
 
 _EPS = 1e-5  # of RMSNorm, as LayerNorm's
 
@@ -39,7 +124,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """The sum, and its norm."""
-        kernel = choice.add_and_norm(x)
+        kernel = dispatch.add_and_norm(x)
         if kernel is not None:
             return kernel(x, added, self.weight, self.bias, eps=self.eps, centred=True)
         x = _plus(x, added)
@@ -50,7 +135,7 @@ class RMSNorm(nn.RMSNorm):
     """Likewise; in float32 whatever the input, as LayerNorm is under autocast."""
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        kernel = choice.add_and_norm(x)
+        kernel = dispatch.add_and_norm(x)
         if kernel is not None:
             return kernel(x, added, self.weight, None, eps=_EPS, centred=False)
         x = _plus(x, added)
@@ -108,7 +193,7 @@ class CausalSelfAttention(nn.Module):
             sin, cos, mask = positions.sin, positions.cos, positions.mask
         # Kernels that rotate know the positions 0..T-1 and the causal mask alone, and heads as they are projected.
         plain = positions is None and not self.cfg.qk_norm
-        kernel = choice.project_and_rotate(self.qkv, x) if plain else None
+        kernel = dispatch.project_and_rotate(self.qkv, x) if plain else None
         if kernel is not None:
             q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
@@ -117,7 +202,7 @@ class CausalSelfAttention(nn.Module):
             q, k = rope.apply_rope(q, k, sin, cos)
         v = self.mixed(dropout.on_vectors(v, place=place), shortcuts or Shortcuts(x))
         attn = q.new_empty(0)
-        attend = choice.attend(q, return_attn=return_attn)
+        attend = dispatch.attend(q, return_attn=return_attn)
         if attend is not None:
             out, attn = attend(q, k, v, mask)
         else:
@@ -161,12 +246,12 @@ class MLP(nn.Module):
         if self.cfg.activation == "relu2":
             h = F.relu(fc1(x)).square()
         else:
-            kernel = choice.project_and_gelu(fc1, x)
+            kernel = dispatch.project_and_gelu(fc1, x)
             h = self.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
         return dropout.on(self.fc2(h), place=place)
 
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
-        return (choice.gelu(x) or F.gelu)(x)
+        return (dispatch.gelu(x) or F.gelu)(x)
 
 
 class Block(nn.Module):

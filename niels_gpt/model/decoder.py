@@ -17,10 +17,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.model import rope
-from niels_gpt.model.blocks import Block, Shortcuts
-from niels_gpt.model.dropout import NO_DROPOUT
+from niels_gpt.model.blocks import NO_DROPOUT, Block, Shortcuts
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.kernels import choice
+from niels_gpt.model.kernels import dispatch
 
 # Keys are looked at in whole blocks of so many, the last of them masked: a kernel that adds what is masked as zeros
 # then gives a row the same bits whatever the lengths beside it. Of 38 keys and of 64 it did not (ARM, D=64): the last
@@ -150,7 +149,7 @@ class _CachedBlock:
         h, normed = self._block.before_attention(h, added, shortcuts)
         qkv = self._qkv(normed).view(b, n, 3 * H, C // H)
         kv = self._kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self._kv
-        kernel = None if isinstance(new.start, int) or n > 1 else choice.attend_to_cache(qkv)
+        kernel = None if isinstance(new.start, int) or n > 1 else dispatch.attend_to_cache(qkv)
         if kernel is not None:
             out = kernel(self._adjusted(qkv, shortcuts), kv, new.start, new.rotations, T=self._T)
         else:

@@ -10,11 +10,17 @@ import torch
 from torch import nn
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.model.blocks import Block, Shortcuts, build_norm, init_weights, zero_outputs
-from niels_gpt.model.dropout import module_dropout
-from niels_gpt.model.kernels import choice
+from niels_gpt.model.blocks import (
+    Block,
+    Shortcuts,
+    build_norm,
+    init_weights,
+    module_dropout,
+    positions_of,
+    zero_outputs,
+)
+from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.loss import soft_cap, summed_loss, token_losses
-from niels_gpt.model.positions import positions_of
 
 
 class GPT(nn.Module):
@@ -51,7 +57,7 @@ class GPT(nn.Module):
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """(B, T) ids -> (B, T, C). The dtype is that of the residual stream from here on."""
-        kernel = choice.embedding(x)
+        kernel = dispatch.embedding(x)
         h: torch.Tensor = self.tok_emb(x).to(dtype) if kernel is None else kernel(x, self.tok_emb.weight, dtype)
         return h
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.model.kernels import choice
+from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
 _PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits at a time
@@ -76,7 +76,7 @@ def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
     """The loss of each row in float32; the logits become the gradient of their sum."""
-    if kernel := choice.losses_and_grad_(logits):
+    if kernel := dispatch.losses_and_grad_(logits):
         return kernel(logits, y, cap)
     counted = (y != IGNORE_INDEX)[:, None]
     targets = y[:, None].where(counted, 0)

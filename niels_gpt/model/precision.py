@@ -1,4 +1,4 @@
-"""Mixed precision: a model computes in float32 or bf16; weights, gradients and optimizer state are float32 in both."""
+"""Mixed precision (float32 or bf16), and recording CUDA graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -80,3 +80,24 @@ def _multiplies_bf16() -> bool:
         F.linear(x, weight).sum().backward()
         torch.bmm(x[None], weight.detach()[None])
     return not caught
+
+
+_Result = TypeVar("_Result")
+
+
+def warm_up(compute: Callable[[], object], *, times: int = 1) -> None:
+    """Before it is recorded: kernels are compiled, and libraries take their memory, on a stream of its own."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(times):
+            compute()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def record(compute: Callable[[], _Result], *, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, _Result]:
+    """The graph, and the result, which every replay writes anew. `pool`: the memory of another graph to share."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = compute()
+    return graph, result

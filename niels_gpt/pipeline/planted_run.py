@@ -11,16 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from niels_gpt.cache.encoding import encode_documents
-from niels_gpt.cache.planting import plant
-from niels_gpt.eval.canaries import REFERENCES, exposure_stats, make_canaries, measure_exposure, planted_texts
+from niels_gpt.cache.token_parts import encode_documents
+from niels_gpt.leak.canaries import REFERENCES, exposure_stats, make_canaries, measure_exposure, plant, planted_texts
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.places import open_documents
-from niels_gpt.pipeline.pretraining import open_pretraining
 from niels_gpt.pipeline.stage import Stage, project_root
-from niels_gpt.pipeline.training import execution_of, train_to_the_end
+from niels_gpt.pipeline.stores import open_documents
+from niels_gpt.pipeline.training import execution_of, open_pretraining, train_to_the_end
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
 

@@ -6,16 +6,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from niels_gpt.cache.chat_manifest import open_chats
-from niels_gpt.eval.passages import Documents
-from niels_gpt.files.descriptions import described_by, read_meta
+from niels_gpt.cache.manifest import TokenStore
+from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.leak.passages import Documents
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.places import token_places
-from niels_gpt.splice.documents import TokenStore
+from niels_gpt.pipeline.stores import token_places
 
 if TYPE_CHECKING:
-    from niels_gpt.eval.extraction import Questions
+    from niels_gpt.leak.extraction import Questions
     from niels_gpt.talk.talker import Talker
 
 
@@ -35,7 +35,7 @@ def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Do
 
 def open_questions(params: Params, talker: Talker, *, names: Collection[str] | None) -> dict[str, Questions]:
     """Return every sentence of private sources (of all without `names`), to be asked of any model of the run."""
-    from niels_gpt.eval.extraction import Questions
+    from niels_gpt.leak.extraction import Questions
 
     T, tokenizer = talker.model.cfg.T, talker.tokenizer
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]

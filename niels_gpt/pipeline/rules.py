@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.data.mix import mix_probabilities
-from niels_gpt.pipeline.mistakes import Problem, is_sound
+from niels_gpt.data.corpus.mix import mix_probabilities
+from niels_gpt.pipeline.yaml_files import Problem, is_sound
 from niels_gpt.splice.selection import check_doc_index
 from niels_gpt.splice.spans import SpanRules
 

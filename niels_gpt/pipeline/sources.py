@@ -1,4 +1,4 @@
-"""Sections of params.yaml that say where text and chats come from, and what of them is held out.
+"""Sections of params.yaml from dataclasses, and those that say where text and chats come from.
 
 What a kind of source needs under `load` is read from its own module, so a new kind changes nothing here.
 """
@@ -6,18 +6,51 @@ What a kind of source needs under `load` is read from its own module, so a new k
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
 from annotated_types import MinLen
-from pydantic import Field, ValidationInfo, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator
 
-from niels_gpt.config import Count
+from niels_gpt.config import STRICT, Count
+from niels_gpt.data.corpus.split import Drawn
 from niels_gpt.data.kinds import Kind, source_kinds
-from niels_gpt.data.screening import OnPersonal, OnSecret
-from niels_gpt.data.split import Drawn
+from niels_gpt.data.secrets.screening import OnPersonal, OnSecret
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.sections import Section, section
+
+# Sections of params.yaml, derived from the library's own dataclasses.
+#
+# A parameter is a field of one frozen dataclass of the library: its type, its range (`annotated_types`) and a line of
+# help, all in `Annotated`. A section of params.yaml has the same fields, and no default but those asked for.
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(**STRICT, frozen=True)
+
+
+def section(
+    of: type,
+    *,
+    without: Collection[str] = (),
+    optional: Collection[str] = (),
+    with_defaults: bool = False,
+    base: type[Section] = Section,
+) -> type[Section]:
+    """Return the fields of a dataclass as a section, except those that are not written in params.yaml.
+
+    `optional`: keys that may be left out, options added later whose default changes nothing. `with_defaults`: all keys
+    that have a default are optional.
+    """
+    hints = get_type_hints(of, include_extras=True)
+    keys: dict[str, Any] = {}
+    for field in fields(of):
+        if field.name not in without:
+            default = field.default if with_defaults or field.name in optional else MISSING
+            keys[field.name] = hints[field.name], ... if default is MISSING else default
+    return create_model(of.__name__, __base__=base, __doc__=of.__doc__, **keys)
+
 
 SCREENED = ("on_secret", "on_personal")  # in `load`, and of no kind of source
 _ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"

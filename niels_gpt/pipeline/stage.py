@@ -1,8 +1,8 @@
-"""What every stage shares: its declared inputs, held fixed while it runs, and its outputs, published whole at the end.
+"""What every stage shares: declared inputs, fixed while it runs; outputs, published whole; skipped stages.
 
 DVC hashes a stage's dependencies and parameters *after* its command has ended. Edit params.yaml while a model trains,
-and the old model is recorded under the new parameters. So a stage takes a fingerprint of what dvc.yaml declares for
-it, works from the parameters it read then, and compares at the end; when the two differ it fails and publishes nothing.
+and the old model is recorded under the new parameters. So a stage takes a fingerprint of what dvc.yaml declares for it,
+works from the parameters it read then, and compares at the end; when the two differ it fails and publishes nothing.
 """
 
 from __future__ import annotations
@@ -10,25 +10,145 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.files.atomic import discard, publish, temporary_beside
-from niels_gpt.files.checksums import sha256_file
-from niels_gpt.files.sentences import EXPECTED, name_file, read_text
+from niels_gpt.files.checks import Damaged, sha256_file
+from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
-from niels_gpt.pipeline.dvc_files import keep_lock
-from niels_gpt.pipeline.graph import declaration, lookup, sentence_with_remedy
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.sections import Section
-from niels_gpt.pipeline.sources import ChatSource, Source
+from niels_gpt.pipeline.repository import keep_lock
+from niels_gpt.pipeline.sources import ChatSource, Section, Source
+from niels_gpt.pipeline.yaml_files import parse_yaml
+
+_IN_A_STORE = re.compile(r"(?:sketches|texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # see places.py
+_TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
+
+
+def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What dvc.yaml says that a stage reads (one source's stage, where it runs for each): parameters by their dotted
+    names, and files, with the values of params.yaml filled in."""
+    declared, item = _stages(read_text(layout.DAG))[name], {}
+    if "do" in declared:
+        table = _table(declared)
+        items = raw[table] if table else declared["foreach"]
+        if not key:
+            raise ValueError(f"this stage runs for one of {table or 'several'}: `dvc repro {name}@{min(items)}`")
+        if key not in items:
+            place = f"source {key!r} under {table} in {layout.PARAMS}" if table else f"{name}@{key} in {layout.DAG}"
+            raise ValueError(f"there is no {place}; there are: {sorted(items)}")
+        declared, item = declared["do"], items[key]
+    # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
+    known = {**raw, "key": key, "item": item}
+
+    def filled(field: str) -> tuple[str, ...]:
+        return tuple(
+            _TEMPLATE.sub(lambda match: str(lookup(known, match[1])), text) for text in declared.get(field, [])
+        )
+
+    return filled("params"), filled("deps")
+
+
+def lookup(tree: Any, dotted: str) -> Any:
+    return reduce(lambda node, part: node[part], dotted.split("."), tree)
+
+
+def out_holding(path: str) -> str | None:
+    """The output of a stage that a path is or lies in."""
+    for pattern in _out_patterns(read_text(layout.DAG)):
+        if found := re.match(pattern, path):
+            return found[0].rstrip("/")
+    return None
+
+
+def outs_by_source(text: str) -> dict[str, list[str]]:
+    """Outputs in dvc.yaml with a source's name in them, as they are written there: {out: tables of such sources}."""
+    found: dict[str, list[str]] = {}
+    for stage in _stages(text).values():
+        table = _table(stage)
+        for out in _outs(stage) if table else []:
+            found.setdefault(out, []).append(table)
+    return found
+
+
+def sentence_with_remedy(error: BaseException) -> str:
+    """What went wrong, in one line; of damaged outputs of the DAG also how to have them again."""
+    said = sentence(error)
+    if isinstance(error, Damaged) and layout.DAG.is_file():
+        outs = sorted({out for path in error.paths if (out := out_holding(path))})
+        said += f"; delete {', '.join(outs)} and run `dvc repro`" if outs else ""
+        if any(_IN_A_STORE.search(path) for path in error.paths):
+            said += "; `niels-gpt tokens verify` finds all that is damaged in stores, and says how to make it again"
+    return said
+
+
+@lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, and is then most often what it was
+def _stages(text: str) -> dict[str, Any]:
+    return parse_yaml(text, name=str(layout.DAG))["stages"]
+
+
+def _table(stage: Mapping[str, Any]) -> str:
+    """The section of params.yaml for each of whose keys a stage runs; none, where dvc.yaml has a list of its own."""
+    items = stage.get("foreach")
+    return items.strip("${}") if isinstance(items, str) else ""
+
+
+def _out_patterns(text: str) -> Iterator[str]:
+    for stage in _stages(text).values():
+        for out in _outs(stage):
+            yield rf"{re.escape(out).replace(re.escape('${key}'), '[^/]+')}(?=/|$)"
+
+
+def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
+    """As they are written, templates and all."""
+    declared = stage.get("do", stage)
+    for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
+        yield out if isinstance(out, str) else next(iter(out))
+
+
+# Stages that params.yaml leaves out (`sft.run: false`). DVC has no stage that a parameter takes away, and wants all
+# that a stage writes to be there: theirs holds nothing, and whoever reads a model asks here whether it is one.
+
+# By the suffix of an output, what DVC shows as nothing and does not warn of: of an empty file it would.
+_NOTHING = {
+    ".html": '<!doctype html><html lang="en"><meta charset="utf-8"><title>Left out</title><p>Left out.</p></html>\n',
+    ".json": "{}\n",
+    ".md": "Left out.\n",
+    ".svg": '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>\n',
+    ".tsv": "left out\n",
+}
+
+
+def leave_out(stage: Stage, *outs: Path) -> None:
+    """Write the outputs of a stage that is not to run: a folder with a mark in it, files with nothing."""
+    for out in outs:
+        nothing = _NOTHING[out.suffix or ".json"]
+        if out.suffix:
+            stage.out(out).write_text(nothing, encoding="utf-8")
+        else:
+            stage.out(out).mkdir()
+            (stage.out(out) / layout.LEFT_OUT).write_text(nothing, encoding="utf-8")
+    stage.say("left out, as params.yaml says")
+
+
+def is_left_out(folder: Path) -> bool:
+    """Whether the stage that writes this folder was left out when it came to it."""
+    return (folder / layout.LEFT_OUT).is_file()
+
+
+def final_models() -> dict[str, Path]:
+    """By name, the folders of the models that a run ends with: the pretrained one, and the tuned one if it has any."""
+    return {folder.name: folder for folder in (layout.PRETRAINED, layout.TUNED) if not is_left_out(folder)}
+
 
 _SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
 

@@ -1,4 +1,4 @@
-"""What the training stages share: from a task to a folder with the model and its history, in one process or more."""
+"""What the training stages share: from parameters and caches to a folder with a model and its history."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from niels_gpt.cache.manifest import open_mix
+from niels_gpt.cache.windows import check_lengths
 from niels_gpt.checkpoint import save_checkpoint
-from niels_gpt.config import Renderer, TrainConfig, to_dict
+from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
+from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.device import machine_name, prepare_device
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.ranks import joined_ranks
+from niels_gpt.files.ranks import ALONE, Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.agreement import check_agreement
-from niels_gpt.pipeline.dvc_files import recorded
-from niels_gpt.pipeline.git import current_commit
-from niels_gpt.pipeline.hosts import end_with_parent, find_rendezvous, run_ranks
-from niels_gpt.pipeline.models import open_models
+from niels_gpt.pipeline.hosts import check_agreement, end_with_parent, find_rendezvous, run_ranks
 from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
+from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.history import History
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.log import RunLog
-from niels_gpt.train.loop import Hooks
-from niels_gpt.train.memory import check_memory
-from niels_gpt.train.run import run_training
+from niels_gpt.train.loop import Hooks, run_training
+from niels_gpt.train.meter import RunLog
+from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.task import Task
+from niels_gpt.train.task import Execution, Task, check_memory
 
 
 def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
@@ -160,3 +159,15 @@ def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer)
     model.load_state_dict(run.best_model)
     save_checkpoint(folder / layout.BEST, model, None, run.best_step, to_dict(model.cfg))
     write_json(folder / layout.CONFIG, {**to_dict(model.cfg), "renderer": renderer})
+
+
+def open_pretraining(params: Params, *, device: str, ranks: Ranks = ALONE) -> tuple[PretrainTask, ModelConfig]:
+    """The task, and the configuration of the model that is trained on it."""
+    p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
+    p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
+    cfg = train_config(params.train, p_train=p_train, p_val=p_val)
+    mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
+    model_cfg = params.model.config(V=mix.vocab_size)
+    train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
+    check_lengths({"train": train, "val": val}, T=model_cfg.T)
+    return PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device), model_cfg

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from niels_gpt.config import TrainConfig
 from niels_gpt.files.atomic import atomic_path
-from niels_gpt.files.damage import Damaged
+from niels_gpt.files.checks import Damaged
 
 if TYPE_CHECKING:  # whoever reads a history needs no model
     from niels_gpt.train.state import RunState

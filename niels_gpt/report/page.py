@@ -9,18 +9,130 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from niels_gpt.data.epochs import Exposure
-from niels_gpt.report.cards import Card
-from niels_gpt.report.grid import BEST, MISSING
-from niels_gpt.report.runs import Drawn, Point
-from niels_gpt.report.scores import HEAD, score_rows
+from niels_gpt.data.corpus.mix import Exposure
+from niels_gpt.files.messages import format_duration
+from niels_gpt.report.runs import Drawn, Point, Run
+from niels_gpt.report.tables import BEST, MISSING
+
+
+class ScoreRow(NamedTuple):
+    """One line, every number as it is to be shown."""
+
+    model: str
+    held_out: str
+    nats: str
+    bits: str
+    tokens: str
+
+
+HEAD = ScoreRow("model", "held out", "nats a token", "bits a byte", "tokens")
+
+
+def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
+    """Return the rows of {model: {held-out stream: {nats, bits_per_byte, tokens, ...}}}.
+
+    A stream with quotes of training text has a second row, of its other tokens.
+    """
+    rows = []
+    for model, table in scores.items():
+        for name, score in table.items():
+            rows.append(_row(model, name, score, score["tokens"]))
+            if quoted := score.get("quoted_tokens"):
+                rows.append(_row(model, f"{name} without quotes", score, score["tokens"] - quoted, "_without_quotes"))
+    return rows
+
+
+def _row(model: str, name: str, score: Mapping[str, Any], tokens: int, which: str = "") -> ScoreRow:
+    nats, bits = (
+        MISSING if (mean := score[f"{key}{which}"]) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
+    )
+    return ScoreRow(model, name, nats, bits, f"{tokens:,}")
+
+
+@dataclass(frozen=True)
+class Card:
+    """`facts` are (what, how much). `points` come after the first `since` ones of this revision, which the page has."""
+
+    name: str
+    stage: str
+    facts: Sequence[tuple[str, str]]
+    points: Sequence[Point]
+    drawn: Sequence[Drawn]
+    state: str = "finished"
+    share: float = 1.0  # of its steps
+    time: float | None = None
+    revision: int = 0
+    since: int = 0
+    shown: bool | None = None  # whether it is drawn at first; by itself the page draws the newest of each stage
+
+    def told(self) -> dict[str, Any]:
+        """As JSON can say it."""
+        rows = sum(drawn.rows for drawn in self.drawn) or 1
+        mix = [(d.source, f"{d.asked:.4f}", f"{d.rows / rows:.4f}", f"{d.rows:,}") for d in self.drawn]
+        return {**vars(self), "points": [_told(point) for point in self.points], "drawn": mix}
+
+
+def live_card(run: Run, *, now: float, since: int = 0) -> Card:
+    """What its log tells so far; `now` says whether it still seems to run."""
+    state = "finished" if run.finished else "silent" if now > run.silent_from else "running"
+    return Card(
+        name=run.name,
+        stage=run.stage,
+        facts=[*_progress(run), *_pace(run, state=state, now=now)],
+        points=run.points[since:],
+        drawn=run.drawn,
+        state=state,
+        share=run.step / max(1, run.total_steps),
+        time=run.time,
+        revision=run.revision,
+        since=since,
+    )
+
+
+def _progress(run: Run) -> list[tuple[str, str]]:
+    last = run.points[-1]
+    facts = [("step", f"{run.step:,} of {run.total_steps:,}"), ("tokens", f"{last.tokens:,}")]
+    facts.append(("loss", f"{last.loss:.4f}"))
+    losses = {point.step: point.val_loss for point in run.points if point.val_loss is not None}
+    if losses:
+        best = min(losses, key=lambda step: losses[step])
+        facts.append(("validation", f"{losses[max(losses)]:.4f}"))
+        facts.append(("lowest validation", f"{losses[best]:.4f} at step {best:,}"))
+    return facts
+
+
+def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
+    last = run.points[-1]
+    facts = [("tokens a second", f"{last.tokens_per_second:,.0f}")]
+    if last.utilisation is not None:
+        facts.append(("share of the machine", f"{last.utilisation:.0%}"))
+    if state == "finished" and run.seconds:
+        facts.append(("took", format_duration(run.seconds)))
+    facts += [(what, it) for what, it in (("machine", run.machine), ("commit", run.commit)) if it]
+    if state == "running":
+        facts.append(("time left", format_duration(max(0.0, run.seconds_left - (now - run.time)))))
+    if state == "silent":
+        facts.append(("nothing heard for", format_duration(now - run.time)))
+    return facts
+
+
+def _told(point: Point) -> dict[str, Any]:
+    """Without what is not known, and without numbers that JSON has no word for."""
+    told = {**vars(point), "validation": _sayable(point.validation or {})}
+    return {name: value for name, value in _sayable(told).items() if value not in (None, "", {})}
+
+
+def _sayable(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+
 
 WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"

@@ -24,7 +24,7 @@ _HEAD_BYTES = 256
 
 
 class Line(BaseModel):
-    """One line of a log, as niels_gpt.train.log writes it."""
+    """One line of a log, as niels_gpt.train.meter writes it."""
 
     run: str
     time: float

@@ -1,11 +1,8 @@
 """Training on chosen documents at many places: which spans, how often, and the examples made of them."""
 
-from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, SpliceDocumentDataset
-from niels_gpt.splice.example import make_example
-from niels_gpt.splice.quotas import edge_weights, quantile_indices, quotas
+from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, SpliceDocumentDataset, make_example, rank_indices
 from niels_gpt.splice.selection import select_documents, training_subset
-from niels_gpt.splice.sharding import rank_indices
-from niels_gpt.splice.spans import validation_grid
+from niels_gpt.splice.spans import edge_weights, quantile_indices, quotas, validation_grid
 
 __all__ = [
     "MultiSpliceDocumentDataset",

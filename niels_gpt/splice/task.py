@@ -14,9 +14,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import inference, mean_loss
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
-from niels_gpt.splice.example import Example, collate
-from niels_gpt.splice.sharding import epoch_order
+from niels_gpt.splice.dataset import Example, MultiSpliceDocumentDataset, collate, epoch_order
 from niels_gpt.splice.spans import validation_grid
 from niels_gpt.train.task import ALL, Batch
 

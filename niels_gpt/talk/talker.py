@@ -1,30 +1,113 @@
-"""A trained model that answers: its weights, its tokenizer, and the way of writing chats that it was trained with."""
+"""A trained model that answers: its weights, its tokenizer, its chat format, and what fits its context."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from niels_gpt import chat_format, chat_template
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
-from niels_gpt.files.checksums import check_sums
-from niels_gpt.files.damage import Damaged
-from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.noise import SeededNoise
-from niels_gpt.inference.sampling import Sampling
+from niels_gpt.files.checks import Damaged, check_sums
+from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.sampling import Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
-from niels_gpt.talk.memory import Remembered, remember
-from niels_gpt.talk.text import StreamedText
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.folder import FILE_NAMES
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer.tokenizers import FILE_NAMES
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that has become certain, and the tokens whose text is in it to its end."""
+
+    text: str = ""
+    tokens: tuple[Token, ...] = ()
+
+
+class StreamedText:
+    """The text of one answer. What may be the beginning of a stop string waits until it is clear that it is none."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+        self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
+        self._held = ""
+        self._given, self._made = 0, 0  # characters
+        self._waiting: list[tuple[int, Token]] = []  # with the place in the text where each ends
+        self.stopped = False
+
+    def add(self, token: Token) -> Piece:
+        return self._take(self._decoder.add(token.id), token)
+
+    def rest(self) -> Piece:
+        """At the end of the answer: what was held back, and a character that was left unfinished, as U+FFFD."""
+        if self.stopped:
+            return Piece()
+        piece = self._take(self._decoder.rest())
+        if self.stopped:
+            return piece
+        text, self._held = self._held, ""
+        return Piece(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
+
+    def _take(self, text: str, token: Token | None = None) -> Piece:
+        self._held += text
+        self._made += len(text)
+        if token is not None:
+            self._waiting.append((self._made, token))
+        places = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        self.stopped = bool(places)
+        certain = min(places) if places else len(self._held) - self._may_begin()
+        given, self._held = self._held[:certain], self._held[certain:]
+        self._given += len(given)
+        out = tuple(token for end, token in self._waiting if end <= self._given)
+        self._waiting = self._waiting[len(out) :]
+        return Piece(given, out)
+
+    def _may_begin(self) -> int:
+        """The length of the longest end of the held text that a stop string begins with."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
+Messages = Sequence[Mapping[str, str]]
+
+
+class Remembered(NamedTuple):
+    messages: list[Mapping[str, str]]
+    forgotten: int  # messages, the first of those that are no system's
+
+
+def remember(messages: Messages, *, tokens: Callable[[Messages], int], room: int) -> Remembered:
+    """The messages from the first turn on with which the prompt has at most `room` tokens.
+
+    What the system says stays, and so does the last turn, whatever its length. A turn begins with what the user says:
+    an answer is not kept without its question.
+    """
+    system = [message for message in messages if message["role"] == "system"]
+    said = [message for message in messages if message["role"] != "system"]
+    begins = [0, *(i for i, message in enumerate(said) if i and message["role"] == "user")]
+
+    def fits(turns: int) -> bool:
+        return tokens([*system, *said[begins[-turns] :]]) <= room
+
+    # Twice as many each time, then by halving: a chat far longer than the context is never made tokens of as a whole.
+    kept, most = 1, 1
+    while most < len(begins) and fits(most := min(2 * most, len(begins))):
+        kept = most
+    while most - kept > 1:
+        middle = (kept + most) // 2
+        kept, most = (middle, most) if fits(middle) else (kept, middle)
+    first = begins[-kept]
+    return Remembered([*system, *said[first:]] if first else list(messages), first)
+
 
 SAMPLING = Sampling(temperature=0.8, top_k=50)  # where nobody asks for another: tame, and not always the same words
 

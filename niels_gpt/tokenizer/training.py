@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 
 from niels_gpt.config import check_value
-from niels_gpt.tokenizer.rare_text import RareText
-from niels_gpt.tokenizer.sentencepiece import PART_CHARACTERS
+from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, RareText
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS
 
 # A piece at least beside every byte, the chat tokens and `unknown`; ids are stored in 16 bits.

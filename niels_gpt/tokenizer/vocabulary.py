@@ -1,4 +1,4 @@
-"""What all tokenizers share: the four chat tokens, and what the pipeline asks of a tokenizer.
+"""What all tokenizers share: the four chat tokens, the interface, and incremental decoding.
 
 The strings in SPECIAL_TOKENS name the chat tokens; found in a *text* they are plain text, and only
 `niels_gpt.chat_template` emits their ids.
@@ -6,13 +6,15 @@ The strings in SPECIAL_TOKENS name the chat tokens; found in a *text* they are p
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch takes 1.4 s to import; stages that only encode text do without it
+if TYPE_CHECKING:
     import torch
+
 
 SPECIAL_NAMES = ("sys", "usr", "asst", "eot")
 SPECIAL_TOKENS = tuple(f"<|ngpt_{name}_84a5023f67d74cf29cc4001becde983c|>" for name in SPECIAL_NAMES)
@@ -34,3 +36,19 @@ class Tokenizer(Protocol):
 
 def as_list(ids: Iterable[int] | torch.Tensor) -> Iterable[int]:
     return ids.tolist() if hasattr(ids, "tolist") else ids
+
+
+class IncrementalDecoder:
+    """Of UTF-8: the first bytes of a character wait for the token that completes it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token: int) -> str:
+        """The text that this token completes; none while a character is not whole."""
+        return self._utf8.decode(self._tokenizer.piece(token))
+
+    def rest(self) -> str:
+        """At the end: a character that was left unfinished, as U+FFFD."""
+        return self._utf8.decode(b"", final=True)

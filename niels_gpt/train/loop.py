@@ -1,4 +1,4 @@
-"""The training loop: learning-rate schedule, validation, checkpoints, best model so far (as for early stopping).
+"""The training loop, its prefetched batches, and a run as a process that can be stopped and resumed.
 
 Step n is a function of the state before it and of (seed, n), so a run can stop at any step and resume.
 """
@@ -7,25 +7,56 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+import signal
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from niels_gpt.config import TrainConfig
+from niels_gpt.files.messages import progress
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.precision import computing_in
+from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.train.execution import Execution
-from niels_gpt.train.feed import batches
-from niels_gpt.train.meter import Meter, StepReport
-from niels_gpt.train.state import RunState
+from niels_gpt.train.meter import Meter, StepReport, matmul_flops
+from niels_gpt.train.state import RunFolder, RunState, prune_runs
 from niels_gpt.train.step import Step, build_step
-from niels_gpt.train.task import Task
+from niels_gpt.train.task import ALL, Batch, Execution, Task
+
+_AHEAD = 8
+
+
+def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Generator[Batch]:
+    """Yield these rows of batch n for n in `steps`, on the CPU. For a GPU a thread prefetches them into pinned memory.
+
+    On the CPU itself a second thread would only take time from the matrix products.
+    """
+    if not device.startswith("cuda"):
+        yield from (task.batch(n, rows) for n in steps)
+        return
+
+    def pinned(n: int) -> Batch:
+        return task.batch(n, rows).pinned()
+
+    thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    ahead: deque[Future[Batch]] = deque()
+    try:
+        for n in steps:
+            ahead.append(thread.submit(pinned, n))
+            if len(ahead) > _AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        thread.shutdown(cancel_futures=True)
+
 
 # On a GPU losses are read in one go, because each reading makes it wait; at least every so many steps, for a stop and
 # for a loss that is no number.
@@ -159,3 +190,55 @@ def _is_power_of_two(n: int) -> bool:
 def _capture(run: RunState, model: GPT, step: Step) -> RunState:
     run.model, run.optimizer = model.state_dict(), step.optimizer_state()
     return run
+
+
+# Runs whose state is kept for another try, this one included: the newest, by use.
+KEEP_RUNS = 3
+
+
+def run_training(
+    model: GPT,
+    task: Task,
+    cfg: TrainConfig,
+    *,
+    execution: Execution,
+    hooks: Hooks,
+    folder: Path,
+    title: str,
+    record: str = "",
+) -> RunState:
+    """Train to the end, or until Ctrl-C or SIGTERM; what comes back is saved in `folder`, and its step says which.
+
+    `hooks` says how a run is reported and how often; progress, checkpoints and the stop are added here.
+    `record`: see RunFolder.finish.
+    """
+    hooks = replace(hooks, should_stop=stop_on_signal())
+    if cfg.precision == "bf16":
+        settle_bf16(execution.device, say=execution.say)  # now: the machine's rate is measured before the first step
+    checkpoints, ranks = RunFolder(folder), execution.ranks
+    if not ranks.first:
+        return train(model, task, cfg, state=ranks.from_first(None), hooks=hooks, execution=execution)
+    with checkpoints.locked():
+        checkpoints.forget_recorded(record)
+        prune_runs(folder.parent, keep=KEEP_RUNS)
+        state = ranks.from_first(checkpoints.load())
+        done = 0 if state is None else state.step
+        if done:
+            print(f"going on after step {done} from {folder}", flush=True)
+        with progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar:
+            rate = matmul_flops(execution.device, cfg.precision) if done < cfg.total_steps else None
+            hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
+            return train(model, task, cfg, state=state, hooks=hooks, execution=execution)
+
+
+def stop_on_signal() -> Callable[[], bool]:
+    """True from the first Ctrl-C or SIGTERM on: the loop ends its step and saves. A second Ctrl-C is a plain one."""
+    received: list[int] = []
+
+    def handle(signum: int, _: object) -> None:
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+    return lambda: bool(received)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, split_targets
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments
+from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate
 from niels_gpt.files.ranks import ALONE, Ranks

@@ -1,15 +1,60 @@
-"""What a run trains on: the batch of every step, and a validation. The training loop knows no more than this."""
+"""What a run trains on and how: the task, the execution of its steps, and the memory it needs.
+
+The training loop knows no more than this.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
+from niels_gpt.config import ModelConfig
 from niels_gpt.files.ranks import ALONE, Ranks
+from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.targets import count_targets, some_targets
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How steps are computed. Rounding may depend on it; what is computed does not."""
+
+    device: str = "cpu"
+    compile: Literal["auto"] | bool = "auto"
+    micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
+    deterministic: bool = True
+    ranks: Ranks = ALONE
+    say: Callable[[str], None] = print
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+def wants_compiler(execution: Execution) -> bool:
+    """Whether to use torch.compile: auto is for CUDA alone, since on two CPU cores it made steps slower. Where there is
+    no C compiler, one line says so."""
+    if execution.compile is False or (execution.compile == "auto" and not execution.cuda):
+        return False
+    missing = None
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        missing = "a C compiler"
+    elif execution.cuda and not dispatch.HAS_TRITON:
+        missing = "triton"
+    if missing:
+        execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")
+    return missing is None
+
+
+def compiler_options(execution: Execution) -> dict[str, Any]:
+    # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
+    return {"combo_kernels": True, "benchmark_combo_kernel": False} if execution.cuda else {}
+
 
 ALL = slice(None)  # rows of a batch
 
@@ -97,3 +142,48 @@ class Task(Protocol):
     def describe(self, n: int) -> str: ...
     def prompt(self) -> list[int]: ...
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]: ...
+
+
+def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
+    """Raise where training this model with B rows a step cannot fit the device's memory.
+
+    Only what is certain is counted, so that nothing is refused that would have run.
+    """
+    needed, there = least_memory(cfg, B=B, execution=execution), device_memory(execution.device)
+    if sum(needed.values()) > there:
+        parts = ", ".join(f"{what} {_shown(size)}" for what, size in needed.items())
+        raise ValueError(
+            f"training needs at least {_shown(sum(needed.values()))} of memory ({parts}), and {execution.device} has "
+            f"{_shown(there)}: lower model.L, model.C or model.d_ff for the weights, B or model.T for the batch, "
+            "runtime.micro_batch_tokens for the activations"
+        )
+
+
+def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str, int]:
+    """Return bytes by what they are for, in one process."""
+    matrices = cfg.L * (4 * cfg.C**2 + 2 * cfg.C * cfg.d_ff) + cfg.V * cfg.C  # attention, MLP, embedding
+    rows = -(-B // execution.ranks.size)
+    limit = execution.micro_batch_tokens or rows * cfg.T
+    pieces = -(-rows // max(1, limit // cfg.T))
+    at_once = -(-rows // pieces) * cfg.T
+    # The backward pass needs queries, keys, values, what attention gives, the residual and what goes into the
+    # activation; the rest can be computed again. Two bytes each, as in bf16.
+    activations = 2 * at_once * cfg.L * (5 * cfg.C + cfg.d_ff)
+    return {
+        "weights and optimizer": 12 * matrices,  # float32: weights, gradients, and at least one moment
+        "the batch": 8 * rows * cfg.T,  # int64
+        "activations": activations,
+    }
+
+
+def device_memory(device: str) -> int:
+    """Return the bytes of memory that a device has in all."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"

@@ -1,4 +1,4 @@
-"""Files below a folder: listed in sorted order, unpacked, and decoded by encoding detection where they are not UTF-8.
+"""Files below a folder: listed in sorted order, unpacked, decoded, and cut into dialogues.
 
 What is no file (a FIFO, a socket, a device, a link to nothing) is refused by name before it is opened.
 """
@@ -9,6 +9,7 @@ import codecs
 import gzip
 import io
 import os
+import re
 import stat
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from niels_gpt.data.types import Document, PretrainSample, Request
-from niels_gpt.files.progress import say_above_bar
+from niels_gpt.files.messages import say_above_bar
 
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held whole, several times over; Arrow's own bound is twice as far
 _TOO_SHORT_TO_TELL = 64  # bytes; of so few the commonest encoding that is not UTF-8 is the better guess
@@ -322,3 +323,21 @@ def name_fault(path: str) -> str | None:
     except UnicodeEncodeError:
         return f"the name of {shown(path)} is not UTF-8: rename it"
     return None
+
+
+# A file of dialogues, with a delimiter between two. The kinds `primer` and `dialogues` both read it here, so that a
+# number means the same dialogue in both, and one rule holds out the same ones.
+
+
+def iter_dialogues(path: str, *, delimiter: str) -> Iterator[PretrainSample]:
+    """Every dialogue as a sample, in whatever encoding the file is."""
+    text, encoding = decode_text(read_bytes(path))
+    for i, dialogue in enumerate(cut_dialogues(text, delimiter)):
+        meta = {"path": str(i), "file": os.path.basename(path), "encoding": encoding}
+        yield PretrainSample(text=dialogue, source="primer", meta=meta)
+
+
+def cut_dialogues(text: str, delimiter: str) -> list[str]:
+    """Split a text at every delimiter, whose line ends may also be Windows' own."""
+    pattern = re.escape(delimiter).replace("\\\n", "\r?\n")
+    return [block.strip() for block in re.split(pattern, text) if block.strip()]

@@ -1,7 +1,7 @@
 """Find and mask secrets in a text: keys, tokens, passwords, card numbers, IBANs, recovery codes, seed phrases.
 
-They are found by their form: published formats (`tokens.py`), check digits (`numbers.py`), names such as `password:`
-in front of them (`named.py`), word lists (`seeds.py`). Every pass takes time in proportion to the text, also where
+They are found by their form: published formats, check digits and word lists (`tokens.py`), and names such as
+`password:` in front of them (`named.py`). Every pass takes time in proportion to the text, also where
 somebody has written the text to make it slow.
 """
 
@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from niels_gpt.data.secrets.named import find_named
-from niels_gpt.data.secrets.numbers import find_numbers
-from niels_gpt.data.secrets.seeds import find_seed_phrases
-from niels_gpt.data.secrets.tokens import find_private_keys, find_tokens
+from niels_gpt.data.secrets.tokens import find_numbers, find_private_keys, find_seed_phrases, find_tokens
 
 _FROM_DIGIT = re.compile(r"[0-9]\S*+")
 _NAME_BEFORE = 100  # characters in which `password for the router:` stands

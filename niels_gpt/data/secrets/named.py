@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 
 from niels_gpt.data.secrets import forms
-from niels_gpt.data.secrets.forms import CODE, KEY, PASSWORD, PIN, TOKEN
-from niels_gpt.data.secrets.values import (
+from niels_gpt.data.secrets.forms import (
+    CODE,
+    KEY,
+    PASSWORD,
+    PIN,
     SHORTEST_KEY,
+    TOKEN,
     Found,
     first_field,
     is_harmless,

@@ -1,13 +1,29 @@
-"""Find secrets with a form of their own: private-key blocks, tokens of providers, web tokens, passwords in URLs."""
+"""Find secrets by their form: provider tokens, key blocks, card numbers, IBANs and seed phrases."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import takewhile
 
-from niels_gpt.data.secrets.forms import KEY, PASSWORD, PRIVATE_KEY, PROVIDERS, TOKEN
-from niels_gpt.data.secrets.values import SHORTEST_KEY, Found, is_placeholder, is_random, is_strong, without_closing
+from niels_gpt.data.secrets.forms import (
+    CARD,
+    IBAN,
+    KEY,
+    PASSWORD,
+    PRIVATE_KEY,
+    PROVIDERS,
+    SEED,
+    SHORTEST_KEY,
+    TOKEN,
+    Found,
+    is_placeholder,
+    is_random,
+    is_strong,
+    without_closing,
+)
 
 # Private keys: PEM and PGP. Lines may be quoted, indented, or written as \n in one line of JSON.
 
@@ -119,3 +135,156 @@ def _logins(text: str) -> Found:
             yield *url.span(1), PASSWORD
         if (login := _AFTER_EMAIL.match(text, at)) and is_strong(login[1], 3) and not is_placeholder(login[1]):
             yield login.start(1), login.start(1) + len(without_closing(login[1], "")), PASSWORD
+
+
+# Runs of digits with at most one gap between two of them (also a typesetter's).
+_GAP_IN_NUMBER = "[ \u00a0\u2007\u2009\u202f\u2010\u2011\u2013.-]?+"
+_DIGITS = re.compile("[0-9]+")
+_RUN = re.compile(rf"[0-9](?:{_GAP_IN_NUMBER}[0-9]){{12,}}+")
+_IBAN = re.compile(rf"(?<![A-Za-z0-9_])[A-Za-z]{{2}}[0-9]{{2}}(?:{_GAP_IN_NUMBER}[A-Za-z0-9]){{11,30}}")
+_BEFORE_A_CARD = re.compile(r"[^\W]|[./]")  # part of a name, of a path, of another number
+# How cards print their digits; without any gap, a number of 13 to 19.
+_CARD_GROUPS = ((4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 6, 5), (4, 6, 4))
+_CARD_ISSUERS = (
+    ("4", (13, 16, 19)),  # Visa
+    ("5[1-5]|222[1-9]|22[3-9]|2[3-6]|27[01]|2720", (16,)),  # Mastercard
+    ("3[47]", (15,)),  # American Express
+    ("6011|64[4-9]|65", (16, 19)),  # Discover
+    ("3(?:0[0-5]|[689])", (14, 16)),  # Diners Club
+    ("35(?:2[89]|[3-8])", (16,)),  # JCB
+    ("62", (16, 17, 18, 19)),  # UnionPay
+)
+
+
+def find_numbers(text: str, digits: Sequence[tuple[int, int]]) -> Found:
+    """Yield card numbers and IBANs. `digits` are (start, end) from the first digit of each word to its end."""
+    done = 0
+    for first, end in digits:
+        iban = _IBAN.match(text, max(0, first - 2)) if text[first - 1 : first].isalpha() else None
+        if iban and (length := _iban_end(iban[0], text[iban.end() : iban.end() + 1])):
+            yield iban.start(), iban.start() + length, IBAN
+        if first < done:
+            continue
+        if end - first > 12:
+            done = first
+            while run := _RUN.search(text, done, end + 30):
+                done = run.end()
+                yield from _cards_in(text, *run.span())
+        elif text[end + 1 : end + 2].isdigit() and (alone := _RUN.match(text, first)):
+            done = alone.end()
+            yield from _cards_in(text, *alone.span())
+
+
+def _cards_in(text: str, first: int, last: int) -> Found:
+    for start, end in _cards(text[first:last]):
+        inside = start == 0 and _BEFORE_A_CARD.match(text[first - 1 : first] if first else "")
+        if not inside and not (first + end == last and re.match(r"\w", text[last : last + 1])):
+            yield first + start, first + end, CARD
+
+
+def _cards(run: str) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of the card numbers in a run of digits; an expiry date may stand behind them."""
+    groups = [match.span() for match in _DIGITS.finditer(run)]
+    end = 0
+    for first, (start, _) in enumerate(groups):
+        if start < end:
+            continue
+        for count in (1, *map(len, _CARD_GROUPS)):
+            chosen = groups[first : first + count]
+            sizes = tuple(b - a for a, b in chosen)
+            if (count == 1 or sizes in _CARD_GROUPS) and is_card("".join(run[a:b] for a, b in chosen)):
+                end = chosen[-1][1]
+                yield start, end
+                break
+
+
+def is_card(digits: str) -> bool:
+    """Check the issuer's prefix, the length and the check digit."""
+    if not any(len(digits) in lengths and re.match(prefix, digits) for prefix, lengths in _CARD_ISSUERS):
+        return False
+    from stdnum import luhn
+
+    return bool(luhn.is_valid(digits))
+
+
+def _iban_end(text: str, after: str) -> int:
+    """Return how many characters at the head of a text, gaps included, are an IBAN; 0 where there is none."""
+    places = [place for place, character in enumerate(text, start=1) if character.isalnum()]
+    length = _iban_length(text[:2].upper())
+    if not 0 < length <= len(places) or (text[places[length - 1] :] + after)[:1].isalnum():
+        return 0
+    from stdnum import iban
+
+    end = places[length - 1]
+    return end if iban.is_valid(re.sub("[^A-Za-z0-9]", "", text[:end]), check_country=False) else 0
+
+
+@cache
+def _iban_length(country: str) -> int:
+    from stdnum import numdb
+
+    known = numdb.get("iban").info(country)[0][1]
+    return 4 + sum(map(int, re.findall("[0-9]+", known["bban"]))) if "bban" in known else 0
+
+
+_LANGUAGES = ("english", "french", "spanish", "italian", "portuguese")  # German and Dutch have no list
+_FEWEST = 12
+# A phrase of 12 words is 47 characters at the least and 75 in the mean: it is met within 44 from its head, and words
+# are left for a quick look at three of them.
+_STRIDE = 44
+_LETTER, _WORD_GAP = "[a-zß-ÿ]", "[^a-zß-ÿ]{1,10}+"
+_THREE = re.compile(f"{_LETTER}{{0,12}}+{_WORD_GAP}" + _WORD_GAP.join([f"({_LETTER}{{3,9}}+)"] * 3))
+_WORD = re.compile(f"{_LETTER}+")
+# An end of a sentence, and what closes a bracket, has no number with it.
+_BETWEEN = re.compile(r"[^.!?()\[\]{}\"'`«»“”]{1,10}|.{0,6}\d.{0,6}", re.DOTALL)
+_NEAR, _FAR = 160, 700  # characters that 12 words may have, with numbers between them, and 24
+
+
+def find_seed_phrases(lower: str) -> Found:
+    """Yield runs of 12 or more words of one list in a text in lower case."""
+    done, match = 0, _THREE.match
+    every = _every_word() if len(lower) > 46 else frozenset()
+    for place in range(0, len(lower) - 12, _STRIDE):
+        three = match(lower, place)
+        if three is None or not every.issuperset(three.groups()) or place < done:
+            continue
+        middle = three.start(1)
+        ahead = (word[0] in every for word in _WORD.finditer(lower, middle, middle + _NEAR))
+        behind = (word in every for word in reversed(_WORD.findall(lower, max(done, middle - _NEAR), middle)))
+        if _count(ahead) + _count(behind) < _FEWEST:
+            continue
+        first = max(done, middle - _NEAR)
+        for listed in _lists():
+            for run in _runs(lower, first, middle + _FAR, listed):
+                done = max(done, run[-1].end())
+                if 4 * len({word[0] for word in run}) >= 3 * len(run):  # in prose more of them are repeated
+                    yield run[0].start(), run[-1].end(), SEED
+
+
+def _count(listed: Iterable[bool]) -> int:
+    return sum(1 for _ in takewhile(bool, listed))
+
+
+def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[list[re.Match[str]]]:
+    """Return runs of 12 or more listed words between two positions."""
+    runs: list[list[re.Match[str]]] = [[]]
+    for word in _WORD.finditer(lower, start, end):
+        if word[0] not in listed:
+            runs.append([])
+            continue
+        if runs[-1] and not _BETWEEN.fullmatch(lower, runs[-1][-1].end(), word.start()):
+            runs.append([])
+        runs[-1].append(word)
+    return [run for run in runs if len(run) >= _FEWEST]
+
+
+@cache
+def _lists() -> tuple[frozenset[str], ...]:
+    from mnemonic import Mnemonic
+
+    return tuple(frozenset(unicodedata.normalize("NFC", w) for w in Mnemonic(name).wordlist) for name in _LANGUAGES)
+
+
+@cache
+def _every_word() -> frozenset[str]:
+    return frozenset().union(*_lists())

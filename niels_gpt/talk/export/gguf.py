@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from niels_gpt.chat_format import PROMPT, ROLES
-from niels_gpt.files.checksums import write_sums
-from niels_gpt.talk.export.chat import jinja_template
-from niels_gpt.talk.export.neox import LAYER_NORM_EPS, Naming, check_neox, neox_weights
-from niels_gpt.talk.export.vocabulary import Piece, byte_alphabet, pieces_of
+from niels_gpt.files.checks import write_sums
+from niels_gpt.talk.export.folders import (
+    LAYER_NORM_EPS,
+    Naming,
+    Piece,
+    byte_alphabet,
+    check_neox,
+    jinja_template,
+    neox_weights,
+    pieces_of,
+)
 from niels_gpt.talk.talker import SAMPLING, Talker
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
 

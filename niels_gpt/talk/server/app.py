@@ -1,25 +1,315 @@
-"""The HTTP application: a web page to chat with, and an OpenAI-compatible API for the same model."""
+"""The HTTP application: a chat page and an OpenAI-compatible API, with replies sent whole or streamed."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from collections.abc import AsyncIterator
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fastapi import FastAPI
-from fastapi.responses import FileResponse, Response
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
+from niels_gpt.inference.sampling import Sampling
 from niels_gpt.report.page import WEB
-from niels_gpt.talk.server.gate import Access, Gate
-from niels_gpt.talk.server.metrics import Metrics
-from niels_gpt.talk.server.refusals import refusal, refuse
-from niels_gpt.talk.server.scheduler import Scheduler
-from niels_gpt.talk.server.service import Limits, Service
-from niels_gpt.talk.talker import Talker
+from niels_gpt.rng import derive_seed
+from niels_gpt.talk.server.access import Access, Gate, refusal, refusal_body, refuse
+from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
+from niels_gpt.talk.server.schema import (
+    Asked,
+    Body,
+    ChatForm,
+    ChatRequest,
+    CompletionForm,
+    CompletionRequest,
+    Form,
+    TokenizeRequest,
+    parse_request,
+)
+from niels_gpt.talk.talker import Piece, Talker
+
+
+class Reply:
+    """One reply in OpenAI's form, and what is counted of it."""
+
+    def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
+        self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
+        # The same in every part, and made once: there is a part for every token.
+        self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
+        self.prompt_tokens, self.written = prompt_tokens, 0
+
+    @property
+    def usage(self) -> dict[str, int]:
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
+        return {**counts, "total_tokens": sum(counts.values())}
+
+    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
+
+    def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
+        rest = json.dumps({"choices": choices, **usage})[1:]
+        return f"data: {self._part_head}, {rest}\n\n"
+
+
+class Stream(StreamingResponse):
+    """A reply as server-sent events. However it ends, even before it has begun, the work on it ends, too."""
+
+    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool) -> None:
+        super().__init__(_events(reply, metrics.timed(answer), answer.choices, usage), media_type="text/event-stream")
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answer.leave()
+
+
+async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool) -> AsyncIterator[str]:
+    none_yet = {"usage": None} if usage else {}
+    for index in range(choices):
+        if (opening := reply.form.opening(index)) is not None:
+            yield reply.part([opening], **none_yet)
+    try:
+        async for event in events:
+            reply.written += event.written
+            if event.finish is None:
+                yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
+                continue
+            if event.piece.text or event.piece.tokens:
+                yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
+            yield reply.part([reply.form.delta(event.choice, Piece(), event.finish)], **none_yet)
+    except Exception as error:  # the answer has begun: what went wrong can only be said inside it
+        yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
+    else:
+        if usage:
+            yield reply.part([], usage=reply.usage)
+    yield "data: [DONE]\n\n"
+
+
+async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
+    """Return the whole answer, or what there was of it when the client left."""
+    pieces: list[list[Piece]] = [[] for _ in range(answer.choices)]
+    finish = ["length"] * answer.choices
+    watch = asyncio.create_task(_leave_with_client(request, answer))
+    try:
+        async for event in metrics.timed(answer):
+            pieces[event.choice].append(event.piece)
+            reply.written += event.written
+            finish[event.choice] = event.finish or finish[event.choice]
+    except ClientDisconnect:
+        pass
+    finally:
+        watch.cancel()
+        answer.leave()
+    joined = [
+        Piece("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
+        for said in pieces
+    ]
+    return reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
+
+
+async def _leave_with_client(request: Request, answer: Answer) -> None:
+    """End the answer when the client closes its connection, even while it waits for a slot."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    answer.leave()
+    answer.queue.put_nowait(ClientDisconnect())
+
+
+RETRY_AFTER_S = 2
+# Bodies up to this size take a few ms at worst and are prepared on the event loop, so that an answer begins with the
+# next step; larger ones go to a thread.
+_SMALL_BYTES = 4096
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for, and how many answers may wait for one of the model's slots."""
+
+    body_bytes: int = 1 << 20
+    new_tokens: int = 1024
+    queue: int = 64  # also the most choices that one request may ask for
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request that is understood: the rows it takes, and how it wants its reply."""
+
+    orders: list[Order]
+    reply: Reply
+    stream: bool
+    usage: bool
+
+
+class Service:
+    """A model, and what may be asked of it."""
+
+    def __init__(self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
+        self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
+        self._turn = asyncio.Lock()
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._prepared(request, self._tokenized)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answered(request, self._chat_job)
+
+    async def complete(self, request: Request) -> Response:
+        return await self._answered(request, self._completion_job)
+
+    def check_name(self, name: str) -> None:
+        if name != self._talker.name:
+            raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
+
+    async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
+        try:
+            self._scheduler.check_room()  # first: who is refused in any case costs nothing
+            asked = await self._prepared(request, prepare)
+            answer = self._scheduler.answer(asked.orders)
+        except Busy as error:
+            raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
+        self._metrics.count_prompt(asked.reply.prompt_tokens)
+        if asked.stream:
+            return Stream(asked.reply, answer, self._metrics, usage=asked.usage)
+        return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request))
+
+    async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
+        """Run `prepare` on the body, in a thread where that may take long.
+
+        One large body is prepared at a time, as its objects take many times its size; and none of a client that has
+        left while it waited for its turn.
+        """
+        content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if content != "application/json":
+            raise HTTPException(415, f"the request comes as {content[:100]!r}: say `content-type: application/json`")
+        body = await request.body()
+        try:
+            if len(body) <= _SMALL_BYTES:
+                return prepare(body)
+            async with self._turn:
+                if await request.is_disconnected():
+                    raise HTTPException(400, "the client has left")
+                return await asyncio.to_thread(prepare, body)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+
+    def _parsed(self, kind: type[Body], body: bytes) -> Body:
+        asked = parse_request(kind, body)
+        if asked.model is not None:
+            self.check_name(asked.model)
+        return asked
+
+    def _tokenized(self, body: bytes) -> Response:
+        asked = self._parsed(TokenizeRequest, body)
+        messages = [message.model_dump() for message in asked.messages]
+        ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
+        found = {"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids}
+        # json.dumps holds the GIL for 0.1 s per megabyte of text, and no other client is served meanwhile.
+        return Response(to_json(found), media_type="application/json")
+
+    def _chat_job(self, body: bytes) -> _Job:
+        asked = self._parsed(ChatRequest, body)
+        self._check_choices(asked.n)
+        most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
+        said = [message.model_dump() for message in asked.messages]
+        messages, forgotten = self._talker.remember(said, max_new_tokens=most)
+        prompt = self._talker.prompt(messages)
+        cut = self._talker.beyond(prompt)
+        dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
+        return self._job(
+            asked,
+            ChatForm(self._talker.tokenizer, logprobs=asked.logprobs),
+            prompts=[prompt[cut:]],
+            most=most,
+            stops=(*asked.stops, *self._talker.stops),
+            top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+            more={name: count for name, count in dropped.items() if count},
+        )
+
+    def _completion_job(self, body: bytes) -> _Job:
+        asked = self._parsed(CompletionRequest, body)
+        prompts = _each(asked.prompt)
+        self._check_choices(asked.n, prompts=len(prompts))
+        return self._job(
+            asked,
+            CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
+            prompts=[self._ids(prompt) for prompt in prompts],
+            most=min(asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens),
+            stops=asked.stops,
+            top_logprobs=asked.logprobs,
+            more={},
+        )
+
+    def _check_choices(self, n: int, *, prompts: int = 1) -> None:
+        if n * prompts > self._limits.queue:
+            raise ValueError(
+                f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, and a request may ask for "
+                f"{self._limits.queue}: send fewer at a time"
+            )
+
+    def _ids(self, prompt: str | list[int]) -> list[int]:
+        """Return the ids of a prompt. Unlike a chat, a text that is too long is not cut: nobody could say where."""
+        cfg = self._talker.model.cfg
+        if isinstance(prompt, str) and len(prompt) > cfg.T * self._talker.longest_token:
+            raise ValueError(f"prompt: its {len(prompt):,} characters do not fit the context of {cfg.T} tokens")
+        ids = self._talker.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not ids:
+            raise ValueError("prompt: it is empty; give the model at least one character to go on from")
+        if len(ids) > cfg.T:
+            raise ValueError(f"prompt: its {len(ids)} tokens do not fit the context of {cfg.T}: send a shorter one")
+        if not all(0 <= id < cfg.V for id in ids):
+            raise ValueError(f"prompt: ids of tokens are 0 to {cfg.V - 1}")
+        return ids
+
+    def _sampling(self, asked: Asked) -> Sampling:
+        sampling, V = asked.sampling(), self._talker.model.cfg.V
+        foreign = [token for token in sampling.logit_bias if token >= V]
+        if foreign:
+            raise ValueError(f"logit_bias: there is no token {foreign[0]}; they are 0 to {V - 1}")
+        return sampling
+
+    def _job(
+        self,
+        asked: Asked,
+        form: Form,
+        *,
+        prompts: Sequence[Sequence[int]],
+        most: int,
+        stops: tuple[str, ...],
+        top_logprobs: int | None,
+        more: Mapping[str, Any],
+    ) -> _Job:
+        reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
+        sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
+        orders = [
+            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs)
+            for prompt in prompts
+            for n in range(asked.n)
+        ]
+        return _Job(orders, reply, asked.stream, asked.stream_options.include_usage)
+
+
+def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """A list of numbers is one prompt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [one for one in prompt if isinstance(one, int)]
+    return [one for one in prompt if not isinstance(one, int)] or [ids]
+
 
 STATIC = Path(__file__).with_name("static")
 

@@ -1,19 +1,21 @@
-"""Continuous batching: the answers under way are written together, a token of each in a step; a new one joins at the
-next step, and one that has ended makes room at once."""
+"""Continuous batching of the answers under way, and the server's Prometheus metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
-from niels_gpt.inference.noise import SeededNoise
-from niels_gpt.inference.sampling import Sampling
-from niels_gpt.talk.text import Piece, StreamedText
+from niels_gpt.inference.sampling import Sampling, SeededNoise
+from niels_gpt.talk.talker import Piece, StreamedText
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 Finish = Literal["stop", "length"]
@@ -235,3 +237,40 @@ class Scheduler:
     def _drop(self, row: int) -> None:
         del self._rows[row]
         self._engine.drop(row)
+
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    def __init__(self, scheduler: Scheduler) -> None:
+        here = self._all = CollectorRegistry()
+        self._requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
+        self._prompt = Counter("niels_gpt_prompt_tokens", "tokens of prompts", registry=here)
+        self._written = Counter("niels_gpt_generated_tokens", "tokens written", registry=here)
+        self._first = Histogram(
+            "niels_gpt_first_text_seconds", "from a request to its first text", buckets=_SECONDS, registry=here
+        )
+        under_way = Gauge("niels_gpt_answers_under_way", "answers being written", registry=here)
+        under_way.set_function(lambda: scheduler.under_way)
+        waiting = Gauge("niels_gpt_answers_waiting", "answers that wait for a slot", registry=here)
+        waiting.set_function(lambda: scheduler.waiting)
+
+    def count_request(self, status: int) -> None:
+        self._requests.labels(str(status)).inc()
+
+    def count_prompt(self, tokens: int) -> None:
+        self._prompt.inc(tokens)
+
+    async def timed(self, answer: Answer) -> AsyncIterator[Event]:
+        """The events of an answer, counted as they pass."""
+        start, first = time.perf_counter(), True
+        async for event in answer:
+            if first:
+                self._first.observe(time.perf_counter() - start)
+                first = False
+            self._written.inc(event.written)
+            yield event
+
+    def page(self) -> Response:
+        return Response(generate_latest(self._all), media_type=CONTENT_TYPE_LATEST)

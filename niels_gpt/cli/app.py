@@ -1,0 +1,378 @@
+"""niels-gpt: what a person does with the pipeline beside `dvc repro`."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from niels_gpt.cli import inspect, store
+from niels_gpt.cli.compare import compare
+from niels_gpt.cli.console import (
+    PresetCommand,
+    apply_preset,
+    keep_copy,
+    known_presets,
+    one_sentence,
+    print_any_text,
+    read_preset,
+    show_version,
+)
+from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
+from niels_gpt.cli.init import init
+from niels_gpt.cli.results import read_result, summary_lines
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.checks import Damaged
+from niels_gpt.files.messages import format_duration, read_text, sentence, visible
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.external_checks import problems_around
+from niels_gpt.pipeline.params import parse_params, read_params
+from niels_gpt.pipeline.repository import mend as mend_files
+from niels_gpt.pipeline.stores import check_model
+from niels_gpt.pipeline.yaml_files import ParamsError, Problem, parse_yaml
+
+if TYPE_CHECKING:
+    from niels_gpt.talk.talker import Talker
+
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
+)
+
+ModelFolder = Annotated[
+    str | None, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token; 1 takes chances")]
+TopK = Annotated[int, typer.Option(min=1, help="draw from so many of the likeliest tokens")]
+TopP = Annotated[
+    float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
+
+
+def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """params.yaml as far as it can be read, and everything that is wrong in it."""
+    try:
+        return read_params()[1], ()
+    except ParamsError as error:
+        return error.raw, error.problems
+
+
+@app.callback()
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
+    ] = False,
+) -> None:
+    print_any_text()
+
+
+@app.command(cls=PresetCommand)
+def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
+    """Write a preset's values into params.yaml. Your comments stay where they are."""
+    chosen = layout.PRESETS / f"{name}.yaml"
+    if not chosen.is_file():
+        known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
+        raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
+    with one_sentence():
+        whole = layout.PRESETS / "sample.yaml"  # on which the others rest
+        parse_params(read_text(whole), name=str(whole))
+        wanted = read_preset(layout.PRESETS, name)
+        parse_params(wanted, name=str(chosen))
+        current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
+        try:
+            parse_yaml(current, name=str(layout.PARAMS))
+        except ValueError as error:
+            raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+        text = apply_preset(current, wanted)
+        if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
+            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` takes it back")
+        with atomic_path(layout.PARAMS) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
+
+
+@app.command()
+def chat(
+    model: ModelFolder = None,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+    bf16: Bf16 = False,
+) -> None:
+    """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
+    from niels_gpt.inference.sampling import Sampling
+    from niels_gpt.talk.terminal import Conversation, converse, line_reader
+
+    with one_sentence():
+        talker = open_model(model or final_model(), bf16=bf16)
+        sampling = Sampling(temperature, top_k, top_p)
+        conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+        converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
+
+
+@app.command()
+def sample(
+    prompt: Annotated[str, typer.Argument(help="the text to go on from")],
+    model: ModelFolder = None,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 50,
+    top_p: TopP = 1.0,
+    max_tokens: MaxTokens = 200,
+    seed: Seed = 0,
+    bf16: Bf16 = False,
+) -> None:
+    """Let the model go on from a text."""
+    with one_sentence():
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
+            ) from error
+        talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
+        from niels_gpt.inference.sampling import Sampling
+        from niels_gpt.talk.terminal import CUT
+
+        if cut := talker.beyond(talker.tokenizer.encode(prompt)):
+            typer.echo(CUT.format(cut), err=True, nl=False)
+        sampling = Sampling(temperature, top_k, top_p)
+        texts = talker.continuation(prompt, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+        print(prompt, end="", flush=True)
+        for text in texts:
+            print(visible(text), end="", flush=True)
+        print()
+
+
+@app.command()
+def serve(
+    model: ModelFolder = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+    host: Annotated[
+        str,
+        typer.Option(help="an IPv4 address of this machine that others can reach, 0.0.0.0 for all; with a key only"),
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
+    bf16: Bf16 = False,
+) -> None:
+    """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
+    with one_sentence():
+        from niels_gpt.talk.server.access import Access
+
+        key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
+        access = Access(others=host != "127.0.0.1", key=key)
+        # One core is for the clients: a model that spins on all of them lets eight wait for longer than one.
+        talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
+        from niels_gpt.talk.server.access import listen, make_server
+        from niels_gpt.talk.server.app import build_app
+
+        card, listening = _card(talker), listen(port, host)
+        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
+
+
+def _card(talker: Talker) -> dict[str, str]:
+    cfg = talker.model.cfg
+    card = {
+        "model": talker.name,
+        "parameters": f"{talker.model.parameter_count():,}",
+        "context": f"{cfg.T} tokens",
+        "vocabulary": f"{cfg.V:,}",
+        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+    }
+    if layout.SCORES.is_file():
+        table = read_result(layout.SCORES).get(talker.name, {})
+        card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+    return card
+
+
+@app.command()
+def watch(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
+) -> None:
+    """A web page with the runs of this checkout as they go, from logs/ alone: losses, speed, time left, samples."""
+    from niels_gpt.cli.report import build_watch
+    from niels_gpt.talk.server.access import listen, make_server
+
+    with one_sentence():
+        listening = listen(port)
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
+        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+
+
+@app.command()
+def doctor(
+    speed: Annotated[
+        bool,
+        typer.Option(help="also measure how long a run will take here: ten seconds, and where it is compiled a minute"),
+    ] = True,
+) -> None:
+    """What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
+    with one_sentence():
+        params, problems = _params_and_problems()
+        for problem in problems:
+            typer.echo(f"BAD  {visible(problem.sentence)}")
+        from niels_gpt.cli.doctor import examine, seconds_to_train
+
+        bad = len(problems)
+        for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+            bad += finding.fix is not None
+            typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
+            if to_do := finding.fix or finding.advice:
+                typer.echo(f"     -> {to_do}")
+        if speed and not bad:
+            for stage, seconds in seconds_to_train(params).items():
+                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
+        if bad:
+            raise typer.Exit(1)
+
+
+@app.command()
+def check() -> None:
+    """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
+    with one_sentence():
+        params, problems = _params_and_problems()
+        around = problems_around(params, wrong=[problem.path for problem in problems])
+        found = [*problems, *around]
+        for problem in found:
+            typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+        if found:
+            raise typer.Exit(1)
+
+
+@app.command()
+def mend() -> None:
+    """After an interruption: put back or take away what DVC left half-written. Otherwise nothing is touched."""
+    with one_sentence():
+        if not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        for sentence in mend_files(Path()) or ["nothing to mend"]:
+            typer.echo(sentence)
+
+
+@app.command()
+def export(
+    folder: Annotated[str, typer.Argument(help="a new folder to write to")],
+    model: ModelFolder = None,
+    transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
+    gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
+    f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
+    refuse_if_extractable: Annotated[
+        list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
+    ] = None,
+    i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
+) -> None:
+    """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
+    with one_sentence():
+        if not folder.isprintable():
+            raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
+        if Path(folder).exists():
+            raise ValueError(f"{folder} is there already: give the name of a new folder")
+        if (transformers and gguf) or (f32 and not gguf):
+            raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+        model = model or final_model()
+        check_model(model)
+        if not (Path(model) / layout.CONFIG).is_file():  # one out of DVC's cache is not that of the metrics on its card
+            raise Damaged(model, "holds no model yet")
+        talker = open_model(model)
+        params, raw = read_params()
+        mix, chat_mix, scores = read_result(layout.MIX), read_result(layout.CHAT_MIX), read_result(layout.SCORES)
+        sharing = sharing_of(Path(model), params)
+        if not i_know:
+            sharing.refuse(talker, params)
+        check_files(talker, refuse_if_extractable or [], params)
+        talker.model.to("cpu")  # whose memory all formats are written from
+        from niels_gpt.talk.export.card import model_card
+        from niels_gpt.talk.export.folders import export_model, export_transformers
+        from niels_gpt.talk.export.gguf import export_gguf
+
+        found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
+        card = model_card(
+            talker,
+            form="transformers" if transformers else "gguf" if gguf else "plain",
+            folder=Path(folder).name,
+            **found,
+            private=sharing.private,
+            leaks=sharing.leaks,
+        )
+        with atomic_path(Path(folder)) as temporary:
+            if transformers:
+                export_transformers(talker, temporary, card=card)
+            elif gguf:
+                export_gguf(talker, temporary, precision="f32" if f32 else "f16", card=card)
+            else:
+                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
+    typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
+
+
+Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # mypy wants its members spelt out
+
+
+@app.command()
+def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 runs with `dvc repro`")]) -> None:
+    """Help host 0 to train: run on every other host, with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set."""
+    with one_sentence():
+        # Read when torch is imported. Of host 0's store, which ends first, it would warn with a stack.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from niels_gpt.pipeline.training import join_training
+
+        join_training(stage.value)
+
+
+@app.command()
+def gc(
+    all_runs: Annotated[bool, typer.Option("--all", help="also runs that were stopped and could go on")] = False,
+) -> None:
+    """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
+    from niels_gpt.train.state import delete_runs
+
+    with one_sentence():
+        try:
+            count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
+        except OSError as error:
+            raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
+    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
+
+
+app.command()(compare)
+app.command()(init)
+app.add_typer(inspect.tokenizer_app, name="tokenizer")
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(store.app, name="tokens")
+
+
+@app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="the page to write; a report that is there is written anew")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """The page about the last run to show around, with when, where and for how long it trained."""
+    with one_sentence():
+        from niels_gpt.cli.report import full_report, is_report
+
+        if file.exists() and not is_report(file):
+            raise ValueError(f"{file} is there already, and is no report: give another name")
+        page = full_report()
+        with atomic_path(file) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        typer.echo(f"{file}: one page, with everything in it; open it in a browser")
+
+
+@app.command()
+def summary() -> None:
+    """The last evaluation, a sample, and where everything lies."""
+    with one_sentence():
+        for line in summary_lines():
+            typer.echo(line)

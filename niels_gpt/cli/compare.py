@@ -1,0 +1,353 @@
+"""niels-gpt compare: parameters, results and learning curves of experiments side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.results import without_card
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.checks import check_keys
+from niels_gpt.files.messages import visible
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.repository import ask_git, read_committed
+from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
+from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv
+
+# DVC's experiments as git keeps them: a commit each, under refs/exps/BASELINE/NAME, with parameters and metrics.
+#
+# Read straight out of git: `dvc exp show --json` opens every commit as a repository of its own and takes a second each.
+
+WORKSPACE = "workspace"
+# Beside them DVC keeps there what is queued or runs just now, under words that are no hashes.
+_REF = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/([^/]+)")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is there of some files of a commit, or of the workspace, by path."""
+
+    name: str
+    files: Mapping[str, str]
+
+
+def list_experiments(root: Path) -> dict[str, str]:
+    """{name: commit} of all experiments, the newest first; of two with one name the newer."""
+    told = ask_git(root, "for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/exps")
+    found: dict[str, str] = {}
+    for line in (told or "").splitlines():
+        commit, _, ref = line.partition(" ")
+        if match := _REF.fullmatch(ref):
+            found.setdefault(match[1], commit)
+    return found
+
+
+def read_experiments(root: Path, names: Sequence[str], paths: Sequence[str]) -> list[Experiment]:
+    """By name: experiments, revisions of git, `workspace`. A ValueError names those that are none of them."""
+    known = list_experiments(root)
+    commits = {name: known.get(name) or _commit(root, name) for name in names if name != WORKSPACE}
+    if unknown := [name for name, commit in commits.items() if not commit]:
+        there = ", ".join([WORKSPACE, "HEAD", *known][:12])
+        raise ValueError(f"no experiment and no commit is called {', '.join(unknown)}; there are: {there}")
+    wanted = [(commit or "", path) for commit in commits.values() for path in paths]
+    texts = dict(zip(wanted, read_committed(root, wanted), strict=True))
+    return [
+        Experiment(name, _read(root, paths) if name == WORKSPACE else _kept(texts, commits[name] or "", paths))
+        for name in names
+    ]
+
+
+def _commit(root: Path, revision: str) -> str | None:
+    told = ask_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return told.strip() if told else None
+
+
+def _kept(texts: Mapping[tuple[str, str], str | None], commit: str, paths: Sequence[str]) -> dict[str, str]:
+    return {path: text for path in paths if (text := texts[commit, path]) is not None}
+
+
+def _read(root: Path, paths: Sequence[str]) -> dict[str, str]:
+    return {path: (root / path).read_text("utf-8", errors="replace") for path in paths if (root / path).is_file()}
+
+
+_MOST_TEXTS = 3  # of a model's held-out texts: those with the most tokens
+_MOST_PARAMETERS = 8
+_MOST_DRAWN = 8  # as many curves as there are colours
+# What a source's section says beside its text and its split: it changes nothing about what is held out.
+_HARMLESS = ("budget.max_train_tokens", "remote", "stored")
+TITLE = "Experiments side by side"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number to compare results by, known by its name; `says` tells more. Where parameters differ that stand in
+    the sections `same`, it is not of the same thing in all results, and none is the best."""
+
+    name: str
+    best: Literal["lowest", "highest", ""] = field(default="", compare=False)
+    form: str = field(default=",.0f", compare=False)
+    same: tuple[str, ...] = field(default=(), compare=False)
+    says: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One experiment: all its parameters by dotted name (None where they are not known), and what came of them."""
+
+    name: str
+    params: Mapping[str, Any] | None = None
+    numbers: Mapping[Measure, float] = field(default_factory=dict)
+    trainings: Sequence[Training] = ()
+
+
+_VALIDATION = "lowest validation: nats a token, in pretraining"
+_SCORES = "pretrain, sft: bits a byte of that model on that held-out text"
+_TOLD = "extractable: private sentences and passages, verbatim, of either model"
+_BY_HEART = "median P(z): of what the spliced model learned by heart"
+
+
+def measures(
+    *,
+    trainings: Sequence[Training],
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]],
+    leaks: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    memorized: Sequence[Mapping[str, Mapping[str, Any]]],
+    sections: Mapping[str, str],
+) -> dict[Measure, float]:
+    """Of one experiment, as far as there are any. `sections`: by name of a held-out text, its source's parameters."""
+    found: dict[Measure, float] = {}
+    for training in trainings:
+        if training.name == "train":
+            found[Measure("parameters")] = training.summary["parameters"]
+            found[Measure("tokens seen")] = training.summary["tokens"]
+            text = ("p_val", "sources", "duplicates", "tokenizer", "train.eval_steps")
+            found[Measure("lowest validation", "lowest", ".4f", text, _VALIDATION)] = training.summary["best_val_loss"]
+    told = set[str]()
+    for model, table in scores.items():
+        # The texts that the first model was asked about are no news of the second, which is asked about chats as well.
+        new = {name: score for name, score in table.items() if name not in told}
+        for name, score in sorted(new.items(), key=lambda item: -item[1]["tokens"])[:_MOST_TEXTS]:
+            same = ("duplicates", "eval.max_tokens", sections.get(name, ""))
+            measure = Measure(f"{model} {name}", "lowest", ".4f", tuple(filter(None, same)), _SCORES)
+            found[measure] = score["bits_per_byte"]
+        told |= set(table)
+    if leaks:
+        passages = sum(
+            leak["extractable_sentences"] + leak["extractable_passages"]
+            for models in leaks.values()
+            for leak in models.values()
+        )
+        found[Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
+    if memorized:
+        medians = [document["after"]["median_pz"] for document in memorized]
+        documents = ("memorize", "splice", "sources", "tokenizer")
+        found[Measure("median P(z)", "highest", ".4f", documents, _BY_HEART)] = sum(medians) / len(medians)
+    return found
+
+
+def differing(results: Sequence[Result]) -> list[str]:
+    """The parameters that are not the same in all results, in the order in which they are written."""
+    known = [result.params for result in results if result.params is not None]
+    names = dict.fromkeys(chain.from_iterable(known))
+    return [name for name in names if any(params.get(name, ...) != known[0].get(name, ...) for params in known)]
+
+
+def comparison_of(results: Sequence[Result]) -> Grid:
+    """The parameters that differ and the measures as rows, a column for each result."""
+    differ = differing(results)
+    shown = [(name, [_value(result.params, name) for result in results]) for name in differ[:_MOST_PARAMETERS]]
+    shown += [(measure.name, _numbers(measure, results, differ)) for measure in _measures(results)]
+    return Grid([result.name for result in results], [name for name, _ in shown], [cells for _, cells in shown])
+
+
+def notes(results: Sequence[Result]) -> Iterator[str]:
+    """What the table leaves out."""
+    differ = differing(results)
+    if len(differ) > _MOST_PARAMETERS:
+        yield f"{len(differ) - _MOST_PARAMETERS} more parameters differ: the page has them all"
+    unfair = sorted({name for measure in _measures(results) if measure.best for name in _unlike(measure, differ)})
+    if unfair:
+        yield f"no best is marked where numbers are not of the same text or model: {', '.join(unfair[:4])} differ"
+
+
+def legend(results: Sequence[Result]) -> list[str]:
+    """What the names of the measures leave open."""
+    return list(dict.fromkeys(measure.says for measure in _measures(results) if measure.says))
+
+
+def render_comparison(results: Sequence[Result]) -> str:
+    """The page: the table, the learning curves one over the other, all parameters that differ."""
+    grid, differ = comparison_of(results).turned(), differing(results)
+    table = render_table(["", *grid.columns], [[name, *row] for name, row in zip(grid.rows, grid.cells, strict=True)])
+    said = "".join(f'<p class="note">{escape(note)}.</p>' for note in notes(results))
+    marks = "* is the best of a column, - is not there."
+    read = f"<p>{escape('. '.join([*legend(results), marks]))}</p>"
+    rest = differ[_MOST_PARAMETERS:]
+    rows = [[name, *(_value(result.params, name) for result in results)] for name in rest]
+    others = render_table(["parameter", *(result.name for result in results)], rows)
+    by_stage = dict.fromkeys(training.name for result in results for training in result.trainings)
+    cards = [
+        finished_card(training, run=f"{result.name} {stage}", shown=stage == "train" and number < _MOST_DRAWN)
+        for stage in by_stage
+        for number, result in enumerate(results)
+        for training in result.trainings
+        if training.name == stage
+    ]
+    return render_page(
+        TITLE,
+        cards=cards,
+        live=False,
+        before=f'<section class="compared">{table}{read}{said}</section>',
+        after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
+    )
+
+
+def _measures(results: Sequence[Result]) -> list[Measure]:
+    return list(dict.fromkeys(chain.from_iterable(result.numbers for result in results)))
+
+
+def _numbers(measure: Measure, results: Sequence[Result], differ: Sequence[str]) -> list[str]:
+    values = [result.numbers.get(measure) for result in results]
+    known = [value for value in values if value is not None]
+    best = None
+    if measure.best and len(set(known)) > 1 and not _unlike(measure, differ):
+        best = min(known) if measure.best == "lowest" else max(known)
+    return [MISSING if value is None else f"{value:{measure.form}}{BEST if value == best else ''}" for value in values]
+
+
+def _unlike(measure: Measure, differ: Sequence[str]) -> list[str]:
+    """The parameters that differ without which a measure would be of the same thing in all results."""
+    return [
+        name
+        for name in differ
+        if any(name == same or name.startswith(f"{same}.") for same in measure.same) and not name.endswith(_HARMLESS)
+    ]
+
+
+def _value(params: Mapping[str, Any] | None, name: str) -> str:
+    if params is None or name not in params:
+        return MISSING
+    value = params[name]
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+PAGE = layout.METRICS / "compare.html"  # git ignores it
+_WIDTH = 100
+
+
+_SUMMARY = ("steps", "tokens", "parameters", "loss", "best_val_loss", "best_step", "mix.*.p", "mix.*.rows")
+_LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages")
+
+
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EXP]...", help="experiments, commits, workspace; without any: all of them"),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="without names: so many of the newest experiments")] = 20,
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="where the page with the curves goes")] = PAGE,
+) -> None:
+    """Experiments beside each other: ten numbers each, the parameters that differ, and a page with their curves."""
+    with one_sentence():
+        if not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        _refuse_foreign(html)
+        asked, older = list(dict.fromkeys(names or [])), 0
+        if not asked:
+            experiments = list_experiments(Path())
+            head = ["HEAD"] if ask_git(Path(), "rev-parse", "--verify", "--quiet", "HEAD") else []
+            asked, older = [WORKSPACE, *head, *list(experiments)[:n]], len(experiments) - n
+        faults: list[str] = []
+        results = [result_of(experiment, fault=faults.append) for experiment in read_experiments(Path(), asked, _FILES)]
+        page = render_comparison(results)
+        with atomic_path(html) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        for line in lay_out(comparison_of(results), width=_WIDTH):
+            typer.echo(visible(line))
+        typer.echo()
+        more = [f"{older} older experiments are left out: -n {n + older} shows them"] if older > 0 else []
+        for said in (*faults, *more, *notes(results)):
+            typer.echo(f"note: {visible(said)}")
+        for line in (*legend(results), f"* is the best, - is not there; {html} has the learning curves"):
+            typer.echo(line)
+
+
+def _refuse_foreign(html: Path) -> None:
+    """Raise where there is a file of that name that this command did not write."""
+    if html.exists() and not (html.is_file() and TITLE in html.read_text("utf-8", errors="replace")[:4000]):
+        raise ValueError(f"{html} is there already and is no page of this command's: give --html another name")
+
+
+_DRAWN = ("train", "sft")  # the stages whose curves are compared
+_LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # the columns that are drawn
+_FILES = [
+    *map(str, (layout.PARAMS, layout.SCORES, layout.LEAK, layout.MEMORIZED)),
+    *(f"{layout.METRICS}/{stage}{end}" for stage in _DRAWN for end in (".json", ".tsv", "_val.tsv")),
+]
+
+
+def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result:
+    """An experiment as far as it can be read: files that it does not have, or that are damaged, are missing in it."""
+
+    def read(path: str | Path, parse: Callable[[str], Any]) -> Any:
+        try:
+            return parse(experiment.files[str(path)]) if str(path) in experiment.files else {}
+        except (ValueError, RecursionError):
+            fault(f"{path} of {experiment.name} is damaged, or of another version, and is left out")
+            return {}
+
+    params = read(layout.PARAMS, _parameters)
+    trainings = []
+    for stage in _DRAWN:
+        file = f"{layout.METRICS}/{stage}"
+        summary = read(f"{file}.json", partial(_object, _SUMMARY))
+        losses, validations = (
+            read(f"{file}.tsv", partial(_curve, _LOSSES)),
+            read(f"{file}_val.tsv", partial(_curve, _VALIDATIONS)),
+        )
+        if summary and losses and validations:
+            trainings.append(Training(stage, summary, losses, validations))
+    numbers = measures(
+        trainings=trainings,
+        scores=read(layout.SCORES, lambda text: without_card(_object((), text))),
+        leaks=read(layout.LEAK, partial(_object, _LEAK)).get("sources", {}),
+        memorized=read(layout.MEMORIZED, partial(_object, ("documents.[].after.median_pz",))).get("documents", []),
+        sections={
+            value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")
+        },
+    )
+    return Result(experiment.name, params or None, numbers, trainings)
+
+
+def _object(required: Sequence[str], text: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(text)
+    check_keys(values, required, path="the file")
+    return values
+
+
+def _curve(columns: set[str], text: str) -> list[dict[str, float]]:
+    rows = parse_tsv(text, path="the curve")
+    if not columns <= set(rows[0]):
+        raise ValueError(f"a curve without {columns - set(rows[0])}")
+    return rows
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    """All that decide a number, by dotted name."""
+    values = parse_yaml(text, name=str(layout.PARAMS))
+    if not isinstance(values, dict):
+        raise ValueError("no parameters")
+    return {name: value for name, value in leaves(values) if not name.startswith("runtime.")}

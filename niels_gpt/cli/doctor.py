@@ -1,0 +1,280 @@
+"""What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.data import hub
+from niels_gpt.data.corpus.mix import exposures, mix_probabilities, read_too_often
+from niels_gpt.device import prepare_device
+from niels_gpt.files.checks import read_meta
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import (
+    LARGEST_MODEL,
+    LARGEST_TEXT,
+    SMALLEST_MODEL,
+    SMALLEST_TEXT,
+    Reading,
+    bytes_per_token,
+    expected_bits_per_byte,
+    most_epochs,
+    parameter_count,
+)
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.external_checks import check_input, remote_problems
+from niels_gpt.pipeline.repository import broken_files
+from niels_gpt.pipeline.yaml_files import is_sound
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
+from niels_gpt.train.step import build_step
+from niels_gpt.train.task import Batch, Execution, check_memory
+
+_MEASURED_S = 8.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; `fix` says what to do where it is not well, `advice` where one may as well leave it."""
+
+    what: str
+    fix: str | None = None
+    advice: str | None = None
+
+
+def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
+    """Everything but the speed. `params` is params.yaml as a plain mapping; at the paths in `wrong` it holds mistakes,
+    and what rests on them is not looked at."""
+
+    def sound(*path: str) -> bool:
+        return is_sound(path, wrong)
+
+    yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
+    if sound("runtime"):
+        yield _device(params["runtime"]["device"])
+    if sound("sources") and sound("model") and sound("tokenizer"):
+        yield _disk(params, folder)
+    if all(map(sound, ("model", "tokenizer", "train", "sft", "runtime"))):
+        yield from _memory(params)
+    for name in broken_files(folder):
+        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
+    tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
+    sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
+    why_unreachable = cache(hub.why_unreachable)  # asked once, and only where a source needs it
+    for name, source in sources.items():
+        dataset = source["load"].get("dataset")
+        if dataset is None:
+            yield from _input(name, folder / source["input"], source)
+        elif not hub.is_offline():
+            reason = why_unreachable()
+            yield Finding(f"{name}: {dataset} from the hub", reason and f"{reason}: connect, or use a local `input`")
+        elif hub.cached_commit(dataset, source["load"].get("config")):
+            yield Finding(f"{name}: {dataset} from the local cache, since HF_HUB_OFFLINE is set")
+        else:
+            fix = "unset HF_HUB_OFFLINE once, to fetch it, or use a local `input`"
+            yield Finding(f"{name}: {dataset} is not in the local cache, and HF_HUB_OFFLINE is set", fix)
+    for problem in remote_problems(params, folder=folder, wrong=wrong):
+        what, _, fix = problem.sentence.rpartition("; ")
+        yield Finding(what, fix)
+    yield from _kept_secrets(folder)
+    yield from _models(params, folder)
+    if all(map(sound, ("sources", "p_train", "model", "tokenizer", "train"))):
+        yield from _epochs(params, folder)
+        yield _loss(params, folder)
+
+
+def _models(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    for model in (layout.PRETRAINED, layout.TUNED):
+        there = (folder / model / layout.BEST).is_file()
+        if model == layout.TUNED and _left_out(params, "sft"):
+            yield Finding(f"{model}: left out, as sft.run is false")
+        else:
+            yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+
+
+def _left_out(params: Mapping[str, Any], stage: str) -> bool:
+    section = params.get(stage)
+    return isinstance(section, Mapping) and section.get("run") is False
+
+
+def _kept_secrets(folder: Path) -> Iterator[Finding]:
+    """Of text that has been loaded."""
+    from niels_gpt.data.corpus.parts import MANIFEST  # with it comes parquet, which training need not have
+
+    for path in sorted((folder / layout.RAW).glob(f"*/{MANIFEST}")):
+        secrets = read_meta(path).get("secrets", {})
+        if secrets.get("done") == "keep":
+            kinds = {kind: count for kind, count in secrets.items() if kind not in ("done", "documents")}
+            counts = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
+            what = f"{path.parent.name}: secrets in {secrets['documents']:,} documents are kept ({counts})"
+            yield Finding(what, advice=f"take them out, or set on_secret to mask in the `load` of {path.parent.name}")
+
+
+def _device(name: str) -> Finding:
+    try:
+        device = prepare_device(name, threads=0)
+    except ValueError as error:
+        return Finding(f"device {name}", str(error))
+    label = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    return Finding(f"computing on {label}")
+
+
+def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    texts = {name: _loaded_size(source, folder) for name, source in params["sources"].items()}
+    known = sum(size for size in texts.values() if size is not None)
+    # Text and tokens, each once in the work tree and once in DVC's cache; weights, moments and best weights.
+    needed = 4 * known + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
+    what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
+    if whole := [name for name, size in texts.items() if size is None]:
+        what += f", and four times the text of {', '.join(whole)}, which is read whole from the hub"
+    return Finding(
+        what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
+    )
+
+
+def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each training that cannot fit."""
+    try:
+        execution = _execution(params["runtime"])
+    except ValueError:  # there is no such device, which _device has said
+        return
+    for stage in _trained(params):
+        try:
+            check_memory(_model_config(params), B=params[stage]["B"], execution=execution)
+        except ValueError as error:
+            what, _, fix = str(error).rpartition(": ")
+            yield Finding(f"{stage}: {what}", fix)
+
+
+def _trained(params: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("train",) if _left_out(params, "sft") else ("train", "sft")
+
+
+def _execution(runtime: Mapping[str, Any]) -> Execution:
+    device = prepare_device(runtime["device"], threads=runtime["threads"])
+    as_run = {key: runtime[key] for key in ("compile", "micro_batch_tokens", "deterministic")}
+    return Execution(device=device, say=lambda text: None, **as_run)
+
+
+def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
+    """Bytes of text that are loaded: those that lie here, or what a stream ends at; None where nobody can say."""
+    load, budget = source["load"], source["budget"]
+    if load.get("dataset") is None:
+        return _size(folder / source["input"])
+    # Both splits come out of one stream, whose end is that of their budgets; other datasets are loaded whole.
+    if "bytes_per_token" not in load or None in budget.values():
+        return None
+    return float(sum(budget.values()) * load["bytes_per_token"])
+
+
+def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    """By the tokens that were last counted; before that by the size of the text, where it is known."""
+    file, sizes = folder / layout.MIX, dict.fromkeys(params["sources"], 0.0)
+    counted = read_meta(file)["sources"] if file.is_file() else {}
+    for name, source in params["sources"].items():
+        size = _text_size(source, folder, _bytes_per_token(params)) or 0.0
+        sizes[name] = counted[name]["train"]["tokens"] if name in counted else size / _bytes_per_token(params)
+    drawn = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
+    seen = {name: source for name, source in exposures(params["p_train"], sizes, drawn=drawn).items() if source.epochs}
+    shown = ", ".join(f"{name} {source.epochs:,.1f} of {source.tokens:,.0f} tokens" for name, source in seen.items())
+    yield Finding(f"epochs: {shown or 'not known before the text is fetched'}")
+    for sentence in read_too_often(seen, most=most_epochs(parameter_count(_model_config(params)))):
+        what, _, advice = sentence.partition("; ")
+        yield Finding(what, advice=advice)
+
+
+def _bytes_per_token(params: Mapping[str, Any]) -> float:
+    return bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
+
+
+def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
+    """By the scaling law; a figure only where runs like this one have been made, or larger ones."""
+    parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
+    a_token = _bytes_per_token(params)
+    in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
+    for name, share in mix_probabilities(params["p_train"], params["sources"], name="p_train").items():
+        size = _text_size(params["sources"][name], folder, a_token)
+        readings.append(Reading(size or in_all * share, in_all * share))
+    text = sum(reading.size for reading in readings)
+    what = f"train: {text / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
+    if text < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
+        return Finding(f"{what} are too little to say what loss it will end at")
+    loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits a byte on held-out English"
+    if params["train"]["optimizer"] != "muon":
+        loss += " with preset v2's recipe, and more with this one"
+    if text > LARGEST_TEXT or parameters > LARGEST_MODEL:
+        loss += " (a guess: no run as large has been measured)"
+    return Finding(f"{what} give {loss}; docs/recipe.md says what to change")
+
+
+def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float | None:
+    """Bytes of its text to train on, as far as they can be known before it is loaded."""
+    budget, local = source["budget"]["max_train_tokens"], source["load"].get("dataset") is None
+    sizes = [budget * a_token] if budget is not None else []
+    if local:
+        sizes.append(_size(folder / source["input"]) * (1 - source["split"].get("val_frac", 0.0)))
+    return min(sizes, default=None)
+
+
+def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
+    written = source["input"]
+    if not path.exists():
+        yield Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
+        return
+    yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
+    faults = check_input(str(path))
+    for fault in faults:
+        what, _, fix = fault.rpartition(": ")
+        yield Finding(f"{name}: {what}", fix)
+    if not faults:  # among what cannot be read nothing can be told apart
+        yield from _files_left_out(name, path, source["load"])
+
+
+def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[Finding]:
+    from niels_gpt.data.kinds import say_left_out, source_kinds  # with them comes parquet
+
+    settings = source_kinds()[load["kind"]].settings
+    asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
+    for what, *others in filter(None, [say_left_out(load["kind"], settings(**asked), str(path))]):
+        watched = "DVC hashes them with the folder: a change of one runs load again, to the same text"
+        yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore keeps them out)"]))
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _model_config(params: Mapping[str, Any]) -> ModelConfig:
+    V = params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)
+    return ModelConfig.from_section(params["model"], V=V)
+
+
+def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
+    """How long train and sft will take here: real steps on random tokens for a few seconds each."""
+    execution = _execution(params["runtime"])
+    cfg, out = _model_config(params), {}
+    for stage in _trained(params):
+        settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
+        train_cfg = TrainConfig(**settings)
+        step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
+        x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
+        batch = Batch.of(x, x, {})
+        step(batch, lr=0.0, n=0).item()
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
+            step(batch, lr=0.0, n=0).item()
+            steps += 1
+        out[stage] = (time.perf_counter() - start) / steps * train_cfg.total_steps
+    return out

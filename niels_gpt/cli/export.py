@@ -1,0 +1,220 @@
+"""Checks before an export, and the previous model while another one is trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from niels_gpt.cli.results import read_result
+from niels_gpt.files.checks import sha256_file
+from niels_gpt.files.messages import progress, read_text
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.private_text import open_questions
+from niels_gpt.pipeline.repository import DvcCache, read_records
+from niels_gpt.pipeline.stage import is_left_out
+from niels_gpt.pipeline.stores import check_model
+
+if TYPE_CHECKING:
+    from niels_gpt.leak.extraction import Extraction, Questions
+    from niels_gpt.model.precision import Precision
+    from niels_gpt.talk.talker import Talker
+
+
+# The model that answers while another one takes its place.
+#
+# DVC deletes a stage's outputs before it runs the stage: while a model trains, its folder is not there. What DVC has
+# once recorded lies in its cache, though, under the hashes that dvc.lock names until the new model is whole. The same
+# goes for the tokenizer, which may be another one by then although models are still those of the one before.
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Where the model to be asked lies, and its tokenizer; what its owner should know of them, if anything."""
+
+    folder: Path
+    tokenizer: Path
+    said: str = ""
+
+
+@contextmanager
+def answering_model(folder: str) -> Iterator[Answering]:
+    """The model of a folder, with the tokenizer that it was trained with; out of DVC's cache where the folder is not
+    there. What comes out of the cache is links, which are gone when the block ends."""
+    path = Path(os.path.relpath(folder))
+    record = _record_of(path)
+    if record is None:
+        yield Answering(Path(folder), layout.TOKENIZER)
+        return
+    cache, said = DvcCache(), []
+    with TemporaryDirectory() as temporary:
+        place, tokenizer = Path(folder), layout.TOKENIZER
+        model, own = record.model, record.tokenizer
+        if not (path / layout.CONFIG).is_file() and cache.link(model, Path(temporary, "models", path.name)):
+            place = Path(temporary, "models", path.name)
+            said.append(
+                f"{path} is not there (DVC removes a model before it trains the next): "
+                f"the one before it answers, {model[:8]} in DVC's cache"
+            )
+        if place.exists() and (own != record.current_tokenizer or not tokenizer.is_dir()):
+            tokenizer = Path(temporary, "tokenizer")
+            if not cache.link(own, tokenizer):
+                raise ValueError(
+                    f"{path} was trained with another tokenizer than the one that {layout.TOKENIZER} holds now, and "
+                    "DVC's cache does not have it: wait for the next model, which `dvc repro` makes"
+                )
+            said.append(f"{path} answers with the tokenizer that it was trained with, {own[:8]} in DVC's cache")
+        yield Answering(place, tokenizer, "\n".join(said))
+
+
+@dataclass(frozen=True)
+class _Record:
+    """By their hashes: a model, the tokenizer it was trained with, and the one that was made last."""
+
+    model: str
+    tokenizer: str
+    current_tokenizer: str
+
+
+def _record_of(path: Path) -> _Record | None:
+    """What dvc.lock says of a model; None where it is none of the pipeline's, or nothing is recorded of it."""
+    stage = next((stage for stage, folder in layout.MODEL_OF.items() if folder == path), None)
+    records = read_records(read_text(layout.LOCK)) if stage and layout.LOCK.is_file() else None
+    if stage is None or records is None or not {stage, "tokenizer"} <= set(records):
+        return None
+    model, own = _md5(records[stage], "outs", path), _md5(records[stage], "deps", layout.TOKENIZER)
+    current = _md5(records["tokenizer"], "outs", layout.TOKENIZER)
+    return _Record(model, own, current) if model and own and current else None
+
+
+def _md5(record: Mapping[str, Any], kind: str, path: Path) -> str:
+    return next((entry["md5"] for entry in record.get(kind, []) if entry["path"] == str(path)), "")
+
+
+def final_model() -> str:
+    """The fine-tuned model; where it is left out, the pretrained one, and that is said."""
+    if not is_left_out(layout.TUNED):
+        return str(layout.TUNED)
+    typer.echo(f"there is no fine-tuned model in {layout.TUNED}: this is {layout.PRETRAINED}", err=True)
+    return str(layout.PRETRAINED)
+
+
+def open_model(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
+    from niels_gpt.device import prepare_device
+    from niels_gpt.model.precision import settle_bf16
+    from niels_gpt.talk.talker import open_talker
+
+    check_model(folder)
+    device = prepare_device(device, threads=threads)
+    if bf16:
+        settle_bf16(device, say=lambda sentence: typer.echo(sentence, err=True))
+    precision: Precision = "bf16" if bf16 else "float32"
+    with answering_model(folder) as found:
+        if found.said:
+            typer.echo(found.said, err=True)
+        return open_talker(found.folder, device=device, tokenizer=found.tokenizer, slots=slots, precision=precision)
+
+
+_KNOWN = "give --i-know to export it all the same"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The private sources a model was trained on, and what the leak stage measured of each: None if it measured other
+    weights than these."""
+
+    private: tuple[str, ...]
+    leaks: Mapping[str, Mapping[str, Any]] | None
+
+    def refuse(self, talker: Talker, params: Params) -> None:
+        """Raise where private text can be extracted; asks for every private sentence."""
+        if not self.private:
+            return
+        if self.leaks is None:
+            raise ValueError(
+                f"{talker.name} was trained on private text ({', '.join(self.private)}), and what can be extracted was "
+                f"not measured: run `dvc repro leak`, or {_KNOWN}"
+            )
+        counts = [
+            f"{stats['extractable_passages']:,} of {stats['train']['passages']:,} passages of {source}"
+            for source, stats in self.leaks.items()
+            if stats["extractable_passages"]
+        ]
+        for source, questions in open_questions(params, talker, names=self.private).items():
+            found = _ask(talker, questions, params, title=f"sentences of {source}")
+            if found.findings:
+                counts.append(f"{len(found.findings):,} of {found.asked:,} sentences of {source}")
+        if counts:
+            raise ValueError(
+                f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
+                f"docs/private-text.md says what lowers it, or {_KNOWN}"
+            )
+
+
+def sharing_of(folder: Path, params: Params) -> Sharing:
+    """Return what is known of the model in a folder."""
+    weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
+    sources = {**params.sources, **params.chats}
+    private = tuple(name for name, weight in weights.items() if weight and sources[name].private)
+    return Sharing(private, _measured(folder) if private else {})
+
+
+def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
+    """By source, if the leak stage measured the weights that are there now."""
+    if not layout.LEAK.is_file():
+        return None
+    result, weights = read_result(layout.LEAK), folder / layout.BEST
+    if not weights.is_file() or result["measured"].get(folder.name) != sha256_file(weights):
+        return None
+    return {source: models[folder.name] for source, models in result["sources"].items()}
+
+
+def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
+    """Raise where a sentence or a passage of one of these files can be extracted."""
+    from niels_gpt.data.readers.files import decode_text, read_bytes
+    from niels_gpt.leak.extraction import Questions, read_sentences
+    from niels_gpt.leak.measure import tell
+    from niels_gpt.leak.passages import DocumentList, cut_passages
+
+    if not files:
+        return
+    eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
+    baseline = next(iter(open_questions(params, talker, names=None).values()), None)
+    found = []
+    for file in files:
+        ids = talker.tokenizer.encode(decode_text(read_bytes(str(file)))[0])
+        document = DocumentList([ids])
+        sentences = read_sentences(document, talker.tokenizer)
+        passages = cut_passages(document, chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens)
+        if not sentences and not len(passages):
+            raise ValueError(f"{file} has {len(ids)} tokens, too few to ask for: leave it out")
+        questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
+        told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
+        asked = _ask(talker, replace(questions, sentences=sentences, asked=len(sentences)), params, title=str(file))
+        if asked.findings or told.extractable.any():
+            passages_told = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
+            found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {passages_told})")
+    if found:
+        raise ValueError(f"{talker.name} recites {', '.join(found)}; nothing was exported")
+
+
+def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) -> Extraction:
+    from niels_gpt.leak.extraction import extract
+
+    total = questions.asked + len(questions.held_out)
+    with progress(total=total, unit=" sentences", title=title) as bar:
+        return extract(
+            talker.model,
+            questions,
+            end_of_text=talker.tokenizer.special_token_ids()["eot"],
+            B=params.leak.B,
+            seed=params.leak.seed,
+            advance=bar.update,
+        )

@@ -1,0 +1,279 @@
+"""niels-gpt init: from a folder of text to a params.yaml that fits it, this machine and the time there is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from niels_gpt.cli.console import Setting, one_sentence, with_settings
+from niels_gpt.cli.survey import Survey, describe, survey_folder
+from niels_gpt.data.chat import iter_own_chats
+from niels_gpt.data.dialogues import Settings as Dialogues
+from niels_gpt.data.dialogues import chats as iter_dialogue_chats
+from niels_gpt.data.primer import DIALOGUE_DELIM
+from niels_gpt.data.types import Request
+from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.files.messages import format_duration, read_text, visible
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.external_checks import check_input
+from niels_gpt.pipeline.params import parse_params, read_params
+from niels_gpt.pipeline.repository import (
+    DvcCache,
+    commit_file,
+    refuse_uncommitted,
+    refuse_unignored,
+    refuse_without_repository,
+    without_dvc,
+)
+from niels_gpt.pipeline.sources import check_place
+from niels_gpt.pipeline.stage import outs_by_source
+from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
+
+if TYPE_CHECKING:
+    from niels_gpt.cli.plan import Chats, Plan
+    from niels_gpt.cli.sizing import Machine
+
+
+# What cache/ still holds of sources that params.yaml no longer names.
+#
+# DVC leaves it there until its next checkout, and stages that depend on a whole folder would see it: they would run
+# with it, and once more without it.
+
+
+def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
+    """Take away what DVC's own cache has, too; the names of those sources."""
+    cache, removed = DvcCache(), set()
+    for path, name in _leftovers(root, raw):
+        if cache.has(path):
+            discard(path)
+            removed.add(name)
+    return sorted(removed)
+
+
+def _leftovers(root: Path, raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """(Path, name of the source) of each."""
+    for pattern, tables in outs_by_source(read_text(root / layout.DAG)).items():
+        known = {name for table in tables for name in raw[table]}
+        before, after = pattern.split("${key}")
+        for path in sorted(root.glob(f"{before}*{after}")):
+            name = path.relative_to(root).as_posix().removeprefix(before).removesuffix(after)
+            if name not in known and re.fullmatch(r"[a-z0-9_]+", name):
+                yield path, name
+
+
+_LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
+_FEWEST_CHATS = 10
+
+
+def init(
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="with your text; it stays where it is")],
+    hours: Annotated[
+        float, typer.Option(min=_LEAST_HOURS, max=_MOST_HOURS, help="how long a run may take on this machine")
+    ] = 1.0,
+    chat: Annotated[
+        list[str] | None,
+        typer.Option(help="chats of your own to learn to answer from (.jsonl, or dialogues in .txt); several times"),
+    ] = None,
+    speed: Annotated[
+        bool, typer.Option(help="measure real steps: ten seconds, and where they are compiled more")
+    ] = True,
+) -> None:
+    """Look at your text and write a params.yaml that fits it, this machine and the hours you have."""
+    with one_sentence():
+        for name in [*folders, *(chat or [])]:
+            _check_place(name)
+        sample = _sample()
+        refuse_without_repository(Path())
+        refuse_uncommitted(Path(), layout.PARAMS)
+        surveys = look_at(folders)
+        chats = [_own_chats(path) for path in chat or []]
+        for survey in surveys:
+            for line in describe(survey):
+                typer.echo(visible(line))
+        runtime = _runtime()
+        plan, text = _planned(surveys, chats, sample=sample, runtime=runtime, hours=hours, speed=speed)
+        with without_dvc(Path()):
+            commit = write_baseline(text)
+            removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
+        for line in _summary(plan, commit=commit, removed=removed, hours=hours, own_chats=bool(chats)):
+            typer.echo(visible(line))
+
+
+def look_at(folders: Sequence[str]) -> list[Survey]:
+    """What lies in each; refused is what is no folder of text, or would be read twice, or would be told to others."""
+    surveys = []
+    paths = [_written(folder) for folder in folders]
+    for (path, real), (other, other_real) in combinations([(p, os.path.realpath(p)) for p in paths], 2):
+        if real == other_real:
+            raise ValueError(f"{path} and {other} are one folder: give it once")
+        if Path(real).is_relative_to(other_real) or Path(other_real).is_relative_to(real):
+            raise ValueError(f"of {path} and {other} one lies in the other, and would be read twice: give one of them")
+    for path in paths:
+        survey = survey_folder(path)
+        if faults := check_input(path):
+            more = f" (and {len(faults) - 1:,} more of the kind)" if faults[1:] else ""
+            raise ValueError(f"{faults[0]}{more}")
+        if not os.path.isabs(path):
+            refuse_unignored(Path(), path)
+        surveys.append(survey)
+    return surveys
+
+
+def write_baseline(text: str) -> str:
+    """Write params.yaml and commit it alone; the commit, or nothing where the file is as it was. What git refuses
+    leaves it so, too."""
+    before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
+    if before == text:
+        return ""
+    _write(layout.PARAMS, text)
+    try:
+        return commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
+    except ValueError:
+        if before is not None:
+            _write(layout.PARAMS, before)
+        raise
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _sample() -> str:
+    file = layout.PRESETS / "sample.yaml"
+    if not file.is_file() or not layout.DAG.is_file():
+        raise ValueError("there is no dvc.yaml with presets beside it here: run this in the project's folder")
+    text = read_text(file)
+    parse_params(text, name=str(file))
+    return text
+
+
+def _written(folder: str) -> str:
+    """As it is written into params.yaml: below the project as it is called there, and else whole, so that experiments
+    which run in a copy of the project find it."""
+    path = os.path.abspath(os.path.expanduser(folder))
+    project = os.path.realpath(".")
+    real = os.path.realpath(os.path.dirname(path))
+    inside = Path(real, os.path.basename(path))
+    return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != Path(project) else path
+
+
+def _check_place(name: str) -> None:
+    """Refuse, before anything is read, what cannot be a folder of text."""
+    try:
+        check_place(os.path.expanduser(name))
+    except ValueError as error:
+        raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
+
+
+def _runtime() -> dict[str, Any]:
+    """How runs are executed here, as params.yaml says it already."""
+    try:
+        return dict(read_params()[1]["runtime"])
+    except (ParamsError, ValueError, OSError):
+        return {}
+
+
+def _own_chats(path: str) -> Chats:
+    from niels_gpt.cli.plan import Chats
+
+    written = _written(path)
+    if not os.path.exists(written):
+        raise FileNotFoundError(f"{path} does not exist: give a .jsonl or .txt file with chats, or a folder of .jsonl")
+    if os.path.isfile(written) and written.endswith(".txt"):
+        request = Request(written, None, max_tokens=None, patience_s=0)
+        found, kind = len(list(iter_dialogue_chats(Dialogues(DIALOGUE_DELIM), request))), "dialogues"
+    else:
+        found, kind = len(list(iter_own_chats(written))), "chat"
+    if found < _FEWEST_CHATS:
+        raise ValueError(f"{path} holds {found} chats: {_FEWEST_CHATS} are the least, some are held out")
+    if not os.path.isabs(written):
+        refuse_unignored(Path(), written)
+    return Chats(written, kind, found)
+
+
+def _planned(
+    surveys: Sequence[Survey],
+    chats: Sequence[Chats],
+    *,
+    sample: str,
+    runtime: Mapping[str, Any],
+    hours: float,
+    speed: bool,
+) -> tuple[Plan, str]:
+    """First by how fast this machine multiplies matrices; then by real steps of what that gives."""
+    from niels_gpt.cli.doctor import seconds_to_train
+    from niels_gpt.cli.plan import plan_params, plan_text
+    from niels_gpt.cli.sizing import Machine
+
+    values = parse_yaml(sample, name="presets/sample.yaml")
+
+    def planned(machine: Machine) -> tuple[Plan, str]:
+        plan = plan_params(
+            surveys,
+            chats=chats,
+            bundled=values["chats"],
+            bundled_weights=values["p_sft"],
+            machine=machine,
+            hours=hours,
+        )
+        own = {f"runtime.{key}": Setting(value) for key, value in runtime.items() if key in _OF_THE_MACHINE}
+        text = with_settings(plan_text(plan, sample), own)
+        parse_params(text, name="the new params.yaml")
+        return plan, text
+
+    machine = measure(str(runtime.get("device", "auto")), threads=int(runtime.get("threads", 0)))
+    plan, text = planned(machine)
+    if speed:
+        params = parse_yaml(text, name="the new params.yaml")
+        seconds = seconds_to_train(params)["train"]
+        plan, text = planned(Machine(plan.run.tokens * plan.run.flops / seconds, cuda=machine.cuda))
+    return plan, text
+
+
+_OF_THE_MACHINE = ("device", "threads", "engine", "workers", "ray_address", "stores", "nproc", "compile")
+_USED = 0.3  # of a large matrix product's speed: what a step of a small model gets
+
+
+def measure(device: str, *, threads: int) -> Machine:
+    """By a matrix product, in a fraction of a second."""
+    from niels_gpt.cli.sizing import Machine
+    from niels_gpt.device import prepare_device
+    from niels_gpt.train.meter import matmul_flops
+
+    device = prepare_device(device, threads=threads)
+    cuda = device.startswith("cuda")
+    return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
+
+
+def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool) -> list[str]:
+    run, size, seconds = plan.run, plan.run.size, plan.seconds
+    tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"{run.V:,} pieces"
+    lines = [
+        "",
+        f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}",
+        f"reads    {run.tokens:,} tokens in {run.steps:,} steps, your text about {run.epochs:.1f} times over",
+    ]
+    if run.limited_by == "text":
+        lines.append("         (as often as is worth it: more text would make it better, more hours would not)")
+    total = sum(seconds.values())
+    parts = {"reading the text": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
+    lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
+    lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
+    if "tokenizer.min_documents" in plan.settings:
+        lines.append("words    rare ones, such as names, may be in the vocabulary: there are too few documents to tell")
+    if not own_chats:
+        lines.append("chats    those of the sample, in English; --chat FILE takes your own")
+    lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
+    if commit:
+        lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")
+    if removed:
+        lines.append(f"removed  what cache/ held of {', '.join(removed)}: DVC keeps it, should you go back")
+    lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
+    return lines

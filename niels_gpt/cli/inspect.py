@@ -1,0 +1,310 @@
+"""niels-gpt inspect and tokenizer: look at what the model is trained on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import click
+import numpy as np
+import typer
+
+from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.results import read_result
+from niels_gpt.data.corpus.mix import exposures, read_too_often
+from niels_gpt.data.corpus.parts import open_texts, read_column, reading_part
+from niels_gpt.data.types import Request
+from niels_gpt.duplicates.sketches import read_wording
+from niels_gpt.duplicates.table import side_by_side
+from niels_gpt.files.checks import Damaged, read_meta
+from niels_gpt.files.messages import visible
+from niels_gpt.files.store import Store
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.external_checks import located
+from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.stores import store_of
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    tokens: int
+    bytes_per_token: float
+    vocabulary_used: int
+
+
+def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]]) -> SourceReport:
+    """Counts over token files, (name, ids) each, one at a time."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for name, ids in files:
+        found = np.bincount(ids, minlength=tokenizer.vocab_size)
+        if len(found) > tokenizer.vocab_size:
+            raise Damaged(name, f"has ids at or above V={tokenizer.vocab_size}")
+        counts += found
+    tokens = int(counts.sum())
+    text_bytes = int(counts @ tokenizer.token_bytes())
+    return SourceReport(tokens=tokens, bytes_per_token=text_bytes / tokens, vocabulary_used=int((counts > 0).sum()))
+
+
+def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, line: str) -> str:
+    rows = [f"V = {tokenizer.vocab_size:,}", "", f"{'source':<14}{'tokens':>14}{'bytes/token':>13}{'ids used':>10}"]
+    rows += [
+        f"{name:<14}{report.tokens:>14,}{report.bytes_per_token:>13.3f}{report.vocabulary_used:>10,}"
+        for name, report in sources.items()
+    ]
+    pieces = sorted((tokenizer.piece(i) for i in range(tokenizer.vocab_size)), key=len, reverse=True)[:12]
+    rows += ["", "longest pieces: " + " ".join(_show(piece) for piece in pieces)]
+    ids = tokenizer.encode(line)
+    rows += ["", f"{len(ids)} tokens: " + " ".join(_show(tokenizer.piece(i)) for i in ids)]
+    return "\n".join(rows)
+
+
+def _show(piece: bytes) -> str:
+    """Visible, with spaces and line ends as marks, and bytes that are no character by number."""
+    try:
+        text = piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(f"<{byte:02X}>" for byte in piece)
+    return f"[{visible(text).replace(' ', '·').replace(chr(10), '⏎')}]"
+
+
+_ON, _OFF = "\033[1;32m", "\033[0m"
+
+
+def mark_chat(tokenizer: Tokenizer, ids: Sequence[int], learned: Sequence[bool], *, color: bool) -> str:
+    """One chat as text, without padding; a run of learned tokens stands in green, or in «» without colour."""
+    names = {id: f"<{name}>" for name, id in tokenizer.special_token_ids().items()}
+    eot = tokenizer.special_token_ids()["eot"]
+    end = min(len(ids), max(i for i, id in enumerate(ids) if id != eot) + 2)  # its own end of turn, and no padding
+    marks = (_ON, _OFF) if color else ("«", "»")
+    parts: list[str] = []
+    for is_learned, run in groupby(range(end), key=learned.__getitem__):
+        text = _text(tokenizer, [ids[i] for i in run], names)
+        parts.append(f"{marks[0]}{text}{marks[1]}" if is_learned else text)
+    return "".join(parts)
+
+
+def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> str:
+    out: list[str] = []
+    run: list[int] = []
+    for id in ids:
+        if id in names:
+            out += [visible(tokenizer.decode(run)), names[id]]
+            run = []
+        else:
+            run.append(id)
+    return "".join([*out, visible(tokenizer.decode(run))])
+
+
+def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
+    """Yield a line for each secret of a source, or of all of them, read anew, and how many there are."""
+    from niels_gpt.data.corpus.loading import cut_source  # pyarrow, which a machine that only trains need not have
+    from niels_gpt.data.secrets.screening import findings_of
+
+    sources = {**params.sources, **params.chats}
+    if name is not None and name not in sources:
+        raise ValueError(f"there is no source {name!r}; there are: {', '.join(sources)}")
+    for key in sources if name is None else [name]:
+        source = sources[key]
+        path, revision = located(source.input, source.settings())
+        budget = params.sources[key].budget.tokens() if key in params.sources else None
+        request = Request(path, revision, max_tokens=budget, patience_s=params.runtime.hub_patience_s)
+        slices = cut_source(source.kind.name, source.settings(), request, store=Store(""), text_bytes=1 << 30)
+        count = 0
+        for place, around in (found for part in slices for row in part.rows() for found in findings_of(row)):
+            count += 1
+            yield f"{key}: {place}    {around}"
+        yield f"{key}: {count:,} secrets (on_secret: {source.on_secret})"
+
+
+class Found(NamedTuple):
+    source: str
+    id: str
+    text: str
+
+
+def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> Iterator[str]:
+    """A line each of what there is, and of the first n pairs their names and texts. Pairs across sources come first."""
+    if not (layout.PAIRS / "sources.json").is_file():
+        raise ValueError(f"there are no {layout.PAIRS} yet: run `dvc repro duplicates` first")
+    ranges = read_meta(layout.PAIRS / "sources.json")
+    if source is not None and source not in ranges:
+        raise ValueError(f"there are no duplicates of a source {source!r}; there are those of: {', '.join(ranges)}")
+    names = sorted(ranges, key=lambda name: ranges[name][0])
+    pairs, shares = (np.load(layout.PAIRS / f"{name}.npy") for name in ("documents", "containment"))
+    firsts = np.array([ranges[name][0] for name in names])
+    of = np.searchsorted(firsts, pairs, side="right") - 1
+    kept = np.arange(len(pairs)) if source is None else np.flatnonzero((of == names.index(source)).any(axis=1))
+    across = of[kept, 0] != of[kept, 1]
+    where = "" if source is None else f" of {source}"
+    yield f"{len(kept):,} pairs{where}, {int(across.sum()):,} of them across sources"
+    for pair in kept[np.argsort(~across, kind="stable")][:n]:
+        left, right = (
+            _read(params, names[number], int(document - firsts[number]))
+            for number, document in zip(of[pair], pairs[pair], strict=True)
+        )
+        yield f"--- {left.source} {left.id} | {right.source} {right.id}: {shares[pair]:.0%} of the smaller"
+        yield from side_by_side(left.text, right.text, width=width)
+
+
+def _read(params: Params, name: str, row: int) -> Found:
+    texts = open_texts(layout.RAW / name, stored=store_of(params, name))
+    for part in texts.parts:
+        if row < part.rows:
+            with reading_part(texts.store, part) as path:
+                return Found(name, read_column(path, "id")[row], _text_of_row(path, row))
+        row -= part.rows
+    raise ValueError(f"{layout.PAIRS} is not of these texts: run `dvc repro duplicates`")
+
+
+def _text_of_row(path: Path, row: int) -> str:
+    ((text,),) = read_wording(path, np.array([row]))
+    return text
+
+
+tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
+
+
+@tokenizer_app.command()
+def report(
+    line: Annotated[
+        str, typer.Option(help="a line to show cut into tokens")
+    ] = "niels bakes rye bread, 3.5 kg of it 🥖",
+) -> None:
+    """Bytes a token by source, how much of the vocabulary is used, the longest pieces, and how a line is cut."""
+    from niels_gpt.cache.manifest import train_files
+    from niels_gpt.pipeline.stores import token_places
+    from niels_gpt.tokenizer import load_tokenizer
+
+    with one_sentence():
+        params, mix = read_params()[0], read_result(layout.MIX)
+        chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
+        sources = {
+            name: report_source(chosen, train_files(name, manifest, places=places))
+            for name, manifest in mix["sources"].items()
+        }
+        typer.echo(format_report(chosen, sources, line=line))
+
+
+app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
+
+
+@app.command("documents")
+def inspect_documents(
+    source: Annotated[str, typer.Argument(help="a source of params.yaml")],
+    n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
+) -> None:
+    """The first documents of a source as they were loaded: name, size, how they begin."""
+    from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts
+    from niels_gpt.pipeline.stores import store_of
+
+    with one_sentence():
+        folder = layout.RAW / source
+        if not (folder / MANIFEST).is_file():
+            known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none; run `dvc repro` first"
+            raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
+        params = read_params()[0]
+        if source in params.chats:
+            raise ValueError(f"{source} is a source of chats: `niels-gpt inspect sft` shows those")
+        texts = open_texts(folder, stored=store_of(params, source) if source in params.sources else None)
+        typer.echo(f"{texts.rows:,} documents in {source}")
+        for name, text in first_documents(texts, n):
+            begins = visible(" ".join(text.split())[:160])
+            typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+
+
+@app.command("duplicates")
+def inspect_duplicates(
+    source: Annotated[str | None, typer.Argument(help="only pairs of which one lies in this source")] = None,
+    n: Annotated[int, typer.Option(min=1, help="how many pairs")] = 5,
+) -> None:
+    """Documents that repeat each other, side by side: how much of the smaller stands in the other, and which lines."""
+    with one_sentence():
+        for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
+            typer.echo(visible(line))
+
+
+@app.command("secrets")
+def inspect_secrets(
+    source: Annotated[
+        str | None, typer.Argument(help="a source of params.yaml; all of them where none is given")
+    ] = None,
+) -> None:
+    """List all secrets in the text as it lies, paged: document, line, kind, and the line with its secrets masked."""
+    with one_sentence():
+        click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
+
+
+@app.command("mix")
+def inspect_mix() -> None:
+    """The weights of the mix, the tokens there are, and how often a run goes over each source."""
+    with one_sentence():
+        params, mix = read_params()[0], read_result(layout.MIX)
+        tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
+        seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+        typer.echo(f"{'source':<12}{'weight':>8}{'share':>8}{'tokens':>14}{'epochs':>12}")
+        for name, source in seen.items():
+            weight = params.p_train.get(name, 0.0)
+            typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
+
+        from niels_gpt.model.size import most_epochs, parameter_count
+
+        most = most_epochs(parameter_count(params.model.config(V=mix["vocab_size"])))
+        for sentence in read_too_often(seen, most=most):
+            typer.echo(f"note: {sentence}")
+
+
+@app.command("batch")
+def inspect_batch(
+    step: Annotated[int, typer.Option(min=0, help="of the run: batch n is the same every time")] = 0,
+    rows: Annotated[int, typer.Option(min=1, help="how many rows to show")] = 4,
+    color: Annotated[bool, typer.Option(help="ends of documents in colour; without it, as <eot>")] = True,
+) -> None:
+    """A training batch as the model sees it: every row with its source, and where documents end."""
+    with one_sentence():
+        params, _ = read_params()[0], read_result(layout.MIX)
+        from niels_gpt.pipeline.training import open_pretraining
+        from niels_gpt.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(layout.TOKENIZER)
+        eot = tokenizer.special_token_ids()["eot"]
+        end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
+        for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
+            parts: list[list[int]] = [[]]
+            for token in row.ids:
+                if token == eot:
+                    parts.append([])
+                else:
+                    parts[-1].append(token)
+            text = end.join(visible(tokenizer.decode(part)) for part in parts)
+            typer.echo(f"--- row {number}: {row.source}, window {row.window}\n{text}")
+
+
+@app.command("sft")
+def inspect_sft(
+    n: Annotated[int, typer.Option(min=1, help="how many chats of each source")] = 3,
+    color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
+) -> None:
+    """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
+    with one_sentence():
+        T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
+        if not names:
+            raise ValueError("there are no chats to show: params.yaml names no source of them")
+
+        import numpy as np
+
+        from niels_gpt.cache.sft_dataset import open_chats
+        from niels_gpt.model.targets import IGNORE_INDEX
+        from niels_gpt.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(layout.TOKENIZER)
+        chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
+        for name, examples in chats.train.items():
+            for row in range(min(n, len(examples))):
+                x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
+                learned = [False, *(target != IGNORE_INDEX for target in masked)]
+                typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")

@@ -1,0 +1,362 @@
+"""A first params.yaml for somebody's own text: what was found in it -> a plan with its reasons -> the file's text."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from niels_gpt.cli.console import WORDS, Setting, with_settings
+from niels_gpt.cli.sizing import BYTES, Machine, Run, bytes_a_token, fit_run, vocabulary_for
+from niels_gpt.cli.survey import Survey, describe, megabytes, printable
+from niels_gpt.data.primer import DIALOGUE_DELIM
+from niels_gpt.model.size import most_epochs
+
+LEAST_TEXT = 2000  # bytes of a source: a tenth of them is a window of the smallest context
+_SEED = 42
+_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth, but of much text no more than can be scored
+_MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000
+# With fewer, a word must stand in a quarter of them to be in the vocabulary. 100 kB of notes as 6 to 100 documents took
+# 0.3 to 2.1% more bits per byte for it.
+FEW_DOCUMENTS = 20
+_CONTEXTS = (1024, 512, 256, 128)
+
+# Seconds of what is no training, from runs on two ARM cores: a stage begins, a megabyte goes through all that reads
+# text, a megabyte trains a tokenizer.
+_A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
+_STAGES_A_SOURCE, _OTHER_STAGES = 4, 14
+# Of the time that is left, what each part may take; the rest is a reserve.
+_TRAIN, _SFT, _LEAK, _EVAL, _SPLICE = 0.72, 0.08, 0.03, 0.03, 0.03
+_LEAST_TRAINING_S = 30.0
+
+
+@dataclass(frozen=True)
+class Chats:
+    """Chats of one's own: a file or a folder, how it is read, how many there are."""
+
+    path: str
+    kind: str  # chat (.jsonl) or dialogues (.txt)
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is written, with reasons, and about how long each part of the run takes."""
+
+    head: tuple[str, ...]
+    sources: Mapping[str, Mapping[str, Any]]
+    chats: Mapping[str, Mapping[str, Any]]
+    weights: Mapping[str, float]
+    chat_weights: Mapping[str, float]
+    byte_tokenizer: bool
+    settings: Mapping[str, Setting]
+    run: Run
+    seconds: Mapping[str, float]
+
+
+def plan_params(
+    surveys: Sequence[Survey],
+    *,
+    chats: Sequence[Chats] = (),
+    bundled: Mapping[str, Mapping[str, Any]],
+    bundled_weights: Mapping[str, float],
+    machine: Machine,
+    hours: float,
+) -> Plan:
+    """`bundled`: the chats that come with the project, taken where there are none of one's own."""
+    for survey in surveys:
+        if survey.text_bytes < LEAST_TEXT:
+            raise ValueError(
+                f"{survey.path} holds {survey.text_bytes:,} bytes of text, too little to train on and to hold some "
+                f"out: {LEAST_TEXT:,} are the least, a megabyte is a good beginning"
+            )
+    text_bytes = sum(survey.text_bytes for survey in surveys)
+    characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
+    V = vocabulary_for(text_bytes, characters=characters, words=words)
+    stages = _STAGES_A_SOURCE * (len(surveys) + (len(chats) or len(bundled))) + _OTHER_STAGES
+    pieces_bytes = 0.0 if V == BYTES else min(text_bytes, _sample_bytes(text_bytes))
+    reading = _A_STAGE * stages + text_bytes / 1e6 * _A_MEGABYTE + pieces_bytes / 1e6 * _A_MEGABYTE_OF_PIECES
+    left = max(_LEAST_TRAINING_S / _TRAIN, hours * 3600 - reading)
+    held_out = {survey.path: _held_out_share(survey) for survey in surveys}
+    trained_bytes = sum(survey.text_bytes * (1 - held_out[survey.path]) for survey in surveys)
+    run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
+    T = _context(run, surveys, held_out)
+    run = _with_context(run, T)
+    names = source_names([survey.path for survey in surveys], taken=[*bundled, *_val_names(bundled)])
+    sources = {
+        name: _source(name, survey, held_out[survey.path], T=T, V=V)
+        for name, survey in zip(names, surveys, strict=True)
+    }
+    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=names)
+    own_chats = {name: _chat_source(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    settings, seconds = _settings(run, names, surveys, chats, machine=machine, left=left)
+    weights = {
+        name: round(survey.text_bytes / text_bytes, 4) or 0.0001 for name, survey in zip(names, surveys, strict=True)
+    }
+    return Plan(
+        head=tuple(_head(surveys, hours)),
+        sources=sources,
+        chats=own_chats or bundled,
+        weights=weights,
+        chat_weights=dict.fromkeys(own_chats, 1.0) or bundled_weights,
+        byte_tokenizer=V == BYTES,
+        settings=settings,
+        run=run,
+        seconds={"text": reading, **seconds},
+    )
+
+
+def plan_text(plan: Plan, sample: str) -> str:
+    """The file: the sample's, with the plan's values and reasons. Equal plans give equal text."""
+    why = "By size, so that every source is read equally often; the sample's own text is not among them."
+    first, *_ = plan.weights
+    sections = {
+        "sources": plan.sources,
+        "chats": plan.chats,
+        "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
+        "p_val": plan.weights,
+        "p_sft": plan.chat_weights,
+    }
+    if plan.byte_tokenizer:
+        reason = "Text so small, or so much alike, has too few pieces to learn: its bytes are the tokens."
+        sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
+    text = sample.partition("\n\n")[2]  # behind the sample's own head
+    text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **plan.settings})
+    return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", text])
+
+
+def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
+    """A name for each: its folder's, in small letters, with a number where another has it already."""
+    names: list[str] = []
+    for path in paths:
+        plain = (
+            unicodedata.normalize("NFKD", os.path.basename(os.path.abspath(path))).encode("ascii", "ignore").decode()
+        )
+        name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")[:40].strip("_")
+        if not name or not name[0].isalpha() or name in WORDS:
+            name = f"text_{name}".strip("_")
+        numbers = (f"{name}_{number}" for number in range(2, 1000))
+        used = {*names, *taken}
+        names.append(name if name not in used else next(other for other in numbers if other not in used))
+    return names
+
+
+def _val_names(bundled: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [str(source["val_name"]).removeprefix("val_") for source in bundled.values()]
+
+
+def _sample_bytes(text_bytes: float) -> int:
+    return 10_000_000 if text_bytes < 16e6 else 20_000_000
+
+
+def _held_out_share(survey: Survey) -> float:
+    share = min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / survey.text_bytes)
+    return float(f"{max(0.001, share):.2g}")
+
+
+def _by_document(survey: Survey, *, T: int, V: int) -> bool:
+    """Whether whole documents can be held out: there are many, and none of them is most of it."""
+    held_out = survey.text_bytes * _held_out_share(survey) / bytes_a_token(V)
+    drawn = survey.documents * _held_out_share(survey)
+    even = survey.longest <= 0.25 * survey.text_bytes
+    return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
+
+
+def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
+    """The longest of which a window fits into what is held out of every source."""
+    for T in _CONTEXTS:
+        tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token(run.V) for survey in surveys]
+        if run.size.T >= T and min(tokens) >= 1.5 * (T + 1):
+            return T
+    smallest = min(surveys, key=lambda survey: survey.text_bytes)
+    raise ValueError(
+        f"{smallest.path} holds {smallest.text_bytes:,} bytes of text, too little for a source of its own: put it into "
+        "one folder with other text"
+    )
+
+
+def _with_context(run: Run, T: int) -> Run:
+    """The same tokens a step in rows of another length."""
+    if run.size.T == T:
+        return run
+    return replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
+
+
+def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[str, Any]:
+    load: dict[str, Any] = {"kind": "text"}
+    split: dict[str, Any]
+    if survey.glob is not None:
+        left_out = f"Without the tables, of which {len(survey.faults):,} cannot be read: {survey.faults[0]}"
+        load["glob"] = Setting(survey.glob, printable(left_out))
+    if _by_document(survey, T=T, V=V):
+        by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
+        reason = f"{survey.documents:,} documents, so whole ones are held out, to see what it makes of new ones."
+        split = {"by": Setting(by, reason), "val_frac": share, "seed": _SEED}
+    else:
+        reason = "The end of every document is held out: they are few, or one of them is much of the text."
+        load["held_out_tail"] = Setting(share, reason)
+        split = {"by": "given"}
+    load["on_secret"] = Setting(
+        "mask", "Keys, passwords, card numbers and IBANs: keep, mask, drop (the document) or fail."
+    )
+    return {
+        "input": survey.path,
+        "remote": Setting("private", "Your text: what is made of it goes to the private remote alone."),
+        "stored": False,
+        "val_name": f"val_{name}",
+        "load": load,
+        "split": split,
+        "budget": {"max_train_tokens": None, "max_val_tokens": None},
+    }
+
+
+def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
+    load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
+    return {
+        "input": chat.path,
+        "remote": "private",
+        "val_name": f"val_{name}",
+        "load": load,
+        "split": {"by": "document", "val_frac": 0.1, "seed": _SEED},
+    }
+
+
+def _settings(
+    run: Run, names: Sequence[str], surveys: Sequence[Survey], chats: Sequence[Chats], *, machine: Machine, left: float
+) -> tuple[dict[str, Setting], dict[str, float]]:
+    """(settings by dotted name, seconds of each part)."""
+    size, tokens_a_second = run.size, machine.flops / run.flops
+    T, C = size.T, size.C
+    rate = math.sqrt(128 / C)
+    precision = "bf16" if machine.cuda else "float32"
+    evaluations = 4 if run.steps < 400 else 8
+    eval_steps = min(32, max(1, round(0.09 * run.steps / evaluations)))
+    sft_rows = 300 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
+    sft_steps = max(20, min(math.ceil(sft_rows / 8), int(_SFT * left * tokens_a_second / (8 * T))))
+    splice_steps = max(10, min(150, int(_SPLICE * left * tokens_a_second / (8 * T))))
+    passages = max(200, min(10_000, int(_LEAK * left * tokens_a_second * 3 / (4 * 100))))
+    scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(surveys)))))
+    longest = max(survey.longest for survey in surveys)
+    learned = names[max(range(len(surveys)), key=lambda i: surveys[i].longest)]
+    # Of a text that repeats itself a token may be twice as long as of another; a tail is cut off.
+    chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_a_token(run.V)))))
+    a_step = run.B * T / tokens_a_second
+    often = run.epochs > 4
+    settings = {
+        **_tokenizer_settings(run, surveys),
+        **_model_settings(run, often),
+        "train.total_steps": Setting(run.steps, _why_steps(run)),
+        "train.B": Setting(run.B, f"Rows of {T} tokens a step: about twice the root of all tokens that are read."),
+        "train.base_lr": Setting(round(0.008 if C == 128 else 0.1 / math.sqrt(C), 5), "0.1 by the root of C."),
+        "train.min_lr": Setting(round(0.02 * 0.1 / math.sqrt(C), 6)),
+        "train.warmup_steps": Setting(min(50, run.steps // 10)),
+        "train.lr_scale": Setting(_groups(*_LR_SCALES[C >= 512, C > 128])),
+        "train.decay_scale": Setting({**_groups(3.0 if often else 1.0, 1.0), "vectors": 0.0}),
+        "train.weight_decay": Setting(0.5 if often else 0.1),
+        "train.eval_every": Setting(max(1, run.steps // evaluations)),
+        "train.eval_steps": Setting(eval_steps),
+        "train.momentum_warmup": Setting(min(300, run.steps // 2)),
+        "sft.total_steps": Setting(sft_steps),
+        "sft.base_lr": Setting(round(0.005 * rate, 5)),
+        "sft.min_lr": Setting(round(0.0002 * rate, 6)),
+        "sft.warmup_steps": Setting(min(20, sft_steps // 10)),
+        "sft.eval_every": Setting(sft_steps),
+        "sft.momentum_warmup": Setting(min(100, sft_steps // 2)),
+        "eval.max_tokens": Setting(scored, "Held-out tokens that are scored of a source, so that it takes minutes."),
+        "eval.prompts": Setting(["# ", "The ", "Today "]),
+        **({} if not chats else {"eval.questions": Setting(["Who are you?", "What do you know?"])}),
+        "splice.dataset_name": Setting(learned, "One short document to learn by heart, to see what that looks like."),
+        "splice.num_docs": Setting(1),
+        "splice.min_doc_length": Setting(2 * chunk),
+        "splice.doc_select_mode": Setting("shortest"),
+        "splice.strict_num_docs": Setting(False),
+        "splice.train.total_steps": Setting(splice_steps),
+        "splice.train.warmup_steps": Setting(min(20, splice_steps // 10)),
+        "splice.train.base_lr": Setting(round(0.002 * rate, 6)),
+        "splice.train.eval_every": Setting(max(1, splice_steps // 2)),
+        "memorize.chunk_size": Setting(chunk),
+        "memorize.prompt_tokens": Setting(chunk // 2),
+        "leak.chunk_size": Setting(chunk),
+        "leak.prompt_tokens": Setting(chunk // 2),
+        "leak.max_passages": Setting(passages),
+        **{f"{section}.precision": Setting(precision) for section in ("train", "sft", "splice.train")},
+        "runtime.log_every": Setting(max(1, min(100, run.steps // 50))),
+        "runtime.checkpoint_every": Setting(max(10, min(500, int(120 / max(a_step, 1e-9))))),
+    }
+    if not machine.cuda and C >= 256 and run.B * T > _AT_ONCE_ON_CPU:
+        settings["runtime.micro_batch_tokens"] = Setting(_AT_ONCE_ON_CPU, "So that a step fits into memory.")
+    validating = evaluations * eval_steps * run.B * T / (3 * tokens_a_second)
+    seconds = {
+        "train": run.seconds(machine) + validating,
+        "sft": sft_steps * 8 * T / tokens_a_second,
+        "rest": (splice_steps * 8 * T + (4 * 100 * passages + 4 * scored * len(surveys)) / 3) / tokens_a_second,
+    }
+    return settings, seconds
+
+
+_AT_ONCE_ON_CPU = 4096
+_LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}  # embedding, vectors
+
+
+def _groups(embedding: float, vectors: float) -> dict[str, float]:
+    return {"matrices": 1.0, "embedding": embedding, "head": embedding, "vectors": vectors}
+
+
+def _tokenizer_settings(run: Run, surveys: Sequence[Survey]) -> dict[str, Setting]:
+    if run.V == BYTES:
+        return {}
+    text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
+    few = f"{documents:,} documents: too few for words to hide among, so rare ones may be in the vocabulary."
+    reason = f"What {megabytes(text_bytes)} of text are worth: more pieces make fewer tokens, and want more text."
+    return {
+        "tokenizer.vocab_size": Setting(run.V, reason),
+        "tokenizer.sample_bytes": Setting(_sample_bytes(text_bytes)),
+        **({"tokenizer.min_documents": Setting(1, few)} if documents < FEW_DOCUMENTS else {}),
+    }
+
+
+def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
+    size, again = run.size, run.epochs
+    dropout = 0.15 if often else 0.1 if again > 1.5 else 0.0
+    reason = (
+        f"{run.parameters / 1e6:.1f} M parameters: of seven sizes the one that the scaling law of docs/recipe.md "
+        "expects most of, with this text, machine and time."
+    )
+    settings = {
+        "model.T": Setting(size.T),
+        "model.C": Setting(size.C, reason),
+        "model.L": Setting(size.L),
+        "model.H": Setting(size.C // size.head_dim, f"Heads of {size.head_dim}."),
+        "model.d_ff": Setting(4 * size.C),
+        "model.dropout": Setting(dropout, f"For text that is read {again:.1f} times over."),
+    }
+    if size.C >= 192:
+        settings |= {"model.qk_norm": Setting(True), "model.value_residual": Setting(True)}
+    if size.C >= 512:
+        settings |= {"model.zero_init": Setting(True), "model.logit_cap": Setting(15.0)}
+    return settings
+
+
+def _why_steps(run: Run) -> str:
+    read = f"{run.tokens:,} tokens, about {run.epochs:.1f} times over the text"
+    if run.limited_by == "text":
+        most = most_epochs(run.parameters)
+        return (
+            f"{read}. More would teach it by heart (more than {most} times has helped no run of this size): more text "
+            "would help, more time would not."
+        )
+    return f"{read}: what the hours allow."
+
+
+def _head(surveys: Sequence[Survey], hours: float) -> list[str]:
+    lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from what it found:"]
+    lines += [f"  {line}" for survey in surveys for line in describe(survey)]
+    return [
+        *lines,
+        "Beside the values that differ from presets/sample.yaml stand the reasons. What a key is and may be:",
+        "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
+    ]

@@ -1,0 +1,164 @@
+"""niels-gpt report and watch: the page of the last run with its provenance, or live from the logs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.files.messages import format_duration, read_text
+from niels_gpt.memorize.page import Strip, render_splice
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import read_params
+from niels_gpt.report.history import History
+from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
+from niels_gpt.report.runs import Logs, Run
+from niels_gpt.report.tables import read_tsv
+from niels_gpt.talk.server.access import Gate, refusal
+
+# When, where and of which commit the models of this checkout were trained, as their logs tell.
+#
+# Results of the pipeline say nothing of it: equal inputs give equal bytes. So it is looked up for a page that is shown,
+# and a model is known again by its losses: those in its history are those of one run's log.
+
+_HEAD = ("training", "ended", "took", "machine", "commit")
+
+
+def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
+    """The run that logged what the history of a model has, the last one where several did."""
+    same = [run for run in runs if run.stage == stage and run.finished and _logged_by(run, history.losses)]
+    return max(same, key=lambda run: run.time, default=None)
+
+
+def _logged_by(run: Run, losses: Sequence[float]) -> bool:
+    return run.step == len(losses) and all(point.loss == losses[point.step - 1] for point in run.points)
+
+
+def render_origin(found: Mapping[str, Run | None]) -> str:
+    """A section of the page, by training."""
+    rows = [
+        (stage, _when(run.time), _long(run), run.machine or "not logged", run.commit or "not logged")
+        for stage, run in found.items()
+        if run is not None
+    ]
+    missing = [stage for stage, run in found.items() if run is None]
+    note = (
+        f'<p class="note">Of {", ".join(missing)} there is no log in this checkout: the weights came from a cache or '
+        "from another machine.</p>"
+        if missing
+        else ""
+    )
+    table = render_table(_HEAD, rows) if rows else ""
+    return f"<section><h2>When and where</h2>{table}{note}</section>" if found else ""
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def _long(run: Run) -> str:
+    return format_duration(run.seconds) if run.seconds else "not logged"
+
+
+# `niels-gpt report`: the page of the last run to show around. What the pipeline made is on it as it is in metrics/;
+# when and where it was trained, which no result may depend on, comes from the logs, and is added here.
+
+
+def full_report() -> str:
+    if not layout.REPORT.is_file():
+        raise ValueError(f"there is no {layout.REPORT} yet: run `dvc repro` first")
+    sections = {ORIGIN: render_origin(_origins()), SPLICE: _splice()}
+    return with_sections(read_text(layout.REPORT), sections)
+
+
+def is_report(path: Path) -> bool:
+    """Whether an older one stands there, and not something that a person would miss."""
+    if not path.is_file():
+        return False
+    whole = path.read_bytes()
+    return whole.startswith(b"<!doctype html>") and f"<title>{REPORT_TITLE}".encode() in whole
+
+
+def _origins() -> dict[str, Run | None]:
+    """By the stage that trained: the run that made the model which is there now."""
+    logs = Logs(layout.LOGS)
+    logs.read_on()
+    histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
+    return {
+        stage: run_of(History.read(path), logs.runs, stage=stage) for stage, path in histories.items() if path.is_file()
+    }
+
+
+def _splice() -> str:
+    if not layout.MEMORIZED.is_file():
+        return ""
+    settings, facts = read_params()[0].memorize, read_meta(layout.MEMORIZED, required=["documents"])
+    window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
+    with described_by(layout.MEMORIZED):
+        strips = [
+            _strip(layout.EXTRACTION / f"{stats['name']}.tsv", stats["name"], stats["after"]["doc_len"])
+            for stats in facts["documents"]
+        ]
+        return render_splice(facts, strips, window=window)
+
+
+def _strip(path: Path, name: str, length: int) -> Strip:
+    rows = read_tsv(path)
+    return Strip(
+        name, length, np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
+    )
+
+
+# `niels-gpt watch`: the page about runs, served live from their logs, to this machine alone. It can only be read.
+
+_UNCACHED = {"cache-control": "no-store"}
+_HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)
+_NONE = """<section id="none" hidden><h2>No run yet</h2>
+<p>No run is logged in <code>logs/</code> so far. Run <code>dvc repro</code> in the same folder: this page shows each
+training from its first log line on, which comes after <code>runtime.log_every</code> steps.</p></section>
+<p id="unread" class="note" hidden></p>"""
+
+
+def build_watch(logs: Path) -> Starlette:
+    """The page at `/`, and what its runs have new at `/runs`."""
+    # Revisions of another server, which a page that was left open may still name, are none of this one's.
+    known = Logs(logs, first_revision=time.time_ns() // 1_000_000)
+    page = render_page("Runs of this checkout", cards=[], live=True, before=_NONE)
+
+    async def show(_: Request) -> Response:
+        return HTMLResponse(page, headers=_UNCACHED)
+
+    async def tell(request: Request) -> Response:
+        have = read_have(request.query_params.getlist("have"))
+        known.read_on()
+        now = time.time()
+        cards = [live_card(run, now=now, since=have.get((run.name, run.revision), 0)) for run in known.runs]
+        return JSONResponse({"runs": [card.told() for card in cards], "unread": known.unread}, headers=_UNCACHED)
+
+    def refuse(_: Request, error: Any) -> Response:
+        return refusal(error.status_code, error.detail, headers=error.headers)
+
+    return Starlette(
+        routes=[Route("/", show), Route("/runs", tell)],
+        middleware=[Middleware(Gate, body_bytes=0)],
+        exception_handlers={HTTPException: refuse},
+    )
+
+
+def read_have(parts: Sequence[str]) -> dict[tuple[str, int], int]:
+    """{(run, revision): how many of its points are there} of what a page says as RUN:REVISION:POINTS."""
+    found = [_HAVE.fullmatch(part) for part in parts]
+    if not all(found):
+        raise HTTPException(400, "`have` is RUN:REVISION:POINTS")
+    return {(match[1], int(match[2])): int(match[3]) for match in found if match}

@@ -1,0 +1,188 @@
+"""Results of a run: read from its JSON files, compared with dvc.lock in git, and summarized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.files.checks import Damaged, check_keys, read_meta
+from niels_gpt.files.messages import read_text, visible
+from niels_gpt.leak.page import verdict
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.layout import LOCK, METRICS
+from niels_gpt.pipeline.repository import changed, committed
+from niels_gpt.pipeline.stage import final_models
+from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.report.page import HEAD, score_rows
+
+_SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and held-out stream
+_PART = ("train.tokens", "train.parts.[].sha256", "val.tokens")
+_LEAK = (
+    *("extractable_sentences", "extractable_passages", "attack"),
+    *(f"sentences.{key}" for key in ("asked", "documents_asked", "held_out_reported", "longest_sampled_run_tokens")),
+    *(f"{side}.{key}" for side in ("train", "held_out") for key in ("extractable", "passages", "longest_run_tokens")),
+)
+_WRITTEN = {  # the command that writes a file, and the keys it must have
+    layout.SCORES: ("dvc repro", ()),
+    layout.TRAINED: ("dvc repro curves@train", ("parameters", "tokens", "mix.*.drawn")),
+    layout.LEAK: ("dvc repro leak", ("measured", *(f"sources.*.*.{key}" for key in _LEAK))),
+    layout.MIX: ("dvc repro mix", ("vocab_size", *(f"sources.*.{key}" for key in _PART))),
+    layout.CHAT_MIX: ("dvc repro mix", ("vocab_size", "sources.*.files.[].sha256")),
+    layout.PRETRAINED / layout.CONFIG: ("dvc repro train", ("T",)),
+}
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read one of these files, the scores without their card; a ValueError names a missing or damaged one."""
+    made_by, required = _WRITTEN[path]
+    if not path.is_file():
+        raise ValueError(f"there is no {path} yet: run `{made_by}` first")
+    try:
+        result = read_meta(path, required=required)
+        return without_card(result) if path == layout.SCORES else result
+    except Damaged as error:
+        raise ValueError(f"{error} with `{made_by}`") from error
+
+
+def without_card(scores: dict[str, Any]) -> dict[str, Any]:
+    """Drop the report card, and check that what is left is scores."""
+    models = {model: table for model, table in scores.items() if model != layout.CARD}
+    check_keys(models, _SCORE, path=layout.SCORES)
+    return models
+
+
+_LAST_OF_THE_DATA = "mix"
+
+
+def what_is_committed(root: Path) -> list[str]:
+    """What of the last run is as committed, and how to commit the rest; nothing where that cannot be known."""
+    try:
+        locks = committed(root, LOCK) or "", read_text(root / LOCK)
+        before, now = (parse_yaml(text, name=str(LOCK)) for text in locks)
+        told = compare_runs(now, before)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no git, no commit, half a dvc.lock
+        told = []
+    return [*told, *offer_baseline(changed(root, LOCK, METRICS))]
+
+
+def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
+    """Sentences about the data and about what was trained on them; none where one of the runs did not get that far."""
+    stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
+    if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
+        return []
+    data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
+    trained = (set(stages) | set(others)) - data
+    other_data = _differing(data, stages, others)
+    return [
+        _told("data", other_data, _reason(data, stages, others) or "though all that goes into them is the same"),
+        _told(
+            "weights and their metrics",
+            _differing(trained, stages, others),
+            _reason(trained, stages, others)
+            or (
+                "since the data did not"
+                if other_data
+                else "as they must on another kind of CPU, which rounds otherwise"
+            ),
+        ),
+    ]
+
+
+def offer_baseline(changed: Sequence[str]) -> list[str]:
+    """How to record a run of which these files differ from the last commit. Nobody commits for its owner."""
+    if not changed:
+        return []
+    shown = ", ".join(changed[:2]) + (f" and {len(changed) - 2} more" if len(changed) > 2 else "")
+    return [
+        f"This run is not in git yet ({shown}).",
+        "`make baseline` commits it, and nothing else: experiments are then compared with what this machine makes.",
+    ]
+
+
+def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The records of code are no data: they are what goes into the other stages from outside."""
+    return {name: stage for name, stage in stages.items() if name != "code"}
+
+
+def _told(what: str, differing: list[str], reason: str) -> str:
+    if not differing:
+        return f"The {what} came out as committed, byte for byte."
+    shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
+    return f"The {what} did not come out as committed, {reason}: {shown}."
+
+
+def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    ours, theirs = (_hashes(run, names, "outs") for run in (stages, others))
+    return sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
+
+
+def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Which stages were given something else; nothing, where none was."""
+    made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
+    changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
+    return f"since the parameters, code or text of {', '.join(changed)} are others" if changed else ""
+
+
+def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
+    """A stage and all those whose outputs it is made of."""
+    makers = {path: stage for stage in stages for path in _hashes(stages, {stage}, "outs")}
+    found, todo = set(), [name]
+    while todo:
+        stage = todo.pop()
+        if stage not in found:
+            found.add(stage)
+            deps = _hashes(stages, {stage}, "deps")
+            todo += [maker for path, maker in makers.items() if any(_within(path, dep) for dep in deps)]
+    return found
+
+
+def _within(path: str, other: str) -> bool:
+    """Whether one of two paths is the other, or lies in it."""
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
+def _hashes(stages: Mapping[str, Any], names: set[str], kind: str) -> dict[str, str]:
+    entries = [entry for name in names for entry in (stages.get(name) or {}).get(kind, [])]
+    return {entry["path"]: entry.get("md5", "") for entry in entries}
+
+
+def _inputs(stages: Mapping[str, Any], name: str, made: set[str]) -> tuple[Any, dict[str, str]]:
+    """What goes into a stage from outside: parameters, code and text, not what another stage made."""
+    deps = _hashes(stages, {name}, "deps")
+    outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
+    return (stages.get(name) or {}).get("params"), outside
+
+
+_SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
+_PLACES = (
+    ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
+    ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
+    ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
+    ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
+)
+
+
+def summary_lines() -> Iterator[str]:
+    missing = [path for path in _SUMMARISED if not path.is_file()]
+    if missing:
+        raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
+    scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
+    question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
+    yield ""
+    rows = (HEAD, *score_rows(scores))
+    widest = max(len(row.held_out) for row in rows)
+    for row in rows:
+        yield f"{row.model:<10}{row.held_out:<{widest}}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"
+    mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
+    yield f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}"
+    models = final_models()
+    asked = "Asked" if layout.TUNED.name in models else "Begun with"
+    yield visible(f"\n{asked}: {question}\n\n{answer.strip()}\n")
+    if layout.LEAK.is_file() and (leaks := read_result(layout.LEAK)["sources"]):
+        yield from (f"Private text in {name}: {verdict(leaks, name)}" for name in models)
+    yield from (*what_is_committed(Path()), "")
+    folders = " and ".join(f"{folder}/" for folder in models.values())
+    for what, where in (("models", f"{folders} (best.pt, last.pt, config.json)"), *_PLACES):
+        yield f"{what:<9}{where}"

@@ -1,0 +1,144 @@
+"""niels-gpt tokens: for files in stores what DVC does for its own: are they all there, and which are needed no more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from niels_gpt.cache.manifest import listed_files
+from niels_gpt.cli.console import one_sentence
+from niels_gpt.data.corpus.parts import MANIFEST, open_texts
+from niels_gpt.files.checks import described_by, read_meta, sha256_file
+from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Worker
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, token_places
+
+app = typer.Typer(no_args_is_help=True, help="Text and tokens of large sources, in stores that DVC does not manage.")
+
+_MANIFEST_BYTES = 64 << 20  # larger files of DVC's cache are none
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that a manifest of this checkout lists; `stage` makes it."""
+
+    store: Store
+    file: str
+    bytes: int
+    sha256: str
+    stage: str
+
+    @property
+    def name(self) -> str:
+        return self.store.place(self.file)
+
+
+def check_file(item: StoredFile, worker: Worker) -> str:
+    """What is wrong with it, in a word; nothing where it is as listed."""
+    size = item.store.size(item.file)
+    if size is None:
+        return "missing"
+    if size != item.bytes:
+        return "changed"
+    with item.store.reading(item.file) as path:
+        changed = sha256_file(path) != item.sha256
+    worker.tick(size)
+    return "changed" if changed else ""
+
+
+@app.command()
+def verify(
+    remove: Annotated[bool, typer.Option("--remove", help="delete what is damaged, so that it is made again")] = False,
+) -> None:
+    """Read every file of text and tokens that this checkout's manifests list, and compare its sha256."""
+    with one_sentence():
+        params = read_params()[0]
+        items = list(_listed(params))
+        found = open_engine(params.runtime).map(check_file, items, tick=bool)
+        bad = sorted(((item, fault) for item, fault in found if fault), key=lambda pair: pair[0].name)
+        if not bad:
+            typer.echo(f"{len(items):,} files are as the manifests say")
+            return
+        for item, fault in bad:
+            typer.echo(f"{item.name}: {fault}")
+            if remove:
+                item.store.remove(item.file)
+        stages = " && ".join(f"dvc repro --force --single-item {stage}" for stage in sorted({i.stage for i, _ in bad}))
+        first = "" if remove else "`niels-gpt tokens verify --remove`, then "
+        raise ValueError(f"{len(bad):,} of {len(items):,} files are damaged; {first}`{stages}` makes them again")
+
+
+@app.command()
+def prune(
+    delete: Annotated[bool, typer.Option("--delete", help="delete them; without it they are only listed")] = False,
+) -> None:
+    """What lies in the stores and no manifest names, neither here nor in DVC's cache (`dvc gc` clears that).
+
+    Other checkouts that use the same store have manifests of their own, which are not seen from here.
+    """
+    with one_sentence():
+        needed, total = set(_named()), 0
+        for store in (*stores_by_remote(read_params()[0]).values(), Store(str(layout.FETCHED))):
+            for at, size in sorted(_folders(store).items()):
+                if at in needed:
+                    continue
+                typer.echo(f"{store.place(at)}  {size / 2**20:,.1f} MiB")
+                total += size
+                if delete:
+                    store.below(at).remove()
+    done = "freed" if delete else "not needed by this checkout; `niels-gpt tokens prune --delete` frees them"
+    typer.echo(f"{total / 2**20:,.1f} MiB {done}")
+
+
+def _listed(params: Params) -> Iterator[StoredFile]:
+    places = token_places(params)
+    for name in params.sources:
+        for folder, stage in ((layout.RAW, "load"), (layout.SKETCHES, "sketch")):
+            if (folder / name / MANIFEST).is_file():
+                texts = open_texts(folder / name, stored=store_of(params, name))
+                for part in texts.parts:
+                    yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"{stage}@{name}")
+        path = layout.MANIFESTS / f"{name}.json"
+        if path.is_file():
+            manifest = read_meta(path)
+            with described_by(path):
+                tokens = places.folder(name, manifest.get("at"))
+                for file in listed_files({name: manifest}, places, documents=True):
+                    below = file.place.removeprefix(tokens.place(""))
+                    yield StoredFile(tokens, below, file.bytes, file.sha256, f"tokenize@{name}")
+
+
+def _folders(store: Store) -> dict[str, int]:
+    """{what/source/fingerprint: bytes} of all that lies in a store."""
+    sizes: dict[str, int] = {}
+    for file, size in store.files().items():
+        at = "/".join(file.split("/")[:3])
+        sizes[at] = sizes.get(at, 0) + size
+    return sizes
+
+
+def _named() -> Iterator[str]:
+    """Where the manifests of this checkout say that files lie, and those that DVC could check out again."""
+    asked = subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        reason = asked.stderr.strip().removeprefix("ERROR: ")
+        raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
+    cache = Path(asked.stdout.strip())
+    kept = (path for path in (cache / "files/md5").glob("??/*") if path.suffix != ".dir")
+    texts = (path for folder in (layout.RAW, layout.SKETCHES) for path in folder.glob(f"*/{MANIFEST}"))
+    for path in (*texts, *layout.MANIFESTS.glob("*.json"), *kept):
+        if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
+            try:
+                manifest: Any = json.loads(path.read_bytes())
+            except ValueError:
+                continue
+            if isinstance(manifest.get("at"), str):
+                yield manifest["at"]

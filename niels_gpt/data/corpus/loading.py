@@ -1,0 +1,133 @@
+"""Loading: a source, as it lies, into parts. What can be read apart (some of a folder's files) is read side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from typing import Any
+
+from niels_gpt.data.corpus.parts import Part, write_chats, write_documents
+from niels_gpt.data.kinds import source_kinds
+from niels_gpt.data.readers.files import list_files
+from niels_gpt.data.secrets.screening import Findings, OnPersonal, OnSecret, Screen
+from niels_gpt.data.types import Chat, Document, Request
+from niels_gpt.files.checks import sha256_file
+from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts, read_record, write_record
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A piece of a source that is read by itself: the whole of a stream, or some of its files. It becomes a part, or
+    several where it has more than `text_bytes` of text."""
+
+    number: int
+    of: int
+    kind: str
+    settings: Any
+    request: Request
+    store: Store
+    text_bytes: int
+    on_secret: OnSecret
+    on_personal: OnPersonal = "keep"
+
+    @property
+    def name(self) -> str:
+        return f"slice-{self.number:05d}"
+
+    def part(self, piece: int) -> str:
+        """The name of its first, second, ... part; sorted, names of all slices are in order."""
+        if self.of == 1:
+            return f"part-{piece:05d}"
+        return f"part-{self.number:05d}" + (f"-{piece:03d}" if piece else "")
+
+    def rows(self) -> Iterator[Document] | Iterator[Chat]:
+        """A blank document has nothing to learn from, and would only be an end of text."""
+        kind = source_kinds()[self.kind]
+        rows = kind.read(self.settings, self.request)
+        return rows if kind.holds_chats else (row for row in rows if row.text.strip())
+
+
+def cut_source(
+    kind: str,
+    settings: Any,
+    request: Request,
+    *,
+    store: Store,
+    text_bytes: int,
+    on_secret: OnSecret = "keep",
+    on_personal: OnPersonal = "keep",
+) -> list[Slice]:
+    """The slices of a source, by what its kind knows of it."""
+    slices = source_kinds()[kind].slices
+    requests = slices(settings, request, text_bytes) if slices else []
+    requests = requests or [request]
+    return [
+        Slice(number, len(requests), kind, settings, part, store, text_bytes, on_secret, on_personal)
+        for number, part in enumerate(requests)
+    ]
+
+
+def load_parts(
+    engine: Engine, slices: list[Slice], *, say: Callable[[str], object], tick: Callable[[int], object]
+) -> tuple[list[Part], Findings]:
+    """Read every slice that is not read yet; the parts of all, and the secrets that were found."""
+    records = make_parts(engine, load_slice, slices, store=slices[0].store, say=say, tick=tick)
+    parts = [Part(**part) for record in records for part in record["files"]]
+    return parts, sum(map(Findings.of_record, records), Findings())
+
+
+def load_slice(item: Slice, worker: Worker) -> Record:
+    """Parts of about `text_bytes` each. One that was interrupted goes on behind the last part that is done: rows come
+    in the same order every time, so those already written are passed over. A part's record has the secrets of its rows,
+    and of those dropped before each."""
+    write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
+    screen, found = Screen(item.on_secret, item.on_personal), Findings()
+    parts: list[Part] = []
+    while (record := read_record(item.store, item.part(len(parts)))) is not None:
+        parts += [Part(**part) for part in record["files"]]
+        found += Findings.of_record(record)
+    rows: Iterator[Any] = screen.rows(item.rows())
+    for _ in islice(rows, sum(part.rows for part in parts)):
+        screen.take()  # told by the records
+    for first in rows:
+        name = item.part(len(parts))
+        file = f"{name}.parquet"
+        with item.store.writing(file) as path:
+            count = write(path, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
+            part = Part(file, count.rows, count.bytes, path.stat().st_size, sha256_file(path))
+        here = screen.take()
+        write_record(item.store, name, {"files": [asdict(part)], **here.record()})
+        parts.append(part)
+        found += here
+    return {"files": [asdict(part) for part in parts], **(found + screen.rest()).record()}
+
+
+def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
+    """Rows until so much text has gone by; a document is never cut."""
+    size = 0
+    for row in rows:
+        yield row
+        size += row.bytes()
+        if size >= text_bytes:
+            return
+
+
+def digest_inputs(item: Slice, worker: Worker) -> str:
+    """What a slice will read, as one hash: its files' bytes, or the commit of a hub dataset."""
+    request = item.request
+    if not os.path.exists(request.path):
+        return f"{request.path} {request.revision} {request.files}"
+    if os.path.isfile(request.path):
+        return sha256_file(request.path)
+    # Files of a local dataset come with their whole real paths. Where the folder lies must not show, in another clone.
+    root = os.path.realpath(request.path)
+    digest = hashlib.sha256()
+    for name in request.files or list_files(root):
+        file = os.path.join(root, name)
+        digest.update(f"{os.path.relpath(file, root)} {sha256_file(file)}\n".encode())
+        worker.tick(os.path.getsize(file))
+    return digest.hexdigest()

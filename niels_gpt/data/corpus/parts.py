@@ -1,0 +1,270 @@
+"""Documents and chats on disk: parquet files of a bounded size, and the manifest that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.checks import Damaged, described_by, read_meta, sha256_file
+from niels_gpt.files.store import Store
+
+# Arrow's arrays, made of buffers.
+#
+# `pa.array` imports pandas, to ask whether it was given a thing of pandas: a third of a second in every stage that
+# reads or writes rows.
+
+
+def number_array(numbers: np.ndarray) -> pa.Array:
+    buffer = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, buffer])
+
+
+def text_array(texts: Sequence[str | None]) -> pa.Array:
+    encoded = [(text or "").encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)])
+    there = np.array([text is not None for text in texts])
+    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+
+
+def list_array(lengths: Sequence[int], items: pa.Array) -> pa.Array:
+    """Lists of so many of the items each."""
+    ends = np.cumsum([0, *lengths])
+    return pa.ListArray.from_arrays(number_array(ends.astype(np.int32)), items)
+
+
+def messages_array(chats: Sequence[Sequence[Mapping[str, str]]]) -> pa.Array:
+    roles, contents = ([message[key] for chat in chats for message in chat] for key in ("role", "content"))
+    messages = pa.StructArray.from_arrays([text_array(roles), text_array(contents)], names=["role", "content"])
+    return list_array([len(chat) for chat in chats], messages)
+
+
+_S = pa.string()
+DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
+CHAT_SCHEMA = pa.schema(
+    [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
+)
+_COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # of another kind than text
+# No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums: without
+# them 90 of 400 flipped bits were read as other text.
+PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
+# A row group is what a reader holds at once: whichever of the two bounds is met first closes it.
+_GROUP_BYTES = 4 << 20
+_GROUP_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class RowCount:
+    rows: int
+    bytes: int
+
+
+def write_documents(path: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
+    """Write a parquet file, in order. Equal documents give equal bytes; `tick` is told each one's size."""
+    return _write(path, documents, DOCUMENT_SCHEMA, tick)
+
+
+def write_chats(path: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
+    """The same for chats."""
+    return _write(path, chats, CHAT_SCHEMA, tick)
+
+
+def read_column(path: Path, name: str) -> list[Any]:
+    """One short column (`split`, `group`, `id`) of all rows."""
+    with opened(path) as file:
+        values: list[Any] = file.read(columns=[name])[name].to_pylist()
+        if len(values) != file.metadata.num_rows:
+            raise pa.ArrowInvalid(f"its column {name} does not have all rows")
+    return values
+
+
+def read_keys(path: Path) -> list[str]:
+    """By what a rule holds each row out: its group, or its own id."""
+    with opened(path) as file:
+        holds_chats = file.schema_arrow == CHAT_SCHEMA
+    ids = read_column(path, "id")
+    if not holds_chats:
+        return ids
+    return [group or own for group, own in zip(read_column(path, "group"), ids, strict=True)]
+
+
+def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
+    """Texts of the given rows (ascending), a list per row group: never more than a few MB at once."""
+    yield from _read(path, rows, "text")
+
+
+def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
+    """Messages of the given rows (ascending), a list per row group."""
+    yield from _read(path, rows, "messages")
+
+
+def _write(
+    path: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
+) -> RowCount:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = total_bytes = group_bytes = 0
+    group: list[Document | Chat] = []
+    with pq.ParquetWriter(path, schema, **PARQUET) as writer:
+
+        def flush() -> None:
+            arrays = [_COLUMNS.get(name, text_array)([getattr(item, name) for item in group]) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            group.clear()
+
+        for item in items:
+            size = item.bytes()
+            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
+            group.append(item)
+            tick(size)
+            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
+                flush()
+                group_bytes = 0
+        if group:
+            flush()
+    return RowCount(rows=count, bytes=total_bytes)
+
+
+def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
+    with opened(path) as file:
+        first = 0
+        for group in range(file.num_row_groups):
+            last = first + file.metadata.row_group(group).num_rows
+            lo, hi = np.searchsorted(rows, (first, last))
+            if hi > lo:
+                values = file.read_row_group(group, columns=[column])[column]
+                yield values.take(number_array(rows[lo:hi] - first)).to_pylist()
+            first = last
+
+
+@contextmanager
+def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """A file of one of these schemas (documents or chats, if none is given), its checksums checked as it is read; its
+    table of contents has none, but must agree with itself."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            contents = file.metadata
+            rows = sum(contents.row_group(group).num_rows for group in range(contents.num_row_groups))
+            if rows != contents.num_rows or file.schema_arrow not in (schemas or (DOCUMENT_SCHEMA, CHAT_SCHEMA)):
+                raise pa.ArrowInvalid("its table of contents does not agree with itself")
+            yield file
+    except FileNotFoundError:
+        raise Damaged(path, "is missing: make it again") from None
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
+
+
+# Parts of a source: parquet files of a bounded size, and the manifest that lists them. All that follows is done a part
+# at a time, so that no corpus is too large for a machine's memory, nor for one machine.
+
+MANIFEST = "manifest.json"  # in a source's folder; the parts lie beside it, or in a store
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parquet file of documents or chats: its name, and which bytes it has."""
+
+    file: str
+    rows: int
+    text_bytes: int
+    bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).stem
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The parts of a source in order, where they lie, and what else the manifest says. `digest` names these texts: it
+    is the manifest's own sha256, and the manifest has one for each part."""
+
+    store: Store
+    parts: tuple[Part, ...]
+    facts: Mapping[str, Any]
+    digest: str
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(part.text_bytes for part in self.parts)
+
+    def column(self, name: str) -> list[Any]:
+        """One short column of all rows."""
+        values: list[Any] = []
+        for part in self.parts:
+            with reading_part(self.store, part) as path:
+                values += read_column(path, name)
+        return values
+
+    def keys(self) -> list[str]:
+        """By what a rule holds each row out: its group, or its own id."""
+        keys: list[str] = []
+        for part in self.parts:
+            with reading_part(self.store, part) as path:
+                keys += read_keys(path)
+        return keys
+
+
+def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
+    """What the load stage made: beside the manifest in `folder`, or below `stored` where the manifest says so."""
+    path = folder / MANIFEST
+    facts = read_meta(path, required=["name", "parts"])
+    with described_by(path):
+        parts = tuple(Part(**part) for part in facts.pop("parts"))
+        at = facts.pop("at", None)
+    if at is not None and stored is None:
+        raise ValueError(f"{path} says that its parts lie in a store, under {at}: name the store in runtime.stores")
+    return Texts(
+        store=Store(str(folder)) if at is None or stored is None else stored.below(at),
+        parts=parts,
+        facts=facts,
+        digest=sha256_file(path),
+    )
+
+
+def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | None) -> dict[str, Any]:
+    """What the manifest says. `at`: where in the store the parts lie; None where they lie beside it."""
+    where = {} if at is None else {"at": at}
+    return {
+        **facts,
+        **where,
+        "rows": sum(part.rows for part in parts),
+        "bytes": sum(part.text_bytes for part in parts),
+        "parts": [asdict(part) for part in parts],
+    }
+
+
+def first_documents(texts: Texts, n: int) -> Iterator[tuple[str, str]]:
+    """(id, text) of the first n."""
+    for part in texts.parts:
+        with reading_part(texts.store, part) as path:
+            rows = np.arange(min(n, part.rows))
+            found = (text for batch in read_texts(path, rows) for text in batch)
+            yield from zip(read_column(path, "id"), found, strict=False)
+        n -= part.rows
+        if n <= 0:
+            return
+
+
+@contextmanager
+def reading_part(store: Store, part: Part) -> Iterator[Path]:
+    """The part on this machine's disk, once it is known to be the one that the manifest lists."""
+    if store.size(part.file) is None:
+        raise Damaged(store.place(part.file), "is missing: make it again")
+    with store.reading(part.file) as path:
+        if sha256_file(path) != part.sha256:
+            raise Damaged(store.place(part.file), "is not what its manifest says (changed): make it again")
+        yield path

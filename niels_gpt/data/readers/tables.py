@@ -1,0 +1,276 @@
+"""Rows of tables (JSON lines, CSV, parquet), their text field, and checks of a local copy of a hub dataset."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from niels_gpt.data.readers.files import (
+    decode_text,
+    encoding_of_mark,
+    file_faults,
+    list_files,
+    opened,
+    read_bytes,
+    read_lines,
+    unpacked_suffix,
+)
+
+
+def select_text_field(sample: Mapping[str, Any]) -> str:
+    """The field "text" where it is a string, else the first string field; a row without one is refused by its keys."""
+    text = sample.get("text")
+    if isinstance(text, str):
+        return text
+    for value in sample.values():
+        if isinstance(value, str):
+            return value
+    raise ValueError(f"no field of this row is text; its keys are {sorted(map(str, sample))}")
+
+
+class TextColumn:
+    """Chooses the field of each row of one file that is its text: `text`, or the first text field of the first row.
+
+    A row whose field is null has no text. It never falls to another field: that would train on titles and names.
+    """
+
+    def __init__(self) -> None:
+        self._known = ["text"]
+        self._rows = 0
+
+    def read(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """Return (text, its field), the text of a null as ""; raise a ValueError if the row lacks the field."""
+        self._rows += 1
+        name = next((name for name in self._known if name in row), None)
+        if name is None:
+            name = self._first_text(row)
+            self._known.append(name)
+        value = row[name]
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"its field {name!r} is no text but {type(value).__name__}: mend it or remove it")
+        return value or "", name
+
+    def _first_text(self, row: Mapping[str, Any]) -> str:
+        keys = f"its keys are {sorted(map(str, row))}"
+        if self._rows > 1:
+            raise ValueError(f"it has no field {' or '.join(map(repr, self._known))}, as rows before it; {keys}")
+        for name, value in row.items():
+            if value is None:
+                raise ValueError(f"its field {name!r} is null and may be the text: call the field to read text; {keys}")
+            if isinstance(value, str):
+                return name
+        raise ValueError(f"no field of this row is text; {keys}")
+
+
+def check_texts(sample: Mapping[str, Any], names: Sequence[str], *, place: str) -> None:
+    """A ValueError that names the place if one of these fields is missing, or is no text."""
+    missing = [name for name in names if not isinstance(sample.get(name), str)]
+    if missing:
+        raise ValueError(f"{place} has no text in {', '.join(missing)}; its keys are {sorted(map(str, sample))}")
+
+
+def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
+    """The row's other numbers and short strings (id, url, score), for a sample's meta."""
+    return {
+        key: value
+        for key, value in sample.items()
+        if value is not text and (type(value) in (int, float) or (type(value) is str and len(value) <= 500))
+    }
+
+
+_DELIMITERS = ",;\t|"
+_EXCEL_LINE = re.compile(r'\A"?sep=(.)"?(?:\r\n|\r|\n)', re.IGNORECASE)  # Excel's own first line
+
+
+def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
+    """Yield (row number, text, its column, encoding) of every row; the header is row 1.
+
+    The text is the column `text`, or the only column. Raise a ValueError that names the row if a quote does not close,
+    or if cells have no column; and one that names the file if the cells do not hold every character of it.
+    """
+    text, encoding = decode_text(read_bytes(file))
+    csv.field_size_limit(2**31 - 1)
+    excel = _EXCEL_LINE.match(text)
+    text = text[excel.end() :] if excel else text
+    above = 1 if excel else 0  # lines above the header
+    delimiter = excel[1] if excel else _find_delimiter(text)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    markup = (delimiter, '"', "\r", "\n")
+    number, first_line, left = 1 + above, 1 + above, _length(text, markup)
+    try:
+        columns = next(rows, [])
+        left -= _length("".join(columns), markup)
+        if ("text" not in columns and len(columns) != 1) or columns.count("text") > 1:
+            fault = "more than one" if "text" in columns else "none"
+            raise ValueError(f"{file} has the columns {columns}, {fault} of them called text: name the one to read so")
+        place = columns.index("text") if "text" in columns else 0
+        number, first_line = number + 1, rows.line_num + above + 1
+        for row in rows:
+            where = f"{file}, row {number} (line {first_line}),"
+            if row and len(row) <= place:
+                raise ValueError(f"{where} has no column {place + 1}, the text: mend it or remove it")
+            if any(row[len(columns) :]):
+                raise ValueError(
+                    f"{where} has {len(row)} cells in {len(columns)} columns: put quotes around a cell that holds "
+                    f"{delimiter!r}"
+                )
+            if row:
+                yield number, row[place], columns[place], encoding
+            left -= _length("".join(row), markup)
+            number, first_line = number + 1, rows.line_num + above + 1
+    except csv.Error as error:
+        reason = "a quote is opened and never closed" if "end of data" in str(error) else str(error)
+        where = f"{file}, row {number} (lines {first_line} to {rows.line_num + above}),"
+        raise ValueError(f"{where} is no CSV ({reason}): mend it or remove it") from error
+    if left:
+        raise ValueError(
+            f"{file}: {left:,} of {_length(text, markup):,} characters are in no cell: mend it or remove it"
+        )
+
+
+def _find_delimiter(text: str) -> str:
+    """Return the delimiter under which the header has a column `text`, else the one that makes most columns."""
+    headers: dict[str, list[str]] = {}
+    for delimiter in _DELIMITERS:
+        try:
+            headers[delimiter] = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
+        except csv.Error:
+            headers[delimiter] = []
+    by_name = (delimiter for delimiter, columns in headers.items() if "text" in columns)
+    return next(by_name, max(headers, key=lambda delimiter: len(headers[delimiter])))
+
+
+def _length(text: str, markup: tuple[str, ...]) -> int:
+    return len(text) - sum(map(text.count, markup))
+
+
+def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """(line number from 1, row, encoding) of every line that is not blank; .gz and .zst are unpacked."""
+    for number, (text, encoding) in enumerate(_lines(file), start=1):
+        if not text.strip():
+            continue
+        try:
+            row = parse_json(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file}, line {number}, is not JSON ({error}): mend it or remove it") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{file}, line {number}, holds no JSON object: each line must be one")
+        if "\\u" in text:
+            _check_whole(row, f"{file}, line {number}")
+        yield number, row, encoding
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise a ValueError if an object has a key twice, of which the parser would keep the last."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return found
+
+
+def _lines(file: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(file)):
+        if number == 0 and (encoding_of_mark(line) or (b"", "utf-8"))[1] != "utf-8":
+            # UTF-16 and UTF-32 have no byte that ends a line and does nothing else.
+            text, encoding = decode_text(read_bytes(file))
+            yield from ((part, encoding) for part in text.split("\n"))
+            return
+        yield decode_text(line)
+
+
+def _check_whole(row: dict[str, Any], place: str) -> None:
+    """JSON can spell half a character (\\ud800), which no file of text can hold."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ValueError(f"{place}, spells half a character ({half}): write the whole of it, or remove it") from error
+
+
+def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield (row number from 0, row, encoding), a few rows in memory at a time.
+
+    Raise a ValueError if two columns have one name, of which a row would keep the last.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    with opened(file) as stream:
+        try:
+            table = pq.ParquetFile(stream, pre_buffer=False)
+            columns = table.schema_arrow.names
+            if twice := [name for name in columns if columns.count(name) > 1]:
+                raise ValueError(f"{file} has two columns {twice[0]!r}: rename one")
+            for batch in table.iter_batches(batch_size=256):
+                for row in batch.to_pylist():
+                    yield number, row, "utf-8"
+                    number += 1
+            if number != table.metadata.num_rows:
+                raise pa.ArrowInvalid(f"{number:,} of its {table.metadata.num_rows:,} rows can be read")
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} is no parquet file, or is damaged ({error}): mend it or remove it") from error
+
+
+# Checks of a hub dataset's copy in a folder, which the hub's library reads without naming the file that is damaged.
+#
+# Its JSON reader ends the process at some 100,000 nested brackets, so JSON is checked beforehand. Other damage it
+# notices itself, and only then is every file read once more, to find out which one it is.
+
+
+def check_json(path: str) -> None:
+    """A ValueError that names the file, and the line, if JSON in the copy cannot be read."""
+    for file in list_files(path) if os.path.isdir(path) else [path]:
+        for fault in file_faults(file):
+            raise ValueError(fault)
+    for file in _files(path, ".jsonl"):
+        number = 0
+        for number, _, encoding in iter_json_lines(file):
+            if encoding != "utf-8":
+                raise ValueError(f"{file}, line {number}, is not UTF-8 but {encoding}: save it as UTF-8")
+        if not number:
+            raise ValueError(f"{file} holds no row: fill it or remove it")
+    for file in _files(path, ".json"):
+        text = _utf8(file)
+        try:
+            parse_json(text)
+        except json.JSONDecodeError:
+            for _ in iter_json_lines(file):  # such a file may hold an object a line
+                pass
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
+
+
+def find_damage(path: str) -> str | None:
+    """Which file of the copy cannot be read, and why; None where all can."""
+    try:
+        for file in _files(path, ".parquet"):
+            for _ in iter_parquet_rows(file):
+                pass
+        for file in (*_files(path, ".txt"), *_files(path, ".csv")):
+            _utf8(file)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _files(path: str, suffix: str) -> list[str]:
+    files = list_files(path, {suffix, ".gz", ".zst"}) if os.path.isdir(path) else [path]
+    return [file for file in files if unpacked_suffix(file) == suffix]
+
+
+def _utf8(file: str) -> str:
+    text, encoding = decode_text(read_bytes(file))
+    if encoding != "utf-8":
+        raise ValueError(f"{file} is not UTF-8 but {encoding}: save it as UTF-8")
+    return text

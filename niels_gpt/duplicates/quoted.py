@@ -1,0 +1,68 @@
+"""Tokens of held-out text that lie in quotes. A token does if any of its bytes does; one without bytes does not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.windows import TokenFile, TokenStream
+from niels_gpt.duplicates.characters import chat_key
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+Spans = Mapping[str, Sequence[Sequence[int]]]  # by document, (start, end) of each quote in bytes of its text
+
+
+def quoted_stream(stream: TokenStream, spans: Spans, tokenizer: Tokenizer) -> tuple[TokenStream, dict[str, int]]:
+    """Return a stream with a 1 for each token that lies in a quote and 0 for others, and counts of the quotes.
+
+    `spans` names documents by `data.characters.document_key`.
+    """
+    wanted: dict[str, dict[int, Sequence[Sequence[int]]]] = defaultdict(dict)
+    for key, own in spans.items():
+        part, _, document = key.rpartition("/")
+        wanted[part][int(document)] = own
+    token_bytes, eot = tokenizer.token_bytes(), tokenizer.special_token_ids()["eot"]
+    marks, quotes, documents = [], 0, 0
+    for file in stream.arrays:
+        mark = np.zeros(len(file), dtype=np.uint8)
+        found = wanted.get(Path(file.path).stem, {}) if isinstance(file, TokenFile) else {}
+        if found:
+            ids = file[:]
+            # No text encodes to the end-of-text id, so each one ends a document.
+            begins = np.append(0, np.flatnonzero(ids == eot) + 1)
+            for number, own in found.items():
+                if number + 1 < len(begins):  # beyond it lies what the budget has cut off
+                    where = slice(begins[number], begins[number + 1])
+                    mark[where] = quoted_tokens(token_bytes[ids[where]], own)
+                    quotes, documents = quotes + len(own), documents + 1
+        marks.append(mark)
+    return TokenStream(marks), {"quotes": quotes, "quoted_documents": documents}
+
+
+def quoted_chats(
+    chats: SFTExampleDataset, spans: Spans, tokenizer: Tokenizer
+) -> tuple[dict[int, np.ndarray], dict[str, int]]:
+    """Return, by number of an example that has quotes, which of its tokens lie in one, and counts of the quotes.
+
+    `spans` names chats by `data.characters.chat_key`.
+    """
+    token_bytes, marks, quotes = tokenizer.token_bytes(), {}, 0
+    for row in range(len(chats)) if spans else ():
+        ids = chats.whole(row)
+        if own := spans.get(chat_key(tokenizer.decode(ids))):
+            marks[row] = quoted_tokens(token_bytes[ids], own)
+            quotes += len(own)
+    return marks, {"quotes": quotes, "quoted_documents": len(marks)}
+
+
+def quoted_tokens(lengths: np.ndarray, spans: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return which tokens of a document, with these lengths in bytes, have a byte in one of the spans."""
+    ends = np.cumsum(lengths)
+    found = np.zeros(len(lengths), dtype=bool)
+    for start, end in spans:
+        found[np.searchsorted(ends, start, side="right") : np.searchsorted(ends - lengths, end)] = True
+    return found & (lengths > 0)

@@ -1,0 +1,194 @@
+"""Passages of private text that a model is asked for, and how often they repeat in training text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from niels_gpt.eval.held_out import inference
+from niels_gpt.model.gpt import GPT
+from niels_gpt.rng import numpy_generator
+
+# Passages: documents in windows, and for each what it takes to get its end out of a model that is given its beginning.
+#
+# The windows of a document lie so that every token behind the first prompt is asked for once. A document shorter than a
+# window is one window, of which half is given.
+
+
+class Documents(Protocol):
+    """Documents of ids by number."""
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+
+    def document(self, row: int) -> np.ndarray: ...
+
+
+class DocumentList:
+    """Documents in memory."""
+
+    def __init__(self, documents: Sequence[Sequence[int]]) -> None:
+        self._documents = [np.array(document, dtype=np.int64) for document in documents]
+        self.lengths = np.array([len(document) for document in documents], dtype=np.int64)
+
+    def document(self, row: int) -> np.ndarray:
+        return self._documents[row]
+
+
+@dataclass(frozen=True)
+class Passages:
+    """N windows, a row each, with zeros behind its end: of its `lengths` tokens the first `prompts` are given."""
+
+    tokens: np.ndarray  # (N, chunk_size)
+    lengths: np.ndarray
+    prompts: np.ndarray
+    documents: np.ndarray  # which document each is of, ascending
+    starts: np.ndarray  # where in it
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def follows(self, i: int) -> bool:
+        """Whether passage i goes on where the one before it ends."""
+        same = self.documents[i] == self.documents[i - 1]
+        return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
+
+    def take(self, chosen: np.ndarray) -> Passages:
+        """Those that are chosen, by a mask."""
+        return Passages(*(column[chosen] for column in vars(self).values()))
+
+    @property
+    def asked(self) -> np.ndarray:
+        """How many tokens are asked for."""
+        return self.lengths - self.prompts
+
+
+def cut_passages(
+    documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int | None = None, seed: int = 0
+) -> Passages:
+    """Windows of all documents, or of so many, drawn by the seed, that they have `at_most` windows or a few more."""
+    found: list[tuple[int, int, int, int]] = []
+    for row in numpy_generator(seed).permutation(len(documents.lengths)).tolist():
+        if at_most is not None and len(found) >= at_most:
+            break
+        found += [(row, *window) for window in windows(int(documents.lengths[row]), chunk_size, prompt_tokens)]
+    found.sort()
+    tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
+    read = -1
+    for i, (row, start, length, _) in enumerate(found):
+        if row != read:  # once for all of its windows, which stand side by side
+            document, read = documents.document(row), row
+        tokens[i, :length] = document[start : start + length]
+    rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return Passages(tokens, lengths=lengths, prompts=prompts, documents=rows, starts=starts)
+
+
+def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """(start, length, prompt) of the windows of a document of L tokens. An end of less than a quarter of
+    what a whole window asks for is left out: by chance alone it would be found more often."""
+    prompt = min(prompt_tokens, L // 2)
+    if not prompt:
+        return
+    for start in range(0, L - prompt, chunk_size - prompt):
+        length = min(chunk_size, L - start)
+        if length - prompt >= max(1, (chunk_size - prompt_tokens) // 4):
+            yield start, length, prompt
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Of each passage: the log probability of what is asked for, behind its prompt and behind nothing, and how many of
+    its tokens come, one after another, where the likeliest is always taken."""
+
+    log_pz: np.ndarray
+    log_pz_alone: np.ndarray
+    greedy: np.ndarray
+
+
+def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Scored:
+    """B windows at once. Behind nothing means behind the end of a text: where a model that is given nothing begins."""
+    device, parts = model.tok_emb.weight.device, []
+    with inference(model):
+        for first in range(0, len(passages), B):
+            rows = slice(first, first + B)
+            prompts, asked = passages.prompts[rows], passages.asked[rows]
+            n = int(asked.max())
+            places = np.minimum(prompts[:, None] + np.arange(n), passages.tokens.shape[1] - 1)
+            wanted = torch.from_numpy(np.take_along_axis(passages.tokens[rows], places, axis=1)).to(device)
+            counts = torch.arange(n, device=device) < torch.from_numpy(asked).to(device)[:, None]
+            x = torch.from_numpy(passages.tokens[rows, :-1]).to(device)
+            before = torch.from_numpy(places - 1).to(device)[..., None]
+            logits = model.logits(torch.take_along_dim(model.hidden(model.embed(x)), before, dim=1))
+            alone = F.pad(wanted[:, :-1], (1, 0), value=end_of_text)
+            hits = (logits.argmax(dim=-1) == wanted) & counts
+            parts.append(
+                (
+                    _log_prob(logits, wanted, counts),
+                    _log_prob(model(alone), wanted, counts),
+                    hits.long().cumprod(dim=1).sum(dim=1).cpu().numpy(),
+                )
+            )
+    columns = zip(*parts, strict=True) if parts else ([np.empty(0)],) * 3
+    return Scored(*(np.concatenate(column) for column in columns))
+
+
+def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
+    losses = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted)
+    found: np.ndarray = -(losses.double() * counts).sum(dim=1).cpu().numpy()
+    return found
+
+
+def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
+    """(tokens, first passage) of the longest text that comes word for word behind one prompt: a passage that comes to
+    its end is the prompt of the next one of its document."""
+    best, first, run, begun = 0, 0, 0, 0
+    for i, count in enumerate(greedy.tolist()):
+        if not (i and greedy[i - 1] == passages.asked[i - 1] and passages.follows(i)):
+            run, begun = 0, i
+        run += count
+        if run > best:
+            best, first = run, begun
+    return best, first
+
+
+# Passages that stand in other documents, too: templates, boilerplate, quotations. To say those proves nothing of one
+# document; whoever has seen the others can.
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an id is lost
+
+
+def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarray:
+    """Which passages ask for text that is in others of these documents, of which they are themselves if `own`: half of
+    its n-grams at least, with n a quarter of what a whole passage asks for."""
+    if not len(passages):
+        return np.empty(0, dtype=bool)
+    n = max(1, int(passages.asked.max()) // 4)
+    grams = grams_of(passages.tokens, n)
+    starts = np.arange(grams.shape[1])
+    asked = (starts >= passages.prompts[:, None]) & (starts + n <= passages.lengths[:, None])
+    looked_for, which = np.unique(grams[asked], return_inverse=True)
+    met = np.zeros(len(looked_for), dtype=bool)
+    elsewhere = np.zeros(len(looked_for), dtype=bool)
+    for row in range(len(documents.lengths)):
+        found = grams_of(documents.document(row), n)
+        at = np.minimum(np.searchsorted(looked_for, found), len(looked_for) - 1)
+        at = at[looked_for[at] == found]
+        elsewhere[at] |= met[at] if own else True
+        met[at] = True
+    counts, rows = asked.sum(axis=1), np.nonzero(asked)[0]
+    shares = np.bincount(rows, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
+    return shares >= 0.5
+
+
+def grams_of(tokens: np.ndarray, n: int) -> np.ndarray:
+    """Return a hash of every n consecutive tokens, (..., L) -> (..., L-n+1)."""
+    ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, tokens.shape[-1] - n + 1)
+    hashes = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
+    for i in range(n if length else 0):
+        hashes = hashes * _FACTOR + ids[..., i : i + length]
+    return hashes

@@ -1,0 +1,184 @@
+"""P(z): how likely a model is to write, word for word, the rest of a passage it is given the beginning of.
+
+Everything is kept as a logarithm in float64: fifty tokens at three nats are 1e-65, which float32 calls zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+from niels_gpt.eval.held_out import inference
+from niels_gpt.model.gpt import GPT
+
+THRESHOLDS = (1e-3, 0.01, 0.1, 0.5, 0.9)
+TRIES = (1, 10, 100, 1000)
+
+
+def pz_windows(L: int, *, chunk_size: int = 100, cursor_inc_tokens: int = 5) -> np.ndarray:
+    """Starts of the windows of a document of L tokens: 0, inc, 2*inc, ... <= L - chunk_size."""
+    if chunk_size < 2 or cursor_inc_tokens < 1:
+        raise ValueError(f"chunk_size must be >= 2 and cursor_inc_tokens >= 1, got {chunk_size}, {cursor_inc_tokens}")
+    return np.arange(0, max(0, L - chunk_size + 1), cursor_inc_tokens, dtype=np.int64)
+
+
+def suffix_positions(chunk_size: int, prompt_tokens: int) -> range:
+    """Positions whose prediction is scored: from the prompt's last token to the last but one of the window."""
+    if not 1 <= prompt_tokens < chunk_size:
+        raise ValueError(f"prompt_tokens must be in 1..{chunk_size - 1}, shorter than the window, got {prompt_tokens}")
+    return range(prompt_tokens - 1, chunk_size - 1)
+
+
+def log_pz(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    prompt_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> torch.Tensor:
+    """log p_z of windows: logits (..., N, V) and tokens (..., N) -> (...) in float64; -inf for what top_k rules out."""
+    positions = suffix_positions(tokens.shape[-1], prompt_tokens)
+    scored = logits[..., positions.start : positions.stop, :].double() / temperature
+    if top_k is not None:
+        kth = scored.topk(min(top_k, scored.shape[-1]), dim=-1).values[..., -1:]
+        scored = scored.masked_fill(scored < kth, float("-inf"))  # ties with the k-th stay
+    wanted = tokens[..., positions.start + 1 : positions.stop + 1, None]
+    return scored.log_softmax(dim=-1).gather(-1, wanted).squeeze(-1).sum(dim=-1)
+
+
+def document_log_pz(
+    model: GPT,
+    tokens: np.ndarray,
+    *,
+    chunk_size: int = 100,
+    prompt_tokens: int = 50,
+    cursor_inc_tokens: int = 5,
+    top_k: int | None = None,
+    B: int = 64,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, log p_z) of every window of a document."""
+    if chunk_size > model.cfg.T:
+        raise ValueError(
+            f"a window of chunk_size={chunk_size} does not fit the model's T={model.cfg.T}: make it smaller"
+        )
+    starts = pz_windows(len(tokens), chunk_size=chunk_size, cursor_inc_tokens=cursor_inc_tokens)
+    device, values = model.tok_emb.weight.device, []
+    with inference(model):
+        for first in range(0, len(starts), B):
+            rows = sliding_window_view(tokens, chunk_size)[starts[first : first + B]].astype(np.int64)
+            x = torch.from_numpy(rows).to(device)
+            values.append(log_pz(model(x), x, prompt_tokens=prompt_tokens, top_k=top_k).cpu().numpy())
+    return starts, np.concatenate(values) if values else np.empty(0)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """One document under several models: where its windows start, and by model the log p_z of each."""
+
+    length: int
+    starts: np.ndarray
+    log_pz: dict[str, np.ndarray]
+
+    def stats(self, *, chunk_size: int, prompt_tokens: int) -> dict[str, dict[str, Any]]:
+        """By model."""
+        window = {"L": self.length, "chunk_size": chunk_size, "prompt_tokens": prompt_tokens}
+        return {
+            name: {
+                **pz_stats(values, self.starts, L=self.length),
+                "token_coverage": token_coverage(values, self.starts, **window),
+            }
+            for name, values in self.log_pz.items()
+        }
+
+    def curve(self) -> list[dict[str, float]]:
+        """A row a window: its start, and p_z by model."""
+        columns = {"start": self.starts, **{f"pz_{name}": np.exp(values) for name, values in self.log_pz.items()}}
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, **windows: Any) -> Extraction:
+    """A document under each of the models; `windows` as of document_log_pz."""
+    measured = {name: document_log_pz(model, tokens, **windows) for name, model in models.items()}
+    starts = next(starts for starts, _ in measured.values())
+    return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
+
+
+def stats_together(documents: Sequence[Extraction]) -> dict[str, dict[str, Any]]:
+    """By model, over the windows of all documents."""
+    names = documents[0].log_pz
+    return {name: pz_stats(np.concatenate([document.log_pz[name] for document in documents])) for name in names}
+
+
+def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(log-probability, likeliest id) of every token of a document, each with at least half a context before it, where
+    there is so much; the first has no context, hence nan and its own id."""
+    T, L = model.cfg.T, len(tokens)
+    log_probs, likeliest = np.full(L, np.nan), np.array(tokens, dtype=np.int64)
+    device = model.tok_emb.weight.device
+    with inference(model):
+        for start in range(0, max(1, L - T // 2), max(1, T // 2)):
+            x = torch.from_numpy(np.asarray(tokens[start : start + T], dtype=np.int64)).to(device)
+            scores = model(x[None])[0, :-1].double().log_softmax(dim=-1)
+            own, best = scores.gather(-1, x[1:, None])[:, 0].cpu().numpy(), scores.argmax(dim=-1).cpu().numpy()
+            skip = T // 2 if start else 1  # the window before has seen the first half with more context
+            log_probs[start + skip : start + len(x)] = own[skip - 1 :]
+            likeliest[start + skip : start + len(x)] = best[skip - 1 :]
+    return log_probs, likeliest
+
+
+def pz_stats(
+    log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.ndarray | None = None, *, L: int | None = None
+) -> dict[str, Any]:
+    """Of windows: p_z and its logarithm, how many reach thresholds, how many turn up in n samples. Of one document's,
+    whose `starts` are given, also the medians of its three thirds, by where a window starts."""
+    logs = np.asarray(log_pz, dtype=np.float64)
+    if not len(logs):
+        raise ValueError("the document is shorter than a window: choose longer documents or a smaller chunk_size")
+    p = np.exp(logs)
+    # 1 - (1-p)^n without losing a small p.
+    found = {n: -np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-16))) for n in TRIES}
+    stats: dict[str, Any] = {
+        "num_windows": len(logs),
+        "mean_pz": float(p.mean()),
+        "median_pz": float(np.median(p)),
+        "max_pz": float(p.max()),
+        "mean_log_pz": float(logs.mean()),
+        "median_log_pz": float(np.median(logs)),
+        "fraction_at_least": {f"{t:g}": float((p >= t).mean()) for t in THRESHOLDS},
+        "found_in_n_samples": {str(n): float(values.mean()) for n, values in found.items()},
+    }
+    if starts is None:
+        return stats
+    places = np.asarray(starts)
+    third = np.minimum(2, 3 * places // max(1, int(places.max()) + 1))
+    medians = {
+        name: float(np.median(p[third == i])) if (third == i).any() else None
+        for i, name in enumerate(("head", "middle", "tail"))
+    }
+    return {**stats, "doc_len": L, "median_pz_by_third": medians}
+
+
+def token_coverage(
+    log_pz: Sequence[float] | np.ndarray,
+    starts: Sequence[int] | np.ndarray,
+    *,
+    L: int,
+    chunk_size: int = 100,
+    prompt_tokens: int = 50,
+    threshold: float = 0.5,
+) -> float:
+    """Fraction of the document's tokens that lie in the suffix of a window with p_z >= threshold."""
+    suffix_positions(chunk_size, prompt_tokens)
+    covered = np.zeros(L, dtype=bool)
+    for start, value in zip(np.asarray(starts).tolist(), np.asarray(log_pz).tolist(), strict=True):
+        if value >= math.log(threshold):
+            covered[start + prompt_tokens : start + chunk_size] = True
+    return float(covered.mean())

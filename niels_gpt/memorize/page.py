@@ -1,0 +1,152 @@
+"""What a model knows by heart, to look at: the text coloured token by token, and a strip for each document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.report import page
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
+
+_WIDTH, _HEIGHT, _GAP = 1000, 40, 24
+_SHADES = 10  # of a token's colour: page.css has one class each
+# By attributes alone: the policy of a page forbids styles written into it. A file of its own takes the second colours.
+_TEXT, _PZ, _EDGE = "var(--ink, #1d1c1a)", "var(--accent, #08306b)", "var(--soft, #6b675f)"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """P(z) along a document of so many tokens: where windows start, and the p_z of each."""
+
+    name: str
+    length: int
+    starts: np.ndarray
+    pz: np.ndarray
+
+
+@dataclass(frozen=True)
+class DocumentResult:
+    """Ids, windows with their p_z, and of each token its log-probability (the first has none) and the likeliest id."""
+
+    name: str
+    tokens: np.ndarray
+    starts: np.ndarray
+    pz: np.ndarray
+    log_probs: np.ndarray
+    likeliest: np.ndarray
+
+    @property
+    def strip(self) -> Strip:
+        return Strip(self.name, len(self.tokens), self.starts, self.pz)
+
+
+def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, window: Mapping[str, int]) -> str:
+    """One self-contained page. Clear tokens are well predicted, red ones surprise; a tooltip says how well."""
+    shades = "".join(f'<span class="s{i}">{"likely" if not i else "&nbsp;" if i < _SHADES else "unlikely"}</span>'
+                     for i in range(_SHADES + 1))  # fmt: skip
+    parts = [
+        explain_pz(window),
+        f'<p>A token is the redder, the less likely the model found it: <span class="shades">{shades}</span>. Point at '
+        "one for its probability and for what the model would have written there.</p>",
+    ]
+    for document in documents:
+        strip = render_strips([document.strip], **window)
+        parts.append(f'<section><h2>{escape(document.name)}</h2>{strip}<pre class="passage" dir="auto">')
+        decoder = IncrementalDecoder(tokenizer)
+        for i, token in enumerate(document.tokens.tolist()):
+            # A character that is split over tokens shows at the one that completes it.
+            text = decoder.add(token) or ("" if tokenizer.piece(token) else "\u00a4")
+            parts.append(_span(text, document, i, tokenizer))
+        parts.append("</pre></section>")
+    return page.render_page("What was learned by heart", cards=[], live=False, before="".join(parts))
+
+
+def explain_pz(window: Mapping[str, int]) -> str:
+    """What P(z) is, and how its colours are to be read."""
+    prompt, asked = window["prompt_tokens"], window["chunk_size"] - window["prompt_tokens"]
+    return (
+        f"<p><b>P(z)</b> is the probability that the model, given {prompt} tokens of a document, goes on with the next "
+        f"{asked} exactly as they stand there: the product of the probabilities of those {asked}. At 1 it knows the "
+        "passage by heart, at 0.5 every second sample is the passage word for word, and text that it never saw is at "
+        "1e-50 and less. It is measured for windows all along a document; over each token stands the highest P(z) of "
+        "those windows that ask for it.</p>" + _legend()
+    )
+
+
+def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: Mapping[str, int]) -> str:
+    """The section of the report, of metrics as the stage writes them: each document before and after."""
+    head = (
+        "document",
+        "tokens",
+        "windows",
+        "median P(z) before",
+        "median P(z) after",
+        "windows with P(z) of 0.5 and more",
+    )
+    rows = [
+        (
+            stats["name"],
+            f"{stats['after']['doc_len']:,}",
+            f"{stats['after']['num_windows']:,}",
+            *(f"{stats[when]['median_pz']:.2g}" for when in ("before", "after")),
+            f"{stats['after']['fraction_at_least']['0.5']:.0%}",
+        )
+        for stats in facts["documents"]
+    ]
+    drawn = render_strips(strips, **window)
+    return (
+        f"<section><h2>Learned by heart: chosen documents before and after the splice stage</h2>"
+        f"{page.render_table(head, rows)}{explain_pz(window)}{drawn}</section>"
+    )
+
+
+def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> str:
+    if i == 0:
+        return f'<span title="no context">{escape(text)}</span>'
+    log_p = float(document.log_probs[i])
+    guess = tokenizer.piece(int(document.likeliest[i])).decode("utf-8", errors="replace")
+    title = escape(f"p = {np.exp(log_p):.4f}, log p = {log_p:.3f}, likeliest: {guess!r}", quote=True)
+    shade = round(_SHADES * (1 - np.exp(log_p / 5)))
+    return f'<span title="{title}" class="s{shade}">{escape(text)}</span>'
+
+
+def _legend() -> str:
+    shades = [i / 10 for i in range(11)]
+    boxes = "".join(
+        f'<rect x="{24 * i}" y="0" width="24" height="14" fill="{_PZ}" fill-opacity="{shade:.2f}"/>'
+        for i, shade in enumerate(shades)
+    )
+    return (
+        '<p class="legend-pz">P(z) 0 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 264 14" width="264" '
+        f'height="14" role="img" aria-label="from clear, 0, to blue, 1">{boxes}'
+        f'<rect x="0.5" y="0.5" width="263" height="13" fill="none" stroke="{_EDGE}"/></svg> 1</p>'
+    )
+
+
+def render_strips(strips: Sequence[Strip], *, chunk_size: int, prompt_tokens: int) -> str:
+    """An SVG: for each document a strip over its tokens, as dark as the highest p_z of a suffix they are in."""
+    total = len(strips) * (_HEIGHT + _GAP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="strips" viewBox="0 0 {_WIDTH} {total}" '
+        'font-family="system-ui, sans-serif">'
+    ]
+    for row, strip in enumerate(strips):
+        best = np.zeros(strip.length)
+        for start, pz in zip(strip.starts.tolist(), strip.pz.tolist(), strict=True):
+            suffix = best[start + prompt_tokens : start + chunk_size]
+            np.maximum(suffix, pz, out=suffix)
+        top, step = row * (_HEIGHT + _GAP) + _GAP, _WIDTH / max(1, len(best))
+        label = f"{strip.name}: highest P(z) over each of {strip.length:,} tokens, clear 0, blue 1"
+        parts.append(f'<text x="0" y="{top - 6}" font-size="14" fill="{_TEXT}">{escape(label)}</text>')
+        edges = np.flatnonzero(np.diff(np.round(best, 2), prepend=np.nan, append=np.nan))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            parts.append(
+                f'<rect x="{first * step:.2f}" y="{top}" width="{(last - first) * step:.2f}" height="{_HEIGHT}" '
+                f'shape-rendering="crispEdges" fill="{_PZ}" fill-opacity="{best[first]:.2f}"/>'
+            )
+        parts.append(f'<rect x="0" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" stroke="{_EDGE}"/>')
+    return "".join(parts) + "</svg>\n"

@@ -1,0 +1,297 @@
+"""The repository: git, DVC's cache, and DVC's own files, repaired after an interruption."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from niels_gpt.files.atomic import atomic_path, discard
+from niels_gpt.files.messages import read_text
+from niels_gpt.pipeline.layout import LOCK
+
+
+def ask_git(root: Path, *arguments: str) -> str | None:
+    """What git answers; None where it refuses, and where there is no git."""
+    answer = _answer(root, arguments)
+    return None if answer is None else answer.decode("utf-8", errors="replace")
+
+
+def committed(root: Path, path: Path) -> str | None:
+    """A file of the project as it is in the last commit."""
+    return read_committed(root, [("HEAD", str(path))])[0]
+
+
+def read_committed(root: Path, wanted: Sequence[tuple[str, str]]) -> list[str | None]:
+    """Of each (revision, path) the text, or None where that commit has no such file. One process reads them all."""
+    asked = "".join(f"{revision}:./{path}\n" for revision, path in wanted)
+    answer, at = _answer(root, ("cat-file", "--batch"), said=asked) or b"", 0
+    found: list[str | None] = []
+    while (end := answer.find(b"\n", at)) >= 0:
+        *_, kind, size = [b"", *answer[at:end].split(b" ")]  # "NAME KIND SIZE" above the content, or "ASKED missing"
+        at = end + 1
+        if size == b"missing":
+            found.append(None)
+            continue
+        text = answer[at : at + int(size)].decode("utf-8", errors="replace")
+        found.append(text if kind == b"blob" else None)
+        at += int(size) + 1
+    return found or [None] * len(wanted)
+
+
+def current_commit(root: Path) -> str:
+    """The commit that is checked out, by its short name, and whether files that git tracks differ from it; nothing
+    where there is no commit."""
+    name = (ask_git(root, "rev-parse", "--short", "HEAD") or "").strip()
+    differs = name and ask_git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{name}, changed" if differs else name
+
+
+def changed(root: Path, *paths: Path) -> list[str]:
+    """Of these files and folders, those files that are not as in the last commit; none where there is no repository."""
+    told = ask_git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", *map(str, paths))
+    return sorted(entry[3:] for entry in (told or "").split("\0") if entry)
+
+
+def refuse_without_repository(root: Path) -> None:
+    """Both are needed: DVC keeps its records in git's."""
+    if ask_git(root, "rev-parse", "--verify", "HEAD") is None:
+        raise ValueError(
+            "there is no git repository with a commit here, which DVC needs: `git init && git add -A && git commit -m "
+            "start`, then again"
+        )
+    if not (root / ".dvc").is_dir():
+        raise ValueError("there is no .dvc here: `dvc init`, then again")
+    if not (ask_git(root, "var", "GIT_COMMITTER_IDENT") or "").strip():
+        raise ValueError(
+            "git does not know who commits: `git config user.name NAME` and `git config user.email ADDRESS`, then again"
+        )
+
+
+def refuse_uncommitted(root: Path, file: Path) -> None:
+    """Changes that nothing else has a copy of."""
+    if ask_git(root, "status", "--porcelain", "--", str(file)):
+        raise ValueError(
+            f"{file} has changes that are not committed: `git commit -m mine {file}` keeps them, `git checkout {file}` "
+            "takes them back; then again"
+        )
+
+
+def refuse_unignored(root: Path, folder: str) -> None:
+    """Private text in the project's folder that git tracks, or would take along with the next `git add`."""
+    if ask_git(root, "ls-files", "--", folder):
+        raise ValueError(
+            f"{folder} is tracked by git, so that your text would go wherever the project goes: move it out of the "
+            "project's folder, or give another"
+        )
+    if ask_git(root, "check-ignore", "-q", "--", folder) is None:
+        raise ValueError(
+            f"{folder} lies in the project's folder and git does not ignore it: `echo '/{folder}' >> .gitignore`, or "
+            "move it out; then again"
+        )
+
+
+def commit_file(root: Path, file: Path, message: str) -> str:
+    """Commit one file and nothing else that is staged; the commit's short name."""
+    commit = ("git", "commit", "-q", "-m", message, "--only", "--", str(file))
+    for command in (("git", "add", "--intent-to-add", "--", str(file)), commit):
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False)
+        if done.returncode:
+            said = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
+            raise ValueError(
+                f"git would not commit {file} ({said[-1] if said else done.returncode}): mend that, then again"
+            )
+    return (ask_git(root, "rev-parse", "--short", "HEAD") or "").strip()
+
+
+def _answer(root: Path, arguments: Sequence[str], *, said: str = "") -> bytes | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, input=said.encode(), capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    return None if done.returncode else done.stdout
+
+
+class DvcCache:
+    @cached_property
+    def _files(self) -> Path:
+        # It may be one that several checkouts share, which DVC's settings name.
+        told = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], text=True)
+        return Path(told.strip(), "files", "md5")
+
+    def has(self, path: Path) -> bool:
+        """Whether every byte of a file, or of a folder's files, is there."""
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        return all(self._place(_md5(file)).is_file() for file in files)
+
+    def link(self, md5: str, folder: Path) -> bool:
+        """A folder as it was, in links to its files; False, and no folder, where the cache does not have all of it."""
+        try:
+            files = {entry["relpath"]: self._place(entry["md5"]) for entry in json.loads(read_text(self._place(md5)))}
+        except (OSError, ValueError, LookupError, TypeError, subprocess.CalledProcessError):
+            return False
+        if not all(file.is_file() for file in files.values()):
+            return False
+        for name, file in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(file.resolve())
+        return True
+
+    def _place(self, md5: str) -> Path:
+        return self._files / md5[:2] / md5[2:]
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "md5").hexdigest()
+
+
+# The files that DVC empties and fills in place, mended after an interruption.
+#
+# Stopped while it writes dvc.lock or .dvc/tmp/rwlock, DVC leaves the file empty or cut short, and refuses to run from
+# then on. So a stage that starts keeps a copy of a whole dvc.lock, and `mend` puts it back. What the copy does not know
+# yet DVC finds changed, and takes out of its cache of runs: the result is that of a run that was never stopped.
+
+_TMP = Path(".dvc/tmp")
+_KEPT = _TMP / "dvc.lock.whole"  # git and DVC ignore .dvc/tmp
+_BROKEN = _TMP / "dvc.lock.broken"
+_BUSY = _TMP / "rwlock"  # who reads and writes what, as JSON
+_GUARD = _TMP / "lock"  # held by DVC, but while a stage's command runs
+_RUNS = Path(".dvc/cache/runs")
+
+
+def keep_lock(root: Path) -> None:
+    """Keep a copy of dvc.lock, where it is whole, beside the name of the committed one that it came after."""
+    text = _read(root / LOCK)
+    if text is None or not is_whole(text):
+        return
+    kept = f"# {_committed_name(root)}\n{text}"
+    if kept != _read(root / _KEPT):
+        # On a full disk whatever the stage writes matters more, and says so.
+        with suppress(OSError), atomic_path(root / _KEPT) as temporary:
+            temporary.write_text(kept, encoding="utf-8")
+
+
+def is_whole(text: str) -> bool:
+    """DVC's file to its end. Cut short, it ends within a line, or a record lacks something; where it was cut between
+    two records, DVC misses the second by itself."""
+    return read_records(text) is not None
+
+
+def read_records(text: str) -> dict[str, Any] | None:
+    """What a whole dvc.lock says of each stage."""
+    if not text.endswith("\n"):
+        return None
+    try:
+        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        stages: dict[str, Any] = tree["stages"]
+        return stages if "schema" in tree and all(map(_is_recorded, stages.values())) else None
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def recorded(root: Path, stage: str) -> str:
+    """Return what dvc.lock records of a stage, as text to compare; "" where it records nothing."""
+    stages = read_records(_read(root / LOCK) or "") or {}
+    return json.dumps(stages[stage], sort_keys=True) if stage in stages else ""
+
+
+def _is_recorded(stage: dict[str, Any]) -> bool:
+    files = [*stage.get("deps", []), *stage["outs"]]
+    return "cmd" in stage and all(
+        {"path", "md5", "size"} <= set(file) and ("nfiles" in file or not file["md5"].endswith(".dir"))
+        for file in files
+    )
+
+
+def broken_files(root: Path) -> list[str]:
+    """Those of DVC's own files that keep it from running."""
+    text = _read(root / LOCK)
+    broken = [] if text is None or is_whole(text) else [str(LOCK)]
+    return [*broken, *([] if _is_json(root / _BUSY) else [str(_BUSY)]), *map(str, _half_written_runs(root))]
+
+
+def mend(root: Path) -> list[str]:
+    """Make DVC run again; a sentence for each thing done. Nothing is touched while DVC is at work."""
+    broken = broken_files(root)
+    with without_dvc(root, broken):
+        done = []
+        for name in broken_files(root):
+            if name == str(LOCK):
+                done.append(_mend_lock(root))
+            else:
+                discard(root / name)
+                done.append(f"{name} was half-written and is deleted; DVC makes it anew")
+        keep_lock(root)
+    return done
+
+
+def _mend_lock(root: Path) -> str:
+    text = _read(root / LOCK) or ""
+    if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
+        raise ValueError("dvc.lock holds both sides of a git merge: `git checkout --ours dvc.lock`, then `dvc repro`")
+    with atomic_path(root / _BROKEN) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    head, _, kept = (_read(root / _KEPT) or "").partition("\n")
+    # Commits made or fetched since the copy was kept know more than it does.
+    in_order = [(kept, "as the last stage found it"), (committed(root, LOCK) or "", "as committed")]
+    if head != f"# {_committed_name(root)}":
+        in_order.reverse()
+    for whole, origin in in_order:
+        if is_whole(whole):
+            with atomic_path(root / LOCK) as temporary:
+                temporary.write_text(whole, encoding="utf-8")
+            return f"{LOCK} was half-written and is back {origin}; `dvc repro` goes on from there"
+    discard(root / LOCK)
+    return f"{LOCK} was half-written and is deleted; `dvc repro` takes what has run out of its cache"
+
+
+@contextmanager
+def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
+    """Holds DVC's own lock: what looks half-written is not just being written, and what DVC reads stays. `broken`:
+    files to name where DVC is at work."""
+    (root / _TMP).mkdir(parents=True, exist_ok=True)
+    with (root / _GUARD).open("a+") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            files = f" on {', '.join(broken)}" if broken else ""
+            raise ValueError(f"DVC is at work here{files}: wait for it, then try again") from error
+        yield
+
+
+def _half_written_runs(root: Path) -> list[Path]:
+    """In the cache of runs, entries that never got their names, and folders without an entry: DVC takes the newest
+    file of a folder for one, and falls over an empty folder."""
+    found: list[Path] = []
+    for folder in sorted((root / _RUNS).glob("*/*")):
+        entries = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+        half = [entry for entry in entries if entry.name.startswith(".")]
+        found += [folder] if half == entries else half
+    return [path.relative_to(root) for path in found]
+
+
+def _is_json(path: Path) -> bool:
+    text = _read(path)
+    try:
+        return text is None or isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _committed_name(root: Path) -> str:
+    """Git's name for the content of the committed dvc.lock."""
+    return (ask_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None

@@ -1,0 +1,142 @@
+"""Where things lie: parts of sources, token files, models; and the engine that works on parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from niels_gpt.cache.manifest import Places, TokenStore
+from niels_gpt.files.checks import Damaged, described_by, read_meta
+from niels_gpt.files.ranks import ALONE, Ranks
+from niels_gpt.files.store import Store
+from niels_gpt.jobs.engine import Engine
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params, Runtime
+from niels_gpt.pipeline.stage import Stage, project_root
+
+if TYPE_CHECKING:
+    from niels_gpt.model.gpt import GPT
+
+
+def open_engine(runtime: Runtime) -> Engine:
+    if runtime.engine == "ray":
+        from niels_gpt.jobs.cluster import RayEngine
+
+        return RayEngine(address=runtime.ray_address, workers=runtime.workers)
+    from niels_gpt.jobs.local import LocalEngine
+
+    return LocalEngine(workers=runtime.workers or os.cpu_count() or 1)
+
+
+def model_folders() -> list[str]:
+    """Those in models/, and exports in the working folder."""
+    trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
+    exported = (path for path in sorted(Path().glob(f"*/{layout.CONFIG}")) if (path.parent / _WEIGHTS).is_file())
+    return [str(path.parent) for path in (*trained, *exported)]
+
+
+def check_model(folder: str) -> None:
+    """Refuse a folder that holds no model and never will, where others do."""
+    planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
+    if not planned and not (Path(folder) / layout.CONFIG).is_file() and (known := model_folders()):
+        raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
+
+
+def open_models(files: Mapping[str, Path], device: str, *, V: int, dropout: float | None = None) -> dict[str, GPT]:
+    """Load the weights of a stage by name; refuse those of another vocabulary than V, or of another shape than the
+    first: further training keeps the pretrained model's."""
+    from niels_gpt.checkpoint import load_model
+
+    models: dict[str, GPT] = {}
+    for name, file in files.items():
+        model = models[name] = load_model(file, device, dropout=dropout)
+        if model.cfg.V != V:
+            raise Damaged(
+                file,
+                f"is a model of {model.cfg.V} tokens, and {layout.TOKENIZER} a tokenizer of {V}: they do not belong "
+                "together",
+            )
+        first, own = (asdict(each.cfg) for each in (next(iter(models.values())), model))
+        other = [key for key in own if own[key] != first[key] and key != "dropout"]
+        if other:
+            own_values, first_values = (", ".join(f"{key}={of[key]}" for key in other) for of in (own, first))
+            raise Damaged(
+                file,
+                f"is a model with {own_values}, and {next(iter(files.values()))} has {first_values}: one is foreign",
+            )
+    return models
+
+
+_WEIGHTS = "model.safetensors"  # of an export
+
+
+# Where the parts of a source lie: in the stage's output, which DVC keeps and pushes, or in a store of the user's.
+#
+# A stored source is too large for DVC to hash and copy. Its parts lie in a store under a fingerprint of all that
+# decides their bytes, and DVC keeps the manifest that names them.
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage writes the parts of a source: into its output `out`, or, under the name `at`, into a store."""
+
+    out: Path
+    store: Store
+    at: str | None
+
+    def __str__(self) -> str:
+        return str(self.out) if self.at is None else f"{self.store.root} (which `dvc push` does not carry)"
+
+    def finish(self, files: Collection[str]) -> None:
+        """In an output only these stay: it is published whole, so records serve nobody; and which parts were begun when
+        a budget turned out to be enough depends on the number of workers, on which no output may depend."""
+        if self.at is None:
+            for file in self.store.files():
+                if file not in files:
+                    self.store.remove(file)
+            self.store.remove("done")
+
+
+def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
+    """For one kind of file (`what`) of the stage's source, made of this, and by the stage's code."""
+    source = stage.params.sources.get(stage.key)
+    if source is None or not source.stored:
+        return Place(out, Store(str(stage.out(out))), at=None)
+    code = [digest for dep, digest in sorted(stage.inputs.deps.items()) if Path(dep).is_relative_to(layout.CODE)]
+    fingerprint = hashlib.sha256(json.dumps([*made_of, code], sort_keys=True).encode()).hexdigest()[:32]
+    at = f"{what}/{stage.key}/{fingerprint}"
+    store = store_of(stage.params, stage.key)
+    assert store is not None, "a rule of params.yaml"
+    return Place(out, store.below(at), at=at)
+
+
+def store_of(params: Params, name: str) -> Store | None:
+    """The store of a source: that of the remote it names, so that private text is never put beside public."""
+    return stores_by_remote(params).get(params.sources[name].remote) if name in params.sources else None
+
+
+def stores_by_remote(params: Params) -> dict[str, Store]:
+    """A folder is one of the checkout's, also where an experiment runs in a copy of it."""
+    return {
+        remote: Store(url if "://" in url else str(project_root() / url))
+        for remote, url in params.runtime.stores.items()
+        if url is not None
+    }
+
+
+def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> TokenStore:
+    """The training documents of a source, by number."""
+    path = layout.MANIFESTS / f"{source}.json"
+    with described_by(path):
+        return TokenStore(source, read_meta(path), places=token_places(params), ranks=ranks)
+
+
+def token_places(params: Params) -> Places:
+    """Where the token files of all sources lie."""
+    stores = {name: store for name in params.sources if (store := store_of(params, name)) is not None}
+    return Places(beside=layout.TOKENS, stores=stores, copies=project_root() / layout.FETCHED)

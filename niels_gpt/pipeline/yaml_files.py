@@ -1,0 +1,139 @@
+"""Strict reading of params.yaml and dvc.yaml (YAML 1.2), and validation errors as one sentence each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+# Read params.yaml and dvc.yaml as DVC does: YAML 1.2, by ruamel.
+#
+# PyYAML speaks YAML 1.1, where `1e-05` (what `dvc exp run -S train.base_lr=1e-5` writes) is a string, `no` is false and
+# `010` is eight.
+
+
+class DuplicateKey(ValueError):
+    """A key stands twice; everything else in the document can be read."""
+
+
+def parse_yaml(text: str, *, name: str, allow_duplicates: bool = False) -> Any:
+    """Return the document in `text`; raise a ValueError with `name` and the place if it is not YAML.
+
+    `allow_duplicates`: of a key that stands twice the first counts.
+    """
+    from ruamel.yaml import YAML  # here, so that code that reads no YAML runs without it
+    from ruamel.yaml.constructor import DuplicateKeyError
+    from ruamel.yaml.error import YAMLError
+
+    yaml = YAML(typ="safe")
+    yaml.allow_duplicate_keys = allow_duplicates
+    try:
+        return yaml.load(text)
+    except RecursionError as error:
+        raise ValueError(f"{name} is not valid YAML: it is nested too deeply") from error
+    except (YAMLError, ValueError, LookupError, AttributeError) as error:  # the others for `a: !!int x`
+        place = getattr(error, "problem_mark", None)
+        where = f" at line {place.line + 1}, column {place.column + 1}" if place else ""
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        if isinstance(error, DuplicateKeyError):  # ruamel goes on to show both values, which may be whole sections
+            raise DuplicateKey(f"{name}{where}: {problem.partition(' with value ')[0]}, keep one") from error
+        raise ValueError(f"{name} is not valid YAML{where}: {problem}") from error
+
+
+_REMOVED = {"runtime.shard_model"}  # keys of earlier versions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the path of keys to it, and a sentence."""
+
+    path: tuple[str, ...]
+    sentence: str
+
+
+def is_sound(path: tuple[str, ...], wrong: Collection[tuple[str, ...]]) -> bool:
+    """Whether nothing that is wrong lies at a path, below it or above it."""
+    return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
+
+
+class ParamsError(ValueError):
+    """Everything that is wrong in a file of parameters; `raw` is what there is of it."""
+
+    def __init__(self, problems: list[Problem], raw: dict[str, Any]) -> None:
+        super().__init__("; ".join(problem.sentence for problem in problems))
+        self.problems, self.raw = tuple(problems), raw
+
+
+def explain(problem: Any, raw: dict[str, Any], *, shape: type[BaseModel], name: str) -> Problem:
+    """One sentence for one of pydantic's findings: where, what, and what would be right."""
+    path = _written_path(problem["loc"], raw, missing=problem["type"] == "missing")
+    where = ".".join(part if part.isprintable() else repr(part) for part in path)
+    return Problem(path, f"{name}{f': {where}' if path else ''}{_what(problem, path, shape)}")
+
+
+def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
+    """What follows the name of the key."""
+    match problem["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            known = sorted({key for section in _sections_at(path[:-1], shape) for key in section.__pydantic_fields__})
+            if path[-1] in known:
+                return " goes with another kind, not with this one: leave it out"
+            near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+            return " was removed; delete the line" if ".".join(path) in _REMOVED else f" is not a parameter; {hint}"
+        case "missing":
+            return " is missing: every key is required"
+        case "value_error":
+            return f": {problem['ctx']['error']}"
+        case "union_tag_invalid" | "union_tag_not_found":
+            key = problem["ctx"]["discriminator"].strip("'")
+            tags = problem["ctx"].get("expected_tags")
+            return f": {key} must be one of {tags}" if tags else f".{key} is missing: it says which kind"
+    wanted = problem["msg"][0].lower() + problem["msg"][1:]
+    if problem["type"] in ("model_type", "dict_type", "model_attributes_type", "dataclass_type"):
+        wanted = "keys and values of its own are needed here"
+    return f" is {_shown(problem['input'])}: {wanted}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _written_path(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
+    """The path as the user wrote it. Pydantic's names the chosen member of a union too: sources.a.load.roam.glob."""
+    path, node = [], raw
+    for i, part in enumerate(loc):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        if inside:
+            node = node[part]
+        if inside or (missing and i == len(loc) - 1):
+            path.append(str(part))
+    return tuple(path)
+
+
+def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
+    """The sections that may stand at a place: one, or those of every kind."""
+    found: list[Any] = [shape]
+    for part in path:
+        inner: list[Any] = []
+        for at in found:
+            if get_origin(at) is dict:
+                inner += members(get_args(at)[1])
+            elif part in getattr(at, "__pydantic_fields__", {}):
+                inner += members(at.__pydantic_fields__[part].annotation)
+        found = inner
+    return [section for section in found if hasattr(section, "__pydantic_fields__")]
+
+
+def members(annotation: Any) -> list[Any]:
+    """The alternatives in an annotation: itself, or what it joins by `|`."""
+    if get_origin(annotation) is Annotated:
+        return members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for part in get_args(annotation) for member in members(part)]
+    return [annotation]

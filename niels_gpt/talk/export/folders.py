@@ -1,0 +1,346 @@
+"""Exports as folders: in the project's own form, and for the transformers library (GPT-NeoX)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.config import ModelConfig, Renderer, to_dict
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checks import write_sums
+from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTokenizer, tokenizer_file
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
+
+
+def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
+    """model.safetensors, config.json, the tokenizer's file, README.md and SHA256SUMS."""
+    folder.mkdir(parents=True)
+    weights = talker.model.state_dict()
+    if talker.model.cfg.tied:
+        del weights["lm_head.weight"]  # it is the embedding
+    save_weights(folder, weights)
+    write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
+    file = tokenizer_file(tokenizer)
+    shutil.copy(file, folder / file.name)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
+
+
+def save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    file = folder / "model.safetensors"
+    try:
+        save_file({name: value.contiguous() for name, value in weights.items()}, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # the writer's own, which hides the errno of a full disk
+        raise OSError(f"{file} could not be written (is the disk full?): {error}") from error
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What stands behind an id. `text` pieces are cut out of a text, the likelier by `score` (a log probability) the
+    sooner; a `byte` spells what no piece has; the others no text encodes to, and they have no bytes."""
+
+    kind: Literal["text", "byte", "chat", "unknown"]
+    name: str
+    bytes: bytes
+    score: float = 0.0
+
+
+def pieces_of(tokenizer: Tokenizer) -> list[Piece]:
+    """In the order of ids."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return _trained_pieces(tokenizer)
+    assert isinstance(tokenizer, ByteTokenizer)
+    spelt = [Piece("byte", f"<0x{byte:02X}>", bytes([byte])) for byte in range(BYTE_VALUES)]
+    return spelt + [Piece("chat", name, b"") for name in SPECIAL_TOKENS]
+
+
+def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[Piece]:
+    import sentencepiece
+
+    model: Any = sentencepiece.SentencePieceProcessor(model_file=tokenizer.model_path)
+    kinds: list[tuple[Literal["byte", "chat", "unknown"], Any]] = [
+        ("byte", model.IsByte),
+        ("chat", model.IsControl),
+        ("unknown", model.IsUnknown),
+    ]
+    return [
+        Piece(
+            next((kind for kind, is_one in kinds if is_one(i)), "text"),
+            model.IdToPiece(i),
+            tokenizer.piece(i),
+            model.GetScore(i),
+        )
+        for i in range(tokenizer.vocab_size)
+    ]
+
+
+def byte_score(pieces: list[Piece]) -> float:
+    """Of a byte where bytes and pieces are weighed against one another: less than of any piece, so that a byte is taken
+    where there is no piece at all. SentencePiece has the same for a character that it does not know."""
+    return min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's: a visible character for each byte, which byte-level tokenizers write their vocabulary in."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = iter(range(BYTE_VALUES, 2 * BYTE_VALUES))
+    return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]
+
+
+# How a chat is put to the model, as a Jinja template: what transformers and llama.cpp know a model's chats by.
+#
+# They render a chat to text and then encode the text, chat tokens included. Our own prompt encodes what people wrote by
+# itself, so that a chat token's name in it is plain text; a template cannot, and refuses such a message.
+
+_CHECKS = """\
+{%- for message in messages -%}
+  {%- if message['role'] not in ROLES or message['content'] is not string -%}
+    {{- raise_exception('a message needs a role of ROLES and a string content') -}}
+  {%- endif -%}
+  {%- for name in SPECIAL_TOKENS -%}
+    {%- if name in message['content'] -%}
+      {{- raise_exception('a message holds the name of a chat token, which would be read as one: take it out') -}}
+    {%- endif -%}
+  {%- endfor -%}
+{%- endfor -%}
+"""
+_CHAT_TOKENS = """\
+{%- set tags = TAGS -%}
+{%- for message in messages -%}
+  {{- tags[message['role']] + message['content'] + 'EOT' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- tags['assistant'] -}}
+{%- endif -%}
+"""
+# A last turn of the assistant without content is the prompt itself: its tag is not written twice.
+_TRANSCRIPT = """\
+{%- for message in messages -%}
+  {%- if not (loop.last and message['role'] == 'assistant' and message['content'] == '' and add_generation_prompt) -%}
+    {{- message['role'] + ': ' + message['content'] + '\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- 'PROMPT' -}}
+{%- endif -%}
+"""
+
+
+def jinja_template(renderer: Renderer) -> str:
+    """With `add_generation_prompt`, what `Talker.prompt` says."""
+    *roles, eot = SPECIAL_TOKENS
+    template = _CHECKS + (_CHAT_TOKENS if renderer == "chat_tokens" else _TRANSCRIPT)
+    for word, value in {
+        "a role of ROLES": f"a role of {', '.join(ROLES)}",
+        "ROLES": str(list(ROLES)),
+        "SPECIAL_TOKENS": str(list(SPECIAL_TOKENS)),
+        "TAGS": str(dict(zip(ROLES, roles, strict=True))),
+        "EOT": eot,
+        "PROMPT": PROMPT,
+    }.items():
+        template = template.replace(word, value)
+    return template
+
+
+# The GPT-NeoX form of a model, which others compute: its blocks are these, differently written down.
+#
+# There a rotation turns the two halves of a head against each other where this project turns neighbours, so rows of the
+# queries' and keys' weights change places.
+
+LAYER_NORM_EPS = 1e-5  # torch's, which the blocks are made with
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How somebody who computes this form calls its weights."""
+
+    top: Mapping[str, str]  # our module -> theirs
+    block: str  # what block {i} is called
+    parts: Mapping[str, str]  # our module in a block -> theirs
+    join_heads: Callable[[torch.Tensor], torch.Tensor]  # (3, H, D, ...) to the order of rows that they have
+
+
+def check_neox(cfg: ModelConfig, *, option: str) -> None:
+    """Refuse a model that this form cannot express."""
+    if cfg.options:
+        raise ValueError(
+            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
+            f"without {option}, or train one whose model section is that of preset v1"
+        )
+
+
+def neox_weights(model: GPT, naming: Naming) -> dict[str, torch.Tensor]:
+    """Every weight under its name there. The head stands beside the embedding that it is."""
+    weights = {}
+    for name, value in model.state_dict().items():
+        module, _, part = name.rpartition(".")
+        if module.startswith("blocks."):
+            _, i, module = module.split(".", 2)
+            theirs = f"{naming.block.format(i=i)}.{naming.parts[module]}"
+        else:
+            theirs = naming.top[module]
+        if module == "attn.qkv":
+            value = naming.join_heads(_halved(value, cfg=model.cfg)).flatten(0, 2)  # noqa: PLW2901
+        weights[f"{theirs}.{part}"] = value
+    return weights
+
+
+def _halved(qkv: torch.Tensor, *, cfg: ModelConfig) -> torch.Tensor:
+    """(3, H, D, ...) with the even places of a query's or key's head before the odd ones."""
+    q, k, v = qkv.unflatten(0, (3, cfg.H, cfg.D))
+    order = torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
+    return torch.stack((q[:, order], k[:, order], v))
+
+
+_NAMING = Naming(
+    top={"tok_emb": "gpt_neox.embed_in", "lm_head": "embed_out", "ln_f": "gpt_neox.final_layer_norm"},
+    block="gpt_neox.layers.{i}",
+    parts={
+        "ln1": "input_layernorm",
+        "ln2": "post_attention_layernorm",
+        "attn.qkv": "attention.query_key_value",
+        "attn.proj": "attention.dense",
+        "mlp.fc1": "mlp.dense_h_to_4h",
+        "mlp.fc2": "mlp.dense_4h_to_h",
+    },
+    join_heads=lambda heads: heads.transpose(0, 1),  # queries, keys and values of a head lie together
+)
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+_NEVER = -1e6  # the score of a piece that is in the list for its id alone
+
+
+def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
+    """What AutoModelForCausalLM and AutoTokenizer load, without code of ours."""
+    cfg = talker.model.cfg
+    check_neox(cfg, option="--transformers")
+    eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
+    folder.mkdir(parents=True)
+    write_json(
+        folder / "config.json",
+        {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "model_type": "gpt_neox",
+            "vocab_size": cfg.V,
+            "max_position_embeddings": cfg.T,
+            "hidden_size": cfg.C,
+            "num_hidden_layers": cfg.L,
+            "num_attention_heads": cfg.H,
+            "intermediate_size": cfg.d_ff,
+            "hidden_act": "gelu",
+            "rotary_pct": 1.0,
+            "rotary_emb_base": cfg.rope_theta,
+            "rope_parameters": {"rope_type": "default", "rope_theta": cfg.rope_theta, "partial_rotary_factor": 1.0},
+            "layer_norm_eps": LAYER_NORM_EPS,
+            "use_parallel_residual": False,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "torch_dtype": "float32",
+            "bos_token_id": eot,
+            "eos_token_id": eot,
+        },
+    )
+    write_json(
+        folder / "generation_config.json",
+        {
+            "bos_token_id": eot,
+            "eos_token_id": eot,
+            "pad_token_id": eot,
+            "do_sample": True,
+            "temperature": SAMPLING.temperature,
+            "top_k": SAMPLING.top_k,
+        },
+    )
+    weights = neox_weights(talker.model, _NAMING)
+    weights["embed_out.weight"] = weights["embed_out.weight"].clone()  # safetensors holds no weight twice
+    save_weights(folder, weights)
+    write_json(folder / "tokenizer.json", tokenizer_json(pieces))
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": pieces[eot].name,
+            "pad_token": pieces[eot].name,
+            "model_max_length": cfg.T,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
+
+
+def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
+    """The `tokenizers` library's form of a tokenizer: a Unigram model over bytes.
+
+    Text becomes its bytes, in GPT-2's alphabet, and pieces are written in it. A byte is then a piece like others, and
+    neither a real "▁" nor what reads "<0x0A>" or "<unk>" in a text is taken for more than it is, as in the usual form
+    of a SentencePiece model there; and bytes that are no text come back as Python decodes them.
+    """
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": id,
+                "content": piece.name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for id, piece in enumerate(pieces)
+            if piece.kind == "chat"
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": PARTS.pattern}, "behavior": "Isolated", "invert": False},
+                _BYTE_LEVEL,
+            ],
+        },
+        "post_processor": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"Regex": "^<unk>$"}, "content": ""},
+                {"type": "ByteFallback"},
+                _BYTE_LEVEL,
+            ],
+        },
+        "model": {
+            "type": "Unigram",
+            "unk_id": next((id for id, piece in enumerate(pieces) if piece.kind == "unknown"), None),
+            "vocab": _vocabulary(pieces),
+            "byte_fallback": False,
+        },
+    }
+
+
+def _vocabulary(pieces: list[Piece]) -> list[tuple[str, float]]:
+    """(what the piece looks like in bytes, score) by id. A byte that is also a piece of one character never comes out
+    of a text, and keeps the name by which it is decoded."""
+    alphabet, for_bytes = byte_alphabet(), byte_score(pieces)
+    taken = {piece.bytes for piece in pieces if piece.kind == "text"}
+    named: list[tuple[str, float]] = []
+    for piece in pieces:
+        spelt = "".join(alphabet[byte] for byte in piece.bytes)
+        if piece.kind == "text":
+            named.append((spelt, piece.score))
+        elif piece.kind == "byte" and piece.bytes not in taken:
+            named.append((spelt, for_bytes))
+        else:
+            named.append((piece.name, _NEVER))
+    return named

@@ -1,0 +1,275 @@
+"""Access control of the server, its error responses, and its listening socket."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+def refusal(
+    status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> JSONResponse:
+    return JSONResponse(refusal_body(status, message, code=code), status_code=status, headers=headers)
+
+
+def refusal_body(status: int, message: str, *, code: str | None = None) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def refuse(request: Request, error: HTTPException) -> JSONResponse:
+    """What a handler refuses has its sentence; the router's own refusals get theirs here, with OpenAI's codes."""
+    status, message, code = error.status_code, error.detail, None
+    asked, by_the_router = f"{request.method} {request.url.path[:100]}", message == HTTPStatus(status).phrase
+    if status == 404:
+        code = "unknown_url" if by_the_router else "model_not_found"
+        message = f"there is no {asked} here; docs/serve.md has all that there is" if by_the_router else message
+    elif status == 405 and by_the_router:
+        allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # files, which do not say it themselves
+        code, message = "method_not_supported", f"there is no {asked} here, but {allowed}"
+    return refusal(status, message, headers=error.headers, code=code)
+
+
+# Access control (host, origin, API key, size): requests meant for this server, from its own page or from no page.
+#
+# A page of the web that a person here has open can send requests to this machine, too. By itself it may not read the
+# answers; but once its own name has been pointed at 127.0.0.1 (DNS rebinding), its browser takes this server for its
+# own. The name then still stands in Host, and the page's address in Origin, which a browser adds to every POST: both
+# must be this server's. Programs, which no web page steers, send no Origin. A server that other machines may reach goes
+# by any name, and asks for a key instead.
+
+NAMES = ("127.0.0.1", "localhost", "[::1]")
+_OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # without a key: the page that asks for it
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who is answered: this machine alone or others, too, and whether they have to show a key."""
+
+    others: bool = False
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.others and self.key is None:
+            raise ValueError(
+                "a server that other machines can reach needs a key: put one into a file and give --api-key FILE, or "
+                "set NIELS_GPT_API_KEY"
+            )
+        if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
+            raise ValueError("the API key must be of printable ASCII characters, such as `openssl rand -hex 24` gives")
+
+
+class Gate:
+    """Refuses what comes for or from elsewhere, and what is too large; the rest goes on with its whole body read."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        body_bytes: int,
+        access: Access | None = None,
+        count: Callable[[int], None] = lambda status: None,
+    ) -> None:
+        self._app, self._most, self._access, self._count = app, body_bytes, access or Access(), count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        begun = False
+
+        async def counted(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                self._count(message["status"])
+            await send(message)
+
+        problem = foreign(scope, self._access)
+        if problem is not None:
+            await refusal(403, problem)(scope, receive, counted)
+            return
+        if not _has_key(scope, self._access.key):
+            sentence = "this server asks for a key: send `Authorization: Bearer KEY`"
+            await refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})(scope, receive, counted)
+            return
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._most:
+                sentence = f"the request is larger than {self._most:,} bytes: send a shorter chat, or begin a new one"
+                await refusal(413, sentence)(scope, receive, counted)
+                return
+        given = False
+
+        async def whole() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        try:
+            await self._app(scope, whole, counted)
+        except Exception:
+            if not begun:  # Starlette answers with status 500, but outside of all middleware
+                self._count(500)
+            raise
+
+
+def foreign(scope: Scope, access: Access) -> str | None:
+    """Why a request is not for this server or not from its page; None where all is well."""
+    port = scope["server"][1]
+    here = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
+    hosts, origins = (_values(scope, name) for name in (b"host", b"origin"))
+    if access.others:  # by whatever name they know it; a page of its own has that name in Origin, too
+        here = set(hosts)
+    if len(hosts) != 1 or hosts[0] not in here:
+        return f"this server goes by 127.0.0.1:{port} or localhost:{port} alone; the Host of the request is another"
+    if not all(origin.removeprefix("http://") in here and origin.startswith("http://") for origin in origins):
+        return "web pages of other places are not answered here; the Origin of the request is not this server"
+    return None
+
+
+def _has_key(scope: Scope, key: str | None) -> bool:
+    path = scope["path"]
+    if key is None or path in _OPEN or path.startswith(_PAGE):
+        return True
+    shown = [value.partition(" ") for value in _values(scope, b"authorization", lower=False)]
+    keys = [word.strip() for scheme, _, word in shown if scheme.lower() == "bearer"]
+    return len(keys) == 1 and hmac.compare_digest(keys[0].encode("latin-1"), key.encode())
+
+
+def _values(scope: Scope, wanted: bytes, *, lower: bool = True) -> list[str]:
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+    return [value.lower() for value in values] if lower else values
+
+
+# Listening socket and client timeouts: how long a request may take to come whole, and an answer to be taken.
+#
+# uvicorn by itself waits for ever for the rest of a request that has begun, and for a client that reads no more; each
+# of them is a file that stays open, and there are only so many.
+
+PATIENCE_S = 30
+
+
+LOOPBACK = "127.0.0.1"  # which this machine alone can reach
+
+
+def listen(port: int, host: str = LOOPBACK) -> socket.socket:
+    """A socket at an address of this machine; port 0 takes a free one. From here on a browser waits instead of being
+    refused."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        what = f"port {port}" if host == LOOPBACK else f"port {port} at {host!r}"
+        raise ValueError(f"{what} cannot be had ({error.strerror}): choose another with --port or --host") from error
+    return listening
+
+
+def make_server(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> uvicorn.Server:
+    """`patience_s` is what a client has for a whole request, and for each time that it leaves an answer unread."""
+    return uvicorn.Server(
+        uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=patience_s, log_level="warning")
+    )
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with a clock that runs whenever it is the client's turn."""
+
+    _clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch(anew=True)
+
+    def data_received(self, data: bytes) -> None:
+        begins = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        super().data_received(data)
+        self._watch(anew=begins)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch(anew=True)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(anew=True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """At the end of the server: what is under way ends, too, instead of holding it up."""
+        self._close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "what came is not HTTP")
+
+    def _watch(self, *, anew: bool = False) -> None:
+        cycle = self.cycle
+        ours = cycle and not (cycle.more_body or cycle.response_complete or self.flow.write_paused)
+        if ours or anew:
+            self._stop_clock()
+        if not ours and self._clock is None:
+            self._clock = self.loop.call_later(self.timeout_keep_alive, self._give_up)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _give_up(self) -> None:
+        began = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
+        if began and not self.flow.write_paused:
+            self._refuse(408, f"the request was not whole after {self.timeout_keep_alive} seconds: send it again")
+        else:
+            self._close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Said here, since no application has been asked; nothing where one has begun to answer."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=status, headers=headers),
+                h11.Data(data=json.dumps(refusal_body(status, message)).encode()),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self._close()
+
+    def _close(self) -> None:
+        """A transport closes when all is sent, which never happens where nobody reads."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()

@@ -1,0 +1,286 @@
+"""Requests and responses of OpenAI's API, as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from niels_gpt.inference.engine import Token
+from niels_gpt.inference.sampling import REPETITION_PENALTIES, Sampling
+from niels_gpt.talk.talker import SAMPLING, Piece
+from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
+
+# Request bodies: the fields of OpenAI's that are honoured here, a few of our own, and no others.
+#
+# A field that is not honoured is refused by name: an answer that silently lacks what was asked for is a wrong one. As
+# with OpenAI, null stands for a field that was left out, and `true` is no number.
+
+MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 8, 4, 20
+MOST_STOP_CHARACTERS, MOST_BIASES = 1024, 1024
+_SHOWN = 100  # characters of a field's name in an error message: a client may send one of a megabyte
+_FAIL_FAST = Field(fail_fast=True)
+_MOST_BRACKETS = 10_000  # lists and objects of a body; of more, validation would hold Python's lock for too long
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ID = re.compile("0|[1-9][0-9]{0,8}")
+
+
+class _Strict(BaseModel):
+    """Base of all bodies.
+
+    Validation ends with the first error, here and by `fail_fast` in lists: pydantic would collect one for each of the
+    350,000 items that fit a body, which takes seconds and gigabytes.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        unknown = next((name for name in value if name not in cls.model_fields), None)
+        if unknown is not None:
+            sentence = "{field} is not supported by this server: leave it out"
+            raise PydanticCustomError("unknown_field", sentence, {"field": unknown[:_SHOWN]})
+        return {key: item for key, item in value.items() if item is not None}
+
+
+class _Named(_Strict):
+    """A body; it may name the model."""
+
+    model: str | None = None
+
+
+class TextPart(_Strict):
+    type: Literal["text"]
+    text: str
+
+
+def _joined(content: Any) -> Any:
+    """Content may come in parts; those of text are one text."""
+    return "".join(TextPart.model_validate(part).text for part in content) if isinstance(content, list) else content
+
+
+class ChatMessage(_Strict):
+    role: Annotated[
+        Literal["system", "user", "assistant"],
+        BeforeValidator(lambda role: "system" if role == "developer" else role),
+    ]
+    content: Annotated[str, BeforeValidator(_joined)]
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+
+
+class TextFormat(_Strict):
+    type: Literal["text"]
+
+
+def _biases(biases: Any) -> Any:
+    """Check the number of biases and the ids first: pydantic's own checks collect an error for each."""
+    if isinstance(biases, dict):
+        if len(biases) > MOST_BIASES:
+            raise PydanticCustomError("too_many", f"{len(biases)} are more than the {MOST_BIASES} that may be given")
+        wrong = next((token for token in biases if not _ID.fullmatch(token)), None)
+        if wrong is not None:
+            sentence = "its keys are ids of tokens, as `POST /tokenize` gives them, and not {key}"
+            raise PydanticCustomError("no_id", sentence, {"key": repr(wrong[:_SHOWN])})
+    return biases
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Messages = Annotated[list[ChatMessage], _FAIL_FAST]
+Ids = Annotated[list[int], _FAIL_FAST]
+
+
+class Asked(_Named):
+    """What a chat and a plain text may both ask for."""
+
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    # What these may be, `Sampling` says; here stands what OpenAI bounds more tightly.
+    temperature: float = Field(SAMPLING.temperature, le=10)
+    top_p: float | None = None
+    top_k: int | None = SAMPLING.top_k  # ours; null is every token
+    min_p: float | None = None  # ours, as in other servers
+    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # the same
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_biases)] = {}
+    max_tokens: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _every_token(cls, value: Any) -> Any:
+        """A top_k of null is not one that was left out."""
+        every = isinstance(value, dict) and "top_k" in value and value["top_k"] is None
+        return {**value, "top_k": 2**31 - 1} if every else value
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def sampling(self) -> Sampling:
+        """Return the settings of a row. A ValueError names the field that cannot be."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
+        )
+
+
+class ChatRequest(Asked):
+    messages: Messages = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    response_format: TextFormat | None = None
+    store: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _top_needs_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+
+class CompletionRequest(Asked):
+    prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+
+
+class TokenizeRequest(_Named):
+    prompt: str | None = None
+    messages: Messages = []
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> TokenizeRequest:
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("give either `prompt` or `messages`")
+        return self
+
+
+Body = TypeVar("Body", bound=_Named)
+
+
+def parse_request(kind: type[Body], body: bytes) -> Body:
+    """Return the request in `body`. A ValueError names the field, or says what is not JSON about the body.
+
+    pydantic's own reader: Python's takes NaN for a number and half a surrogate pair for text.
+    """
+    # Brackets in text do not count, but it is cheaper to look for text only where there are many.
+    if _brackets(body) > _MOST_BRACKETS and (brackets := _brackets(_STRING.sub(b"", body))) > _MOST_BRACKETS:
+        raise ValueError(
+            f"the body: its {brackets:,} lists and objects are more than the {_MOST_BRACKETS:,} that a request may have"
+        )
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])[:_SHOWN] or "the body"
+        raise ValueError(f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}") from error
+
+
+def _brackets(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")
+
+
+Choice = dict[str, Any]
+
+
+class Form(Protocol):
+    """`logprobs`: whether whoever asked wants those of the tokens."""
+
+    prefix: str  # of an answer's id
+    whole: str  # what `object` says of a whole answer
+    part: str  # and of a part of a streamed one
+
+    def choice(self, index: int, piece: Piece, finish: str) -> Choice: ...
+    def opening(self, index: int) -> Choice | None: ...
+    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice: ...
+
+
+class ChatForm:
+    prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+        self._tokenizer, self._wanted = tokenizer, logprobs
+
+    def choice(self, index: int, piece: Piece, finish: str) -> Choice:
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
+
+    def opening(self, index: int) -> Choice | None:
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice:
+        delta = {"content": piece.text} if piece.text or not finish else {}
+        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        return {"content": [self._entry(token) for token in tokens], "refusal": None} if self._wanted else None
+
+    def _entry(self, token: Token) -> dict[str, Any]:
+        top = [self._one(id, logprob) for id, logprob in token.top_logprobs]
+        return {**self._one(token.id, token.logprob), "top_logprobs": top}
+
+    def _one(self, id: int, logprob: float | None) -> dict[str, Any]:
+        piece = self._tokenizer.piece(id)
+        return {"token": piece.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(piece)}
+
+
+class CompletionForm:
+    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+        self._tokenizer, self._wanted = tokenizer, logprobs
+        self._offsets: dict[int, int] = {}  # characters so far, by choice
+        self._decoders: dict[int, IncrementalDecoder] = {}
+
+    def choice(self, index: int, piece: Piece, finish: str) -> Choice:
+        return self.delta(index, piece, finish)
+
+    def opening(self, index: int) -> Choice | None:
+        return None
+
+    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice:
+        logprobs = self._logprobs(index, piece.tokens)
+        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if not self._wanted:
+            return None
+        decoder = self._decoders.setdefault(index, IncrementalDecoder(self._tokenizer))
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(decoder.add(token.id))
+        return {
+            "tokens": [self._name(token.id) for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [{self._name(id): logprob for id, logprob in token.top_logprobs} for token in tokens],
+            "text_offset": offsets,
+        }
+
+    def _name(self, id: int) -> str:
+        """Its text; of a part of a character, as OpenAI writes it, the bytes: names of different tokens differ."""
+        piece = self._tokenizer.piece(id)
+        try:
+            return piece.decode() or f"id:{id}"
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
