@@ -1,7 +1,7 @@
-"""Batches from a mix of sources: each row draws its source, then its place, independently of all others.
+"""Random training batches from a mix of sources: each row samples its source, then its window, independently.
 
-The order of the draws is fixed (one multinomial for the batch, then one randint a row), so a seed always means the
-same batch, however many rows are drawn at once.
+The order of the random numbers is fixed (one multinomial per batch, then one randint per row), so a seed always gives
+the same batch, whether `_randints` makes them one by one or in bulk.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import torch
 
 from niels_gpt.cache.windows import TokenStream, split_targets
 
-BytesSources = dict[str, bytes]  # the seed's: a byte stream a source
+BytesSources = dict[str, bytes]  # v0: source name -> its bytes, one token each
 Sources = Mapping[str, bytes | TokenStream]
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Where the rows of a batch come from: row i is window `windows[i]` of source `names[choices[i]]`."""
+    """Sampled origin of every row of a batch: row i is window `windows[i]` of source `names[choices[i]]`."""
 
     names: tuple[str, ...]
     choices: np.ndarray
     windows: np.ndarray
 
     def take(self, rows: slice) -> Draw:
-        """Some of the rows."""
+        """Return the selection restricted to a slice of the rows."""
         return replace(self, choices=self.choices[rows], windows=self.windows[rows])
 
     def counts(self) -> dict[str, int]:
-        """Rows drawn from each source."""
+        """Return the number of rows sampled from each source."""
         return dict(zip(self.names, np.bincount(self.choices, minlength=len(self.names)).tolist(), strict=True))
 
 
@@ -44,9 +44,9 @@ def get_batch(
     device: str,
     generator: torch.Generator | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, y), each (B, T) int64 on `device`, with y one token ahead of x.
+    """Return (x, y), each `(B, T)` int64 on `device`, with y one token ahead of x.
 
-    p: probability of each source; its keys are those of `sources` and it sums to 1.
+    `p` is the probability of each source; it has the keys of `sources` and sums to 1.
     """
     draw = draw_rows(sources, p=p, B=B, T=T, generator=generator)
     return split_targets(gather_rows(sources, draw, T=T), device=device)
@@ -60,11 +60,11 @@ def draw_rows(
     T: int,
     generator: torch.Generator | None = None,
 ) -> Draw:
-    """Draw B rows, sources taken in sorted order."""
+    """Sample the source and window of B rows; sources are numbered in sorted order of their names."""
     if set(p) != set(sources):
         without_p, without_source = sorted(set(sources) - set(p)), sorted(set(p) - set(sources))
         raise ValueError(f"p and sources differ: without a probability {without_p}, without a source {without_source}")
-    if not abs(sum(p.values()) - 1.0) <= 1e-6 or min(p.values()) < 0:  # so written that NaN is refused, too
+    if not abs(sum(p.values()) - 1.0) <= 1e-6 or min(p.values()) < 0:  # `not <=` instead of `>` also rejects NaN
         raise ValueError(f"probabilities must be >= 0 and sum to 1.0, got {dict(p)} with sum {sum(p.values())}")
     names = tuple(sorted(sources))
     counts = [TokenStream.of(sources[name]).windows(T) for name in names]
@@ -78,9 +78,10 @@ def draw_rows(
 
 
 def _randints(bounds: np.ndarray, generator: torch.Generator | None) -> np.ndarray:
-    """What `torch.randint(0, bound, (1,))` gives for one bound after the other, at the price of one call.
+    """Return what `torch.randint(0, bound, (1,))` gives for each bound in turn, mostly in a single call.
 
-    Below 2**28 such a call takes the generator's next 32 bits modulo its bound; an int64 of full range is two of them.
+    For bounds below 2**28, randint takes the generator's next 32 bits modulo the bound, and a full-range int64 takes
+    two such words, so n/2 int64s hold the words of n calls. If a bound is larger, all rows call randint itself.
     """
     pairs = 0 if bounds.max(initial=0) >= 2**28 else len(bounds) // 2
     bits = torch.empty(pairs, dtype=torch.int64).random_(-(2**63), None, generator=generator).numpy().view(np.uint64)
@@ -90,7 +91,7 @@ def _randints(bounds: np.ndarray, generator: torch.Generator | None) -> np.ndarr
 
 
 def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:
-    """The drawn windows: (B, T+1) int64 on the CPU."""
+    """Return the tokens of the sampled windows: `(B, T+1)` int64 on the CPU."""
     out = np.empty((len(draw.windows), T + 1), dtype=np.int64)
     for i, name in enumerate(draw.names):
         rows = draw.choices == i
@@ -100,7 +101,10 @@ def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:
 
 
 def gather_segments(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor | None:
-    """Which document of its row each input is of, (B, T), as far as streams know theirs; None if none does."""
+    """Return the document index of each input token within its row, `(B, T)` int64, for the document mask.
+
+    Rows of streams without document offsets are all 0. None if no stream has offsets.
+    """
     out = None
     for i, name in enumerate(draw.names):
         rows = draw.choices == i

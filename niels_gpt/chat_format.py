@@ -1,4 +1,4 @@
-r"""The text transcript of a chat, which a v0 model learns to continue: "{role}: {content}\n" a turn."""
+r"""Plain-text chat transcripts for v0 (byte-level) models: one "{role}: {content}\n" per turn."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LIKE_A_TURN = re.compile(rf"^(?:{'|'.join(ROLES)}) *: ?", re.MULTILINE | re.IGN
 
 
 def format_chat(messages: Sequence[Mapping[str, str]]) -> str:
-    """The transcript, ending with "assistant: " for the model to go on from.
+    """Return the transcript as a prompt, ending with "assistant: ".
 
-    A last assistant turn without content is that prompt itself: its tag is not written twice.
+    A final assistant message with empty content is that prompt already, so its tag is not repeated.
     """
     for i, message in enumerate(messages):
         if message.get("role") not in ROLES or not isinstance(message.get("content"), str):
@@ -26,9 +26,9 @@ def format_chat(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def parse_chat(text: str) -> list[dict[str, str]]:
-    """The messages of a transcript that somebody wrote, stripped. A line without a tag goes on with the turn above.
+    """Parse a hand-written transcript into messages, contents stripped; a line without a tag continues its turn.
 
-    What looks like a tag and is none is refused: it would be learned as words of whoever spoke before.
+    A misspelt tag ("User:", "assistant :") is an error: it would become part of the previous speaker's text.
     """
     misspelt = [tag[0] for tag in _LIKE_A_TURN.finditer(text) if tag[0] not in _TAGS]
     if misspelt or not _TURN.match(text):
@@ -41,7 +41,7 @@ def parse_chat(text: str) -> list[dict[str, str]]:
 
 
 def extract_assistant_reply(generated_text: str) -> str:
-    """The last non-empty assistant reply, stripped. A tag counts only at the start of a line, exactly spelt."""
+    """Return the last non-empty assistant reply, stripped; tags count only at line starts, in exact spelling."""
     replies = [content for role, content in _turns(generated_text) if role == "assistant"]
     if not replies:
         raise ValueError(f"there is no assistant tag in the text: no line of it begins with {PROMPT!r}")
@@ -49,7 +49,7 @@ def extract_assistant_reply(generated_text: str) -> str:
 
 
 def _turns(text: str) -> list[tuple[str, str]]:
-    """(role, stripped content) from the first tag on."""
+    """Return (role, stripped content) of every turn; text before the first tag is ignored."""
     tags = list(_TURN.finditer(text))
     ends = [*(tag.start() for tag in tags), len(text)][1:]
     return [(tag[1], text[tag.end() : end].strip()) for tag, end in zip(tags, ends, strict=True)]

@@ -1,6 +1,6 @@
-"""Chats as ids: for each message its role's id, the content's ids, and the end-of-turn id; and their loss mask.
+"""Chat template and loss mask: each message is its role id, its content's ids and the end-of-turn id.
 
-The one renderer: what SFT trains on, what generation prompts with, and what a reply is cut out of.
+SFT examples, generation prompts and reply extraction all use this one renderer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 class Message(TypedDict):
+    """One turn of a chat."""
+
     role: Literal["system", "user", "assistant"]
     content: str
 
@@ -23,7 +25,7 @@ _ROLE_TOKENS = {"system": "sys", "user": "usr", "assistant": "asst"}
 
 
 def format_chat(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
-    """The whole chat."""
+    """Return the ids of all messages, with the role and end-of-turn tokens."""
     special = tok.special_token_ids()
     ids: list[int] = []
     for message in messages:
@@ -34,14 +36,14 @@ def format_chat(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[s
 
 
 def format_prompt(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
-    """The chat, and the assistant's id for the model to answer after."""
+    """Return the chat's ids followed by the assistant's role id, ready for generation."""
     return [*format_chat(tok, messages), tok.special_token_ids()["asst"]]
 
 
 def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
     """Return the ids after the last assistant id, up to the next special id or the end.
 
-    Without an assistant turn there is no reply: the list is empty, as it is for a turn without content.
+    The list is empty if there is no assistant turn or if that turn has no content.
     """
     special = tok.special_token_ids()
     last = max((i for i, token in enumerate(ids) if token == special["asst"]), default=len(ids))
@@ -49,10 +51,10 @@ def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
 
 
 def supervised(ids: np.ndarray, *, asst_id: int, eot_id: int) -> np.ndarray:
-    """(B, n) ids -> (B, n) bool: True for tokens after an assistant id, up to and including the next end of turn.
+    """Return the loss mask of `(B, n)` ids: True after an assistant id, up to and including the next end of turn.
 
-    Each assistant id is marked with an odd number that grows with its place, each end of turn with an even one; the
-    running maximum before a place then tells by its last bit which of the two came last.
+    Each assistant id gets an odd number that grows with its position, each end of turn an even one. The lowest bit of
+    the running maximum before a position then says which of the two came last, without a Python loop over tokens.
     """
     places = np.arange(1, ids.shape[1] + 1, dtype=np.int32) * 2
     marks = np.where(ids == asst_id, places + 1, np.where(ids == eot_id, places, 0))

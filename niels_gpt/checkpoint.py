@@ -1,7 +1,8 @@
-"""Checkpoints in torch's own format, read with weights_only, so that a file can hold numbers and never code.
+"""Checkpoints in torch's format with a SHA-256 seal, loaded with `weights_only` so that no code in a file can run.
 
-Such a file is a zip archive, whose checksums torch does not look at: with one bit of a weight flipped it loads as if
-nothing were wrong. So the archive's comment, which every reader skips, holds the sha256 of all bytes before it.
+A torch file is a zip archive, but torch does not verify the zip checksums: a file with one flipped bit in a weight
+loads without an error. The archive comment, which every zip reader skips, therefore holds the SHA-256 of all bytes
+before it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def save_checkpoint(
     step: int,
     config: Mapping[str, Any],
 ) -> None:
-    """Weights, optimizer state (None leaves it out), step and the model's config; config.json beside it as well."""
+    """Write weights, optimizer state (if not None), step and model config, and a config.json next to the file."""
     path = Path(path)
     save_tensors(
         path,
@@ -46,7 +47,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None, int]:
-    """(config, model_state_dict, optimizer_state_dict or None, step)."""
+    """Return (config, model_state_dict, optimizer_state_dict or None, step), with tensors on `device`."""
     stored = load_tensors(path, device)
     if not set(stored) >= _KEYS:
         raise Damaged(path, f"is not a checkpoint of this project: it lacks {sorted(_KEYS - set(stored))}")
@@ -54,7 +55,7 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
 
 
 def load_model(path: str | Path, device: str, *, dropout: float | None = None) -> GPT:
-    """The model a checkpoint holds; with another `dropout` where it is to be trained further."""
+    """Return the model of a checkpoint; `dropout` overrides the stored rate, e.g. for fine-tuning."""
     config, weights, _, _ = load_checkpoint(path, device)
     try:
         model = GPT(config if dropout is None else {**config, "dropout": dropout}).to(device)
@@ -66,25 +67,27 @@ def load_model(path: str | Path, device: str, *, dropout: float | None = None) -
 
 
 def save_tensors(path: str | Path, values: dict[str, Any]) -> None:
-    """A dict of tensors and plain values, whole or not at all. Equal values give equal bytes."""
+    """Write a dict of tensors and plain values atomically; equal values give equal bytes."""
     with atomic_path(path) as temporary:
         try:
             torch.save(values, temporary)
             _seal(temporary)
-        except (RuntimeError, OSError) as error:  # torch's writer hides the errno of a full disk in a RuntimeError
+        except (RuntimeError, OSError) as error:  # torch reports a full disk as a RuntimeError without an errno
             raise OSError(f"{path} could not be written (is the disk full?): {_reason(error)}") from error
 
 
 def load_tensors(path: str | Path, device: str) -> dict[str, Any]:
-    """What `save_tensors` or a plain torch.save wrote. A file that is missing, truncated, foreign or with a bit flipped
-    is Damaged, and so is a pickle that would run code."""
+    """Read what `save_tensors` or a plain `torch.save` wrote.
+
+    Raise `Damaged` if the file is missing, truncated, corrupted, of another format, or a pickle that would run code.
+    """
     if not Path(path).is_file():
         raise Damaged(path, "is not there")
     try:
         _check_seal(Path(path))
         with Path(path).open("rb") as f:
             values = torch.load(f, map_location=device, weights_only=True)
-    except Exception as error:  # on foreign bytes the readers fail in many ways: struct.error, OSError, BadZipFile, ...
+    except Exception as error:  # other formats make the readers fail with struct.error, OSError, BadZipFile, ...
         what = f"is not a checkpoint of this project, or is damaged; nothing in it was run ({_reason(error)})"
         raise Damaged(path, what) from error
     if not isinstance(values, dict):
@@ -93,8 +96,9 @@ def load_tensors(path: str | Path, device: str) -> dict[str, Any]:
 
 
 def _seal(path: Path) -> None:
-    """Give the archive, which ends with the length of its empty comment, a comment: the hash of what comes before."""
+    """Append the SHA-256 of the archive to it as the zip comment."""
     with path.open("r+b") as f:
+        # A zip file ends with the 2-byte length of its comment, which torch leaves empty.
         f.seek(-2, 2)
         f.write(_SEAL_BYTES.to_bytes(2, "little"))
         f.seek(0)
@@ -104,11 +108,14 @@ def _seal(path: Path) -> None:
 
 
 def _check_seal(path: Path) -> None:
-    """Raise where a byte is not as it was written. A plain torch.save's file has the archive's checksums alone, which
-    vouch for what it holds, if not for the gaps between."""
+    """Raise a ValueError if the file's bytes do not match its seal.
+
+    A plain `torch.save` file has no seal: its CRC-32s are checked instead, which cover the members but not the bytes
+    between them.
+    """
     with zipfile.ZipFile(path) as archive:
         if not archive.comment:
-            # What is marked as a folder torch does not read: it gives what lay in memory.
+            # For a member marked as a folder (by a flipped attribute bit) torch returns uninitialized memory.
             damaged = archive.testzip() or next((m.filename for m in archive.infolist() if m.external_attr), None)
             if damaged is not None:
                 raise ValueError(f"{damaged} in it is not what was written")
@@ -125,6 +132,6 @@ def _check_seal(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what a library says, and not much of it."""
+    """Return the first line of an error's message, at most 160 characters, or the name of its class."""
     lines = str(error).strip().splitlines()
     return lines[0][:160] if lines else type(error).__name__

@@ -1,9 +1,10 @@
-"""The two configurations that decide what a model is and how it was trained, and how a setting is checked.
+"""Model and training configuration, and the validation of settings.
 
-A setting is a field of a frozen pydantic dataclass: `Annotated[type, range, "one line of help"]`. The range stands
-nowhere else: the constructor checks by it, a file of parameters is checked by it, and the list of parameters shows it.
+A setting is a field of a frozen pydantic dataclass: `Annotated[type, range, "one line of help"]`. This is the only
+place where its range is defined: the constructors, the check of params.yaml and the parameter reference all use it.
 
-Letters, here and everywhere: B batch, T context, C width, L blocks, H heads, D = C/H head width, V vocabulary.
+Symbols, here and everywhere: `B` batch size in rows, `T` context length in tokens, `C` width of the residual stream,
+`L` blocks, `H` heads per block, `D` = C/H width of a head, `V` vocabulary size.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, SkipValidation, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-Renderer = Literal["transcript", "chat_tokens"]  # how chats are put to a model: as text, or with tokens of their own
+Renderer = Literal["transcript", "chat_tokens"]  # chat format: plain text, or special tokens per role
 
-INT64 = Lt(2**63)  # what a tensor or a file can hold
+INT64 = Lt(2**63)  # the largest integer a tensor or a file can hold
 Count = Annotated[int, Ge(1), INT64]
 Seed = Annotated[int, Ge(0), INT64]
-# Upper bounds lie beyond every run that a machine could end. They refuse a slip of the keyboard at once; a model or a
-# batch within them may still be too large for this machine, which niels_gpt/train/task.py finds.
-Rows = Annotated[int, Ge(1), Le(2**20)]  # of a batch, whose indices are sampled at once
-Width = Annotated[int, Ge(1), Le(2**18)]  # a square matrix of it has 256 GiB
-Depth = Annotated[int, Ge(1), Le(1024)]  # every block is built in turn: 100,000 take an hour and more
-Context = Annotated[int, Ge(1), Le(2**20)]  # tables of positions have T rows
-Steps = Annotated[int, Ge(1), Le(10**8)]  # the loss of each is kept, and written with every checkpoint
-Batches = Annotated[int, Ge(1), Le(10**6)]  # scored before training goes on
-NewTokens = Annotated[int, Ge(1), Le(2**20)]  # written one after another
+# The upper bounds are larger than any feasible run and only catch typing errors. Whether a model and batch fit this
+# machine's memory is checked in niels_gpt/train/task.py.
+Rows = Annotated[int, Ge(1), Le(2**20)]  # per batch; their indices are sampled in one call
+Width = Annotated[int, Ge(1), Le(2**18)]  # a square float32 matrix of the maximum takes 256 GiB
+Depth = Annotated[int, Ge(1), Le(1024)]  # blocks are built one by one: 100,000 take over an hour
+Context = Annotated[int, Ge(1), Le(2**20)]  # position tables have T rows
+Steps = Annotated[int, Ge(1), Le(10**8)]  # the loss of every step is stored in each checkpoint
+Batches = Annotated[int, Ge(1), Le(10**6)]  # of one validation, during which training waits
+NewTokens = Annotated[int, Ge(1), Le(2**20)]  # generated one at a time
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
 _T = TypeVar("_T")
@@ -40,7 +41,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def settings(cls: type[_T]) -> type[_T]:
-    """Make a frozen pydantic dataclass whose constructor raises a ValueError of one sentence."""
+    """Make the class a frozen pydantic dataclass whose constructor raises a one-line ValueError."""
     made: Any = pydantic_dataclass(cls, frozen=True, config=None if hasattr(cls, "__pydantic_config__") else STRICT)
     construct = made.__init__
 
@@ -54,7 +55,7 @@ def settings(cls: type[_T]) -> type[_T]:
 
 
 def check_value(name: str, value: Any, annotation: Any) -> None:
-    """Raise a ValueError if a value is not of its annotation's type, or outside its range."""
+    """Raise a ValueError if the value does not have the annotation's type or is outside its range."""
     with _one_sentence(name):
         TypeAdapter(annotation, config=STRICT).validate_python(value)
 
@@ -64,6 +65,7 @@ _PROBLEMS = {"missing": "is missing", "unexpected_keyword_argument": "is not a s
 
 @contextmanager
 def _one_sentence(*path: str) -> Iterator[None]:
+    """Turn pydantic's ValidationError into a one-line ValueError; `path` precedes the names of the settings."""
     try:
         yield
     except ValidationError as error:
@@ -71,19 +73,19 @@ def _one_sentence(*path: str) -> Iterator[None]:
         for problem in error.errors(include_url=False):
             where = ".".join(map(str, (*path, *problem["loc"])))
             wanted = f"{problem['msg'].replace('Input should be', 'must be')} (got {problem['input']!r})"
-            cause = problem.get("ctx", {}).get("error")  # of a rule between fields
+            cause = problem.get("ctx", {}).get("error")  # raised by a __post_init__, about several fields
             problems.append(str(cause or f"{where} {_PROBLEMS.get(problem['type'], wanted)}"))
         raise ValueError("; ".join(problems)) from None
 
 
 def default_p_train() -> dict[str, float]:
-    """The v0 mix: how likely a training row comes from each source."""
+    """Return the v0 data mix: the probability that a training row comes from each source."""
     return {"wiki": 0.784, "roam": 0.196, "primer": 0.020}
 
 
 @settings
 class ModelConfig:
-    """Everything that fixes the shape of a GPT. The defaults are the v0 model; docs/recipe.md has what options buy."""
+    """Architecture of a GPT. The defaults are the v0 model; docs/recipe.md lists what each option gains."""
 
     V: Annotated[int, Ge(1), Le(2**16), "size of the vocabulary"] = 256
     T: Annotated[Context, "context length in tokens"] = 256
@@ -120,7 +122,7 @@ class ModelConfig:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What differs from the plain model of the same sizes."""
+        """Return the architecture options that differ from their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -129,9 +131,10 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Build from a plain mapping, as stored in a checkpoint: the sizes are required, so that none is a guess.
+        """Build from a plain mapping, as stored in a checkpoint.
 
-        A `D` in it must agree with C/H; what is no size is as in a plain model where it is not given.
+        The sizes and dropout are required, so that no stored model silently gets a default size. rope_theta and the
+        options may be missing. A `D` must agree with C/H.
         """
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known - {"D"})
@@ -147,7 +150,7 @@ class ModelConfig:
 
     @classmethod
     def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
-        """Build from a section of settings, where `head_dim` may stand in place of H."""
+        """Build from a section of params.yaml, which gives either H or `head_dim` (the width of a head)."""
         given = {**values, **more}
         head_dim, H, C = given.pop("head_dim", None), given.get("H"), given.get("C", cls.C)
         if (H is None) == (head_dim is None):
@@ -160,7 +163,7 @@ class ModelConfig:
 
 
 _SIZES = frozenset({"V", "T", "C", "L", "H", "d_ff", "dropout"})
-_PLAIN = _SIZES | {"rope_theta"}  # what also a model without options has
+_PLAIN = _SIZES | {"rope_theta"}  # stored for every model; options only where they are on
 MODEL_OPTIONS = frozenset(field.name for field in fields(ModelConfig)) - _PLAIN
 
 
@@ -169,9 +172,9 @@ Multiple = Annotated[float, Strict(), Ge(0)]
 
 @settings
 class Groups:
-    """Multiples by group of parameters: every parameter is in one of them."""
+    """Multipliers by parameter group; every parameter of a model is in exactly one group."""
 
-    __pydantic_config__ = ConfigDict(**{**STRICT, "strict": False})  # so that a mapping of a file may stand for it
+    __pydantic_config__ = ConfigDict(**{**STRICT, "strict": False})  # strict mode would refuse a mapping from YAML
 
     matrices: Annotated[Multiple, "matrices inside the blocks"]
     embedding: Annotated[Multiple, "the embedding, and the head where it shares the embedding's weight"]
@@ -181,7 +184,7 @@ class Groups:
 
 @settings
 class TrainConfig:
-    """The learning-rate schedule, the optimizer and the mix. What only changes speed is not here."""
+    """Learning-rate schedule, optimizer and data mix of a run, without settings that only change speed."""
 
     total_steps: Annotated[Steps, "steps of the optimizer"]
     base_lr: Annotated[float, Gt(0), "highest learning rate, reached when the warm-up ends"] = 3e-4
@@ -189,7 +192,7 @@ class TrainConfig:
     min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
     B: Annotated[Rows, "batch size: rows a step"] = 32
-    p_train: SkipValidation[Mapping[str, float]] = field(default_factory=default_p_train)  # mix_probabilities checks it
+    p_train: SkipValidation[Mapping[str, float]] = field(default_factory=default_p_train)  # see mix_probabilities
     p_val: SkipValidation[Mapping[str, float]] = field(default_factory=lambda: {"wiki": 1.0})
     weight_decay: Annotated[float, Ge(0), "of matrices; of norms and biases where decay_scale says so"] = 0.1
     beta1: Annotated[Fraction, "Adam's memory of the gradient's mean"] = 0.9
@@ -215,7 +218,7 @@ class TrainConfig:
 
 
 def to_dict(cfg: ModelConfig | TrainConfig) -> dict[str, Any]:
-    """A plain dict for JSON and checkpoints. A model's has its sizes, the derived D, and those options that are on."""
+    """Return a plain dict for JSON and checkpoints; for a model: sizes, derived D, and options that are on."""
     if not isinstance(cfg, ModelConfig):
         return asdict(cfg)
     return {**{name: value for name, value in asdict(cfg).items() if name in _PLAIN}, **cfg.options, "D": cfg.D}

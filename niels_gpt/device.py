@@ -1,4 +1,4 @@
-"""Where tensors live, and what the C library does with the memory of those that are freed."""
+"""Device selection, and glibc malloc settings that keep freed tensor memory in the process."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-# Names of <malloc.h>.
+# mallopt parameter numbers from glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """glibc's settings: how many blocks may come straight from the system, and how much free memory is kept."""
+    """glibc malloc settings: maximum number of mmapped blocks, and bytes of free memory kept before trimming."""
 
     mmap_max: int
     trim_threshold: int
 
 
-# Where glibc's own adjustment ends up when large tensors come and go.
+# What glibc's dynamic thresholds settle at when large tensors are allocated and freed.
 SYSTEM = Allocation(mmap_max=65536, trim_threshold=64 << 20)
-# Every step frees what it will ask for again; pages handed back return one fault at a time, a tenth of a CPU step.
+# Every step frees what the next one allocates. Memory returned to the system comes back by one page fault per page,
+# which took a tenth of a CPU step.
 KEEP_FREED = Allocation(mmap_max=0, trim_threshold=2**31 - 1)
 
 
 def use_allocation(allocation: Allocation) -> None:
-    """From now on, in this process; without effect where the C library is another."""
+    """Apply malloc settings to this process; do nothing if the C library has no mallopt (macOS)."""
     libc = ctypes.CDLL(None)
     mallopt = getattr(libc, "mallopt", None)
     if mallopt is not None:
@@ -37,27 +38,27 @@ def use_allocation(allocation: Allocation) -> None:
         mallopt(_M_TRIM_THRESHOLD, allocation.trim_threshold)
         mallopt(_M_TOP_PAD, 64 << 20 if allocation == KEEP_FREED else 128 << 10)
         if allocation == KEEP_FREED:
-            mallopt(_M_ARENA_MAX, 1)  # one of a thread's own keeps no block above 64 MiB
+            mallopt(_M_ARENA_MAX, 1)  # per-thread arenas cannot keep blocks above 64 MiB
         if allocation == SYSTEM:
-            libc.malloc_trim(0)  # what was kept goes back, as if it never had been
+            libc.malloc_trim(0)  # return what KEEP_FREED has accumulated
 
 
 def get_device() -> str:
-    """The interfaces seed's rule: "mps" on Apple Silicon, else "cpu"."""
-    import torch  # here and below: who only checks a name does not wait for it
+    """Return "mps" on Apple Silicon, else "cpu", as the v0 interface specifies; see `resolve_device` for CUDA."""
+    import torch  # imported inside functions, so that check_device_name does not wait for it
 
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def check_device_name(name: str) -> str:
-    """Refuse a name that is no device's on any machine."""
+    """Return the name, or raise a ValueError if it is not a device name on any machine."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(?::\d+)?", name):
         raise ValueError(f"{name!r} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second of several")
     return name
 
 
 def resolve_device(name: str) -> str:
-    """`auto` takes cuda, then mps, then cpu; any other name is taken at its word, if it is there."""
+    """Return the device for a name: `auto` prefers cuda, then mps, then cpu; others must be available here."""
     import torch
 
     if name == "auto":
@@ -72,7 +73,10 @@ def resolve_device(name: str) -> str:
 
 
 def prepare_device(name: str, *, threads: int) -> str:
-    """The device to compute on, with so many CPU threads (0: all). Of several processes each has a GPU of its own."""
+    """Set up this process for computing and return its device; each local rank gets its own GPU.
+
+    `threads` is the number of CPU threads; 0 keeps torch's default.
+    """
     import torch
 
     if threads:
@@ -82,12 +86,12 @@ def prepare_device(name: str, *, threads: int) -> str:
     if device == "cuda" and local is not None:
         device = f"cuda:{local}"
     if device.startswith("cuda:"):
-        torch.cuda.set_device(device)  # where CUDA graphs, Triton's kernels and what ranks tell each other go
+        torch.cuda.set_device(device)  # CUDA graphs, Triton kernels and NCCL use the current device
     return device
 
 
 def machine_name(device: str) -> str:
-    """What computes there, by the name that its maker gave it."""
+    """Return the model name of the GPU, or of the CPU with its number of threads."""
     import torch
 
     if device.startswith("cuda"):

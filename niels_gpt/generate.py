@@ -1,4 +1,4 @@
-"""Text out of a model, whole or as it comes; and the draw of one token, written out for a single row."""
+"""Text generation, whole or streamed, and single-row reference implementations of top-k, top-p and sampling."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """Keep exactly the k largest of the last dimension (ties are broken, not kept); the rest becomes -inf."""
+    """Set all but the k largest logits of the last dimension to -inf; of tied logits only k in total are kept."""
     check_top_k(k)
     kept = logits.topk(min(k, logits.shape[-1]), dim=-1)
     return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)
 
 
 def top_p_filter(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the fewest of the last dimension whose probabilities reach p, the likeliest first; the rest becomes -inf."""
+    """Keep the smallest set of most probable tokens with total probability >= p; set other logits to -inf."""
     check_top_p(p)
     if p == 1.0:
-        return logits  # sums of float32 may reach 1 before the last
+        return logits  # a float32 cumulative sum may reach 1 before the last token
     ordered = logits.sort(dim=-1, descending=True)
     probabilities = ordered.values.softmax(dim=-1)
     dropped = probabilities.cumsum(dim=-1) - probabilities >= p
-    dropped[..., 0] = False  # the likeliest stays, also where p is so small that a float32 has no room for it
+    dropped[..., 0] = False  # keep the most probable token even if p rounds to 0 in float32
     kept = ordered.values.masked_fill(dropped, float("-inf"))
     return torch.full_like(logits, float("-inf")).scatter(-1, ordered.indices, kept)
 
@@ -41,15 +41,15 @@ def sample_next_token(
     generator: torch.Generator | None = None,
     top_p: float | None = None,
 ) -> int:
-    """One id drawn from softmax(logits / temperature) over the top k and p; temperature 0 takes the largest."""
+    """Sample one id from softmax(`(V,)` logits / temperature) after top-k and top-p; temperature 0 is greedy."""
     check_temperature(temperature)
     if temperature == 0:
         return int(logits_1d.argmax())
     logits = logits_1d.float().cpu()
     if top_k is not None:
         logits = top_k_filter(logits, top_k)
-    # The largest logit is taken off first: a tiny temperature must not overflow to inf - inf. One that a float32 has no
-    # room for would be 0 or inf to torch, and 0 / 0 or -inf / inf is no number.
+    # Subtract the maximum first, so that a tiny temperature cannot overflow to inf - inf. The temperature is clamped to
+    # float32's range, since torch would round it to 0 or inf, and 0 / 0 and -inf / inf are NaN.
     room = torch.finfo(logits.dtype)
     logits = (logits - logits.max()) / min(max(temperature, room.tiny), room.max)
     if top_p is not None:
@@ -68,9 +68,10 @@ def generate(
     tokenizer: Tokenizer | None = None,
     generator: torch.Generator | None = None,
 ) -> str:
-    """The prompt and its continuation. Without a tokenizer text is bytes, V=256; with one, its end-of-turn id stops.
+    """Return the prompt and its continuation.
 
-    Each token sees the last T ids, at positions 0..len-1; what lies further back is forgotten.
+    Without a tokenizer, text is bytes (V = 256). With one, its end-of-turn id ends the text. Each new token attends to
+    the last T ids only, at positions 0..len-1.
     """
     ids = encode(prompt_text).tolist() if tokenizer is None else tokenizer.encode(prompt_text)
     ids = generate_ids(
@@ -93,7 +94,7 @@ def generate_ids(
     stop: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """The prompt's ids and those drawn after it, up to `stop` (which is not among them) or `max_new_tokens`."""
+    """Return the prompt's ids and at most `max_new_tokens` sampled ids; ends before the id `stop`."""
     steps = stream_ids(
         model, [prompt], max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, generators=[generator]
     )
@@ -109,9 +110,9 @@ def stream_ids(
     stop: int | None = None,
     generators: Sequence[torch.Generator | None] | None = None,
 ) -> Iterator[list[int | None]]:
-    """For every step the next id of every prompt, None for those that have reached `stop`; ends when all have.
+    """Yield, per step, the next id of every prompt, or None once it has reached `stop`; end when all have.
 
-    Each prompt has a generator of its own, so that what it gets does not depend on its neighbours in the batch.
+    With a generator per prompt, a prompt's random numbers do not depend on the other prompts of the batch.
     """
     engine = Engine(model, slots=len(prompts))
     sources = map(GeneratorNoise, generators or [None] * len(prompts))

@@ -1,5 +1,4 @@
-"""Learning-rate schedule: linear warm-up, then base_lr for a while if asked for, then a cosine or a line to min_lr;
-and the schedule of Muon's momentum."""
+"""Learning-rate schedule (linear warm-up, optional plateau, cosine or linear decay) and Muon's momentum schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Literal
 
 from niels_gpt.config import TrainConfig
 
-_FIRST_MOMENTUM, _MOMENTUM = 0.85, 0.95
+_FIRST_MOMENTUM, _MOMENTUM = 0.85, 0.95  # at step 0, and once the momentum's warm-up has ended
 
 
 def lr_at_step(
@@ -21,10 +20,10 @@ def lr_at_step(
     schedule: Literal["cosine", "linear"] = "cosine",
     flat: float = 0.0,
 ) -> float:
-    """Learning rate of `step` in [0, total_steps-1].
+    """Return the learning rate of `step` in [0, total_steps-1].
 
-    0 at step 0, base_lr at step == warmup_steps and for the share `flat` of the steps after it, min_lr at the last
-    step. A warm-up longer than the run never ends; no combination divides by zero. Steps past the end stay at min_lr.
+    It rises linearly from 0 to base_lr at step `warmup_steps`, stays there for the fraction `flat` of the remaining
+    steps, and falls to min_lr at the last step; later steps stay at min_lr. A warm-up may be longer than the run.
     """
     if step < warmup_steps:
         return base_lr * step / warmup_steps
@@ -38,7 +37,7 @@ def lr_at_step(
 
 
 def scheduled_lr(cfg: TrainConfig, step: int) -> float:
-    """Learning rate of a step of a run."""
+    """Return the learning rate of a step under a training configuration."""
     return lr_at_step(
         step,
         cfg.total_steps,
@@ -51,7 +50,7 @@ def scheduled_lr(cfg: TrainConfig, step: int) -> float:
 
 
 def scheduled_momentum(cfg: TrainConfig, step: int) -> float:
-    """Muon's momentum at a step of a run."""
+    """Return Muon's momentum at a step: a linear rise over `momentum_warmup` steps, then constant."""
     if step >= cfg.momentum_warmup:
         return _MOMENTUM
     return _FIRST_MOMENTUM + (_MOMENTUM - _FIRST_MOMENTUM) * step / cfg.momentum_warmup

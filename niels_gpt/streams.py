@@ -1,7 +1,7 @@
-"""Byte streams of the three v0 sources, with a disk cache of their own for use as a library.
+"""Byte streams of the three v0 sources (wiki, roam, primer) with a disk cache, for use as a library.
 
-The pipeline does not come this way: there hashes decide what is rebuilt. Here a .meta.json beside each .bin does, by
-count, size and modification time.
+The pipeline does not use this module; DVC's hashes decide what it rebuilds. Here the .meta.json next to each .bin does,
+by document count, size and modification time.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ ALL_SOURCES = ("wiki", "roam", "primer")
 
 @dataclass(frozen=True)
 class StreamBuildConfig:
+    """Inputs, cache folder and split settings of `build_sources`."""
+
     roam_root: str = ".roam-data/"
     primer_path: str = "data/primer.txt"
     cache_dir: str = "data/cache/streams"
@@ -60,7 +62,7 @@ class StreamBuildConfig:
 
 @dataclass(frozen=True)
 class _Stream:
-    """One (source, split): the bytes, made only when the cache has no match for `meta`."""
+    """Input of one (source, split); its bytes are built only if the cache has no entry matching `meta`."""
 
     meta: dict[str, Any]
     docs: list[str] | None = None
@@ -76,36 +78,40 @@ class _Stream:
 
 
 def build_wiki_stream(docs: list[str], *, sep: str) -> bytes:
-    """UTF-8, documents joined with sep."""
+    """Return the documents joined with `sep`, in UTF-8."""
     return sep.join(docs).encode("utf-8")
 
 
 def build_roam_stream(docs: list[str], *, sep: str) -> bytes:
-    """UTF-8, documents joined with sep."""
+    """Return the documents joined with `sep`, in UTF-8."""
     return sep.join(docs).encode("utf-8")
 
 
 def build_primer_stream(text: str) -> bytes:
-    """UTF-8, the text exactly as it is."""
+    """Return the text unchanged, in UTF-8."""
     return text.encode("utf-8")
 
 
 def build_wiki_streams(docs_train: list[str], docs_val: list[str]) -> tuple[bytes, bytes]:
+    """Return the (train, val) streams with the default separator."""
     return build_wiki_stream(docs_train, sep=SEPARATOR), build_wiki_stream(docs_val, sep=SEPARATOR)
 
 
 def build_roam_streams(docs_train: list[str], docs_val: list[str]) -> tuple[bytes, bytes]:
+    """Return the (train, val) streams with the default separator."""
     return build_roam_stream(docs_train, sep=SEPARATOR), build_roam_stream(docs_val, sep=SEPARATOR)
 
 
 def build_primer_streams(text_train: str, text_val: str) -> tuple[bytes, bytes]:
+    """Return the (train, val) streams."""
     return build_primer_stream(text_train), build_primer_stream(text_val)
 
 
 def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[BytesSources, BytesSources]:
-    """(train, val) byte streams of the enabled sources, from the cache where it still matches its inputs.
+    """Return the (train, val) byte streams of the enabled sources, from the cache if it matches the inputs.
 
-    A source that is not there is an error by name, unless it is not required and `allow_missing_sources` is set.
+    A missing source raises a RuntimeError, unless it is not required and `allow_missing_sources` is set. Each stream
+    needs at least T+1 bytes (default T: the v0 model's).
     """
     unknown = sorted(set(cfg.enabled_sources) - set(ALL_SOURCES))
     if unknown:
@@ -120,7 +126,7 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
     for name in cfg.enabled_sources:
         try:
             splits = describe[name](cfg)
-        except (OSError, HubError) as error:  # not there, or not to be had
+        except (OSError, HubError) as error:  # a local file is missing, or a download failed
             required = name in cfg.required_sources
             if cfg.allow_missing_sources and not required:
                 continue
@@ -208,18 +214,19 @@ def _file_stamp(path: str) -> dict[str, int]:
 
 
 def _cached(cfg: StreamBuildConfig, name: str, stream: _Stream) -> bytes:
+    """Return the stream's bytes from the cache, building and storing them if its description differs."""
     folder = Path(cfg.cache_dir)
     bin_path, meta_path = folder / f"{name}.bin", folder / f"{name}.meta.json"
     if not cfg.force_rebuild and bin_path.is_file() and meta_path.is_file():
         try:
             known = json.loads(meta_path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):  # damaged: built anew
+        except (ValueError, RecursionError):  # damaged: rebuild
             known = None
         data = bin_path.read_bytes()
         if known == {**stream.meta, "bytes": len(data)}:
             return data
     data = stream.build(cfg.doc_separator)
-    # The old description goes first: a crash between the two writes must not leave it beside new bytes.
+    # Delete the old description first: a crash between the two writes must not leave it next to new bytes.
     meta_path.unlink(missing_ok=True)
     with atomic_path(bin_path) as temporary:
         temporary.write_bytes(data)
