@@ -1,4 +1,4 @@
-"""Atomic writes: files and folders are whole or absent, whatever happens to the process that writes them."""
+"""Atomic writes: a file or folder is complete or absent, even if the writing process is killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from niels_gpt.files.messages import name_file
 
 
 def temporary_beside(path: str | Path) -> Path:
-    """A name next to `path` (a rename within one folder is atomic), marked by a dot and the process id."""
+    """Return a hidden name with the process id in the folder of `path`, since only renames within one are atomic."""
     path = Path(path)
     return path.with_name(f".{path.name}.tmp{os.getpid()}")
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Write to the path this yields; `path` is replaced when the block ends, and untouched when it raises."""
+    """Yield a temporary path to write to; it replaces `path` if the block ends normally, and is deleted otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
@@ -36,14 +36,13 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Rename a finished file or folder, in place of what stood there: at no instant is a part of it to be seen.
+    """Rename a finished file or folder to `path`, replacing what is there; readers never see a part of it.
 
-    A file has reached the disk by then. A folder, which may be gigabytes, is not waited for: what is read back from
-    one is checked against hashes.
+    A file is fsynced first. A folder, which may hold gigabytes, is not: its readers check it against hashes.
     """
     if temporary.is_dir():
-        # A folder cannot replace a full one in a single step: the old one steps aside, under a name that the next
-        # writer takes for a killed one's, and is deleted last.
+        # A rename cannot replace a non-empty folder, so the old one is renamed first and deleted last. Its name is that
+        # of a temporary folder: if this process is killed in between, `sweep` deletes it.
         old = path.with_name(f"{temporary_beside(path).name}.old")
         discard(old)
         if path.exists():
@@ -57,7 +56,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Delete a file or a folder, if there is one."""
+    """Delete a file or folder if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -65,7 +64,7 @@ def discard(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Delete the temporary files below a folder whose writers are gone; those of processes that live are left."""
+    """Delete temporary files and folders below `folder` whose process no longer runs on this machine."""
     for path in folder.rglob(".*.tmp*"):
         pid = path.name.rpartition(".tmp")[2].removesuffix(".old")
         if pid.isdigit() and not _lives(int(pid)):
@@ -83,10 +82,11 @@ def _lives(pid: int) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """JSON with a fixed layout: equal values give equal bytes."""
+    """Return JSON in a fixed layout with sorted keys, so that equal values give equal bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def write_json(path: str | Path, value: Any) -> None:
+    """Write a JSON file atomically, in the layout of `json_text`."""
     with atomic_path(path) as temporary:
         temporary.write_text(json_text(value), encoding="utf-8")

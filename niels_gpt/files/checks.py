@@ -1,4 +1,4 @@
-"""Checks of files: checksums, JSON descriptions with required keys, and the error for a damaged file."""
+"""File checks: checksums, JSON metadata with required keys, and the error for a damaged file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from niels_gpt.files.messages import read_text
 
 
 class Damaged(ValueError):
-    """What is wrong with a file or folder, with its `paths` for whoever knows how they were made.
+    """Error for a damaged file or folder; callers use `paths` to say which stage has to be rerun.
 
-    `path` begins the sentence; where there are `others`, `what` names them.
+    The message is "`path` `what`". If there are `others`, `what` should name them.
     """
 
     def __init__(self, path: str | Path, what: str, *, others: Iterable[str | Path] = ()) -> None:
@@ -25,26 +25,28 @@ class Damaged(ValueError):
         self._made_of = (str(path), what, self.paths[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """So that it can come from another process."""
+        """Make the error picklable, so that a worker process can raise it."""
         path, what, others = self._made_of
         return partial(Damaged, others=others), (path, what)
 
 
-# Checksums: files that others point into are believed only when they are what was written.
-#
-# A number that has rotted is still a number. What a stage writes is therefore listed beside it with sizes and hashes,
-# and whoever reads it compares first.
+# Checksums. A corrupted array of numbers still loads as numbers, so stages list their files with sizes and SHA-256
+# hashes, and readers compare them before use.
 
 SUMS = "SHA256SUMS"
 
 
 def sha256_file(path: str | Path) -> str:
+    """Return the SHA-256 of a file's contents, in hexadecimal."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, Any]]:
-    """path (below `published`, where the folder will stand), bytes and sha256 of the files that match, in order."""
+    """Return path, bytes and sha256 of each file matching `pattern`, sorted by path.
+
+    Paths are listed below `published`, the folder's final location: it may still be a temporary one.
+    """
     return [
         {
             "path": f"{published}/{path.relative_to(folder).as_posix()}",
@@ -56,7 +58,7 @@ def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, 
 
 
 def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str, str]:
-    """Of listed files, below `root`, those that are not what they were when the list was made: {path: in a word}."""
+    """Return {path: "missing" or "changed"} for files below `root` that differ from their listed size or hash."""
     bad = {}
     for file in files:
         path = root / file["path"]
@@ -68,13 +70,13 @@ def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str
 
 
 def write_sums(folder: Path) -> None:
-    """Write SHA256SUMS for all files of a folder, as `sha256sum -c SHA256SUMS` checks them."""
+    """Write SHA256SUMS for all files directly in a folder, in the format of `sha256sum -c`."""
     paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS)
     (folder / SUMS).write_text("".join(f"{sha256_file(path)}  {path.name}\n" for path in paths), encoding="utf-8")
 
 
 def check_sums(folder: Path, names: Sequence[str]) -> None:
-    """Raise unless SHA256SUMS of this folder lists each of these files with the hash that the file has now."""
+    """Raise `Damaged` unless each named file has the hash that the folder's SHA256SUMS lists for it."""
     sums = folder / SUMS
     if not sums.is_file():
         raise Damaged(sums, "is missing, so nothing vouches for the files beside it: export the model again")
@@ -87,14 +89,15 @@ def check_sums(folder: Path, names: Sequence[str]) -> None:
 
 
 def name_all(bad: Mapping[str, str]) -> str:
+    """Format {path: problem} for an error message: "path (problem), ..."."""
     return ", ".join(f"{path} ({what})" for path, what in bad.items())
 
 
 def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a JSON object and check that it has the `required` keys, as `check_keys` reads them."""
+    """Read a JSON object and check that it has the `required` keys; see `check_keys` for their syntax."""
     try:
         meta = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # cut off, not UTF-8, or nested without end
+    except (ValueError, RecursionError) as error:  # truncated, not UTF-8, or nested too deeply
         raise Damaged(path, f"is not valid JSON ({error}): build it again") from error
     if not isinstance(meta, dict):
         raise Damaged(path, "holds no JSON object: build it again")
@@ -103,7 +106,7 @@ def read_meta(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, An
 
 
 def check_keys(tree: Any, required: Sequence[str], *, path: str | Path) -> None:
-    """Raise `Damaged` if a dotted key is missing. `*` stands for every key of an object, `[]` for every item."""
+    """Raise `Damaged` if a dotted key is missing; `*` matches every key of an object, `[]` every item of a list."""
     missing = [name for name in required if not _has(tree, name.split("."))]
     if missing:
         raise Damaged(path, f"lacks {', '.join(missing)}: build it again")
@@ -123,7 +126,7 @@ def _has(tree: Any, parts: Sequence[str]) -> bool:
 
 @contextmanager
 def described_by(path: str | Path) -> Iterator[None]:
-    """What is done here follows a JSON file: where that lacks a key or has another kind of value, it is at fault."""
+    """Turn lookup, type and attribute errors in the block into `Damaged`, blaming the JSON file at `path`."""
     try:
         yield
     except (LookupError, TypeError, AttributeError) as error:

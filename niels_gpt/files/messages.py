@@ -1,4 +1,4 @@
-"""Text for people: errors as one sentence, text made printable, and progress."""
+"""Output for the terminal: one-line error messages, escaped text, and progress."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-# What the world may do to a program: bad input, a full disk, no memory. Anything else is a fault of the program's own,
-# and its traceback is what finds it.
+# Errors with causes outside the program (bad input, a full disk, no memory), reported in one line. Any other exception
+# is a bug and keeps its traceback.
 EXPECTED = (ValueError, OSError, RuntimeError, MemoryError, OverflowError, EOFError)
 
 
-_TEMPORARY = re.compile(r"\.([^/\s]+)\.tmp\d+")  # what atomic.py calls a file until it is whole
+_TEMPORARY = re.compile(r"\.([^/\s]+)\.tmp\d+")  # temporary names of atomic.py; messages show the final name
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def sentence(error: BaseException) -> str:
-    """An error as one line, the path included where the system knows it."""
+    """Return an error as one printable line, including the path of an OSError if it has one."""
     return visible(_TEMPORARY.sub(r"\1", _told(error)))
 
 
@@ -40,28 +40,30 @@ def _told(error: BaseException) -> str:
 
 
 def name_file(error: OSError, path: str | Path) -> None:
-    """Where an error of the system names no file (a write to a full disk does not), let it name this one."""
+    """Set the error's file name to `path` if the system gave none, as on a write to a full disk."""
     if error.filename is None and error.errno is not None and str(path):
         error.filename = str(path)
 
 
 def visible(text: str) -> str:
-    """Somebody's text as a terminal may show it: control characters, which could command it, by number."""
+    """Escape control characters as \\xNN, since untrusted text could send commands to the terminal."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def read_text(path: str | Path) -> str:
-    """A file's text, or a ValueError that names it where it is none."""
+    """Read a UTF-8 file; the ValueError for other encodings names the file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start + 1}): save it as UTF-8") from error
 
 
-_LINE_EVERY_S = 15.0
+_LINE_EVERY_S = 15.0  # seconds between progress lines where there is no terminal
 
 
 class Bar(Protocol):
+    """Progress bar, as tqdm's."""
+
     def update(self, n: int) -> object: ...
 
 
@@ -72,11 +74,11 @@ class _NoBar:
 
 @contextmanager
 def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> Iterator[Bar]:
-    """Something to `update(n)` as work gets done."""
+    """Yield a progress bar to `update(n)`; it shows nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield _NoBar()
         return
-    from tqdm import tqdm  # only people at a terminal need it installed
+    from tqdm import tqdm  # imported only if a bar is shown
 
     with tqdm(
         total=total, initial=initial, unit=unit, unit_scale=unit == "B", desc=title, dynamic_ncols=True, leave=False
@@ -85,13 +87,14 @@ def progress(*, total: int | None, unit: str, title: str, initial: int = 0) -> I
 
 
 def format_duration(seconds: float) -> str:
+    """Format seconds as "5 s", "2 min 05 s" or "1 h 02 min"."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
 class Tally:
-    """Counts the bytes of a stream whose end nobody knows."""
+    """Byte counter for a stream of unknown length: updates a bar, or prints a line every 15 s without a terminal."""
 
     def __init__(self, bar: Bar, title: str) -> None:
         self._bar: Any = bar
@@ -113,7 +116,7 @@ class Tally:
 
 
 def say_above_bar(line: str) -> None:
-    """Print a line without tearing a bar that may be showing."""
+    """Print a line without breaking a progress bar."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""Ranks: several processes on one job, each with its share of the work, and what they tell each other."""
+"""Ranks of a distributed job: how work is divided among processes, and their collective operations."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import torch  # nobody waits for it who has no company
+    import torch  # imported lazily: single-process stages do not need it
 
 T = TypeVar("T")
-# The longest that ranks wait for one of them: longer than it may take to write a checkpoint, compile, or hash its copy
-# of the token files, and short enough to notice a host without power or network, which closes no connection.
+# Timeout of a collective: longer than a rank needs to write a checkpoint, compile, or hash its copy of the token files;
+# short enough to notice a host that lost power or network, which closes no connection.
 TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among `size` that train together. Every one knows the whole batch and takes its own rows of it."""
+    """Position of this process among the `size` that train together; each takes its own rows of every batch."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # among those of its host
-    local_size: int = 1
+    local_rank: int = 0  # within its host
+    local_size: int = 1  # processes on this host
     host: int = 0
 
     @property
     def first(self) -> bool:
-        """The one that logs and writes."""
+        """Return whether this is rank 0, which logs and writes files."""
         return self.rank == 0
 
     def rows(self, B: int) -> slice:
-        """This rank's part of the B rows of a step: one at least."""
+        """Return this rank's slice of the B rows of a step; raise if a rank would have none."""
         if self.size > B:
             raise ValueError(f"{self.size} processes for B={B} rows a step: lower runtime.nproc, or raise B")
         return self.share(B)
 
     def files(self, files: Sequence[T]) -> Sequence[T]:
-        """This rank's part of the files to check. Hosts have copies of their own, and each host's ranks check all."""
+        """Return the files this rank has to check; the ranks of each host cover all, since each host has a copy."""
         return files[self.local_rank :: self.local_size]
 
     def share(self, n: int) -> slice:
-        """This rank's part of n things; the parts differ by one at most."""
+        """Return this rank's slice of n items; slice lengths differ by at most one."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """In place, over all ranks."""
+        """Sum a tensor over all ranks, in place, and return it."""
         if self.size > 1:
             from torch import distributed
 
@@ -56,7 +56,7 @@ class Ranks:
         return values
 
     def any(self, flag: bool, *, device: str) -> bool:
-        """Whether it is so on any rank: they must stop at the same step, or wait for each other for ever."""
+        """Return whether the flag is set on any rank; ranks must stop at the same step or they would deadlock."""
         if self.size == 1:
             return flag
         import torch
@@ -64,7 +64,7 @@ class Ranks:
         return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
 
     def exchange(self, value: T) -> list[T]:
-        """What every rank has, in their order: the same list on all."""
+        """Return the values of all ranks in rank order (all-gather of picklable objects)."""
         if self.size == 1:
             return [value]
         from torch import distributed
@@ -74,12 +74,12 @@ class Ranks:
         return box
 
     def summed(self, parts: Mapping[str, float]) -> dict[str, float]:
-        """Sums over all ranks, added up in their order, so that no two ranks differ by a bit."""
+        """Return the sum of each value over all ranks, added in rank order so that all get identical bits."""
         everyone = self.exchange(dict(parts))
         return {name: sum(one[name] for one in everyone) for name in parts}
 
     def from_first(self, value: Any) -> Any:
-        """What rank 0 has."""
+        """Return rank 0's value on every rank (broadcast of a picklable object)."""
         if self.size == 1:
             return value
         from torch import distributed
@@ -94,13 +94,13 @@ ALONE = Ranks()
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
-    """The group that torchrun describes in the environment; a single rank where there is none."""
+    """Join the process group that torchrun set up in the environment; yield a single rank if there is none."""
     if "RANK" not in os.environ:
         yield ALONE
         return
     from torch import distributed
 
-    # gloo beside NCCL: for objects in CPU memory.
+    # gloo in addition to NCCL: for objects in CPU memory.
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
     distributed.init_process_group(backend, timeout=TIMEOUT)
     try:

@@ -1,4 +1,4 @@
-"""A store of many large files: a folder, or a bucket behind an fsspec URL. A file is in it whole or not at all."""
+"""Storage for many large files in a local folder or a bucket (fsspec URL); files are written atomically."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from niels_gpt.files.atomic import atomic_path, discard, sweep
 
-_SCRATCH = "niels_gpt-"  # of copies on this machine, in the system's folder for temporary files
+_SCRATCH = "niels_gpt-"  # prefix of local copies in the system's temporary folder
 
 
 @dataclass(frozen=True)
 class Store:
-    """`root` is a folder, or a URL such as s3://bucket/folder. Small enough to hand to another process or machine."""
+    """Folder or bucket of files. `root` is a path or a URL such as s3://bucket/folder; instances can be pickled."""
 
     root: str
 
@@ -26,19 +26,20 @@ class Store:
         return "://" in self.root
 
     def below(self, *names: str) -> Store:
+        """Return the store of a subfolder."""
         return Store("/".join((self.root.rstrip("/") or "/", *names)))
 
     def place(self, file: str) -> str:
-        """Where a file lies, to be shown."""
+        """Return the full path or URL of a file."""
         return f"{self.root.rstrip('/')}/{file}"
 
     def path(self, file: str) -> Path:
-        """Of a file in a folder."""
+        """Return the path of a file in a local store."""
         assert not self.is_remote, f"{self.root} is no folder"
         return Path(self.root, file)
 
     def size(self, file: str) -> int | None:
-        """In bytes; None where there is no such file."""
+        """Return the size of a file in bytes, or None if it does not exist."""
         try:
             if not self.is_remote:
                 return self.path(file).stat().st_size
@@ -47,7 +48,7 @@ class Store:
             return None
 
     def read(self, file: str) -> bytes | None:
-        """A small file; None where there is none."""
+        """Return the contents of a small file, or None if it does not exist."""
         try:
             if not self.is_remote:
                 return self.path(file).read_bytes()
@@ -57,8 +58,10 @@ class Store:
 
     @contextmanager
     def reading(self, file: str) -> Iterator[Path]:
-        """The file on this machine's disk: itself, or a copy for as long as the block lasts (one GET, not one for every
-        piece that is read)."""
+        """Yield a local path of the file: the file itself, or a copy that is deleted after the block.
+
+        A remote file is copied with one GET, instead of one per read.
+        """
         if not self.is_remote:
             yield self.path(file)
             return
@@ -68,7 +71,7 @@ class Store:
             yield copy
 
     def fetch(self, file: str, to: Path) -> None:
-        """Copy a file of a bucket to this machine's disk."""
+        """Copy a file of a bucket to a local path, atomically."""
         with atomic_path(to) as temporary:
             try:
                 _file_system(self.root).get_file(self.place(file), str(temporary))
@@ -77,7 +80,7 @@ class Store:
 
     @contextmanager
     def writing(self, file: str) -> Iterator[Path]:
-        """Write to the path this yields; the file is in the store when the block has ended well."""
+        """Yield a temporary path to write to; the file appears in the store if the block ends without an error."""
         if not self.is_remote:
             with atomic_path(self.path(file)) as temporary:
                 yield temporary
@@ -88,8 +91,10 @@ class Store:
             _file_system(self.root).put_file(str(path), self.place(file))
 
     def files(self) -> dict[str, int]:
-        """{name: bytes} of all that lies here, for whoever cleans up. What was made is known from records, not from
-        this."""
+        """Return {name: size in bytes} of all files here, for cleaning up.
+
+        Which parts are done is decided by their records (jobs/engine.py), never by a listing.
+        """
         if self.is_remote:
             system = _file_system(self.root)
             found = system.find(self.root, detail=True) if system.exists(self.root) else {}
@@ -100,7 +105,7 @@ class Store:
         return {path.relative_to(root).as_posix(): path.stat().st_size for path in paths}
 
     def remove(self, file: str = "") -> None:
-        """A file, or without a name all of it; nothing where there is none."""
+        """Delete a file, or everything if no name is given; do nothing if it does not exist."""
         if not self.is_remote:
             discard(self.path(file))
             return
@@ -109,14 +114,14 @@ class Store:
             system.rm(place, recursive=not file)
 
     def sweep(self) -> None:
-        """Delete what killed writers left half written. Buckets have no such thing: an object appears whole."""
+        """Delete temporary files of killed writers; buckets have none, since objects appear whole."""
         if not self.is_remote:
             sweep(Path(self.root))
 
 
 @cache
 def _file_system(url: str) -> Any:
-    """What fsspec has for a URL. Without its cache of listings: others write here, too."""
+    """Return fsspec's file system for a URL, without a listings cache since other processes write there too."""
     import fsspec
 
     try:

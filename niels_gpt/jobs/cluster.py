@@ -1,4 +1,4 @@
-"""The engine of a cluster: Ray, a task for each part. It brings the project's code along; hosts need the packages."""
+"""Cluster engine: one Ray task per part. Ray ships this checkout's code; hosts need the dependencies installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from typing import Any
 
 from niels_gpt.jobs.engine import TRIES, Function, I, R, call, check_tries
 
-# Tasks handed to the cluster beyond those it has cores for, so that none waits for the next.
+# Tasks submitted beyond the number of cores, so that a core that becomes free has one waiting.
 _WAITING = 2
 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """`address` is that of the cluster's head; None starts a cluster of this machine alone, for as long as it is used.
-    `workers`: parts at once, at most; 0 sets no bound but the cluster's cores."""
+    """Engine that runs parts as tasks of a Ray cluster.
+
+    `address` is the host:port of the cluster's head; None starts a temporary cluster on this machine. `workers` is the
+    maximum number of parts at a time; 0 means as many as the cluster has cores.
+    """
 
     address: str | None
     workers: int = 0
@@ -36,6 +39,7 @@ class RayEngine:
 
 
 def _started(address: str | None, workers: int) -> Any:
+    """Connect to the cluster, or start a local one, and return the ray module."""
     try:
         import ray
     except ImportError as error:
@@ -48,7 +52,7 @@ def _started(address: str | None, workers: int) -> Any:
     if address is None and workers:
         options["num_cpus"] = workers
     try:
-        # Every host runs the code of this checkout.
+        # py_modules makes every host run the code of this checkout.
         ray.init(
             **options,
             runtime_env={"py_modules": [niels_gpt]},
@@ -65,7 +69,7 @@ def _started(address: str | None, workers: int) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes."""
+    """Raise within 10 s if nothing listens at the address; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -79,7 +83,7 @@ def _check_reachable(address: str) -> None:
 def _in_tasks(
     ray: Any, function: Function[I, R], items: Iterator[I], limit: int, tick: Callable[[int], object]
 ) -> Iterator[tuple[I, R]]:
-    # A task whose worker or host died is Ray's to try again; one that raised an error is ours.
+    # Ray retries a task whose worker or host died; tasks that raised an exception are resubmitted here.
     task, options = ray.remote(call), {"num_cpus": 1, "max_retries": TRIES - 1}
     tries: Counter[str] = Counter()
     again: deque[I] = deque()
@@ -99,7 +103,7 @@ def _in_tasks(
                 except ray.exceptions.RayTaskError as error:
                     check_tries(item, error.cause if isinstance(error.cause, Exception) else error, tries[item.name])
                     again.append(item)
-                except ray.exceptions.RayError as error:  # it has tried as often as it may
+                except ray.exceptions.RayError as error:  # Ray has used up its retries
                     check_tries(item, error, TRIES)
                 else:
                     tick(size)

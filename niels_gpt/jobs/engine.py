@@ -1,4 +1,8 @@
-"""Work over the parts of a source: what an engine is, and records of the parts that are done."""
+"""Interface of the engines that process the parts of a source in parallel, and done-records of finished parts.
+
+The output of a part is a function of that part alone and is published atomically. So the bytes depend neither on the
+engine, nor on the number of workers, the order of parts, or retries.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,11 @@ from typing import Any, Protocol, TypeVar
 from niels_gpt.files.atomic import json_text
 from niels_gpt.files.store import Store
 
-# Engines: one function over the parts of a corpus, in processes of this machine or on a cluster.
-#
-# What a part becomes is a function of that part alone, and is published whole. So neither the engine, nor the number of
-# workers, nor the order, nor a second try can show in the bytes.
-
-TRIES = 3  # of a part whose worker died, or met a failure that may pass
+TRIES = 3  # attempts at a part whose worker died or met a transient error
 
 
 class Item(Protocol):
-    """What is to be done for one part: anything that can be pickled and has a name."""
+    """Task description of one part: any picklable object with a unique name."""
 
     @property
     def name(self) -> str: ...
@@ -32,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Worker:
-    """Threads a function over parts may use, and a progress callback (bytes done)."""
+    """Resources of a task: threads it may use, and a progress callback (bytes done since the last call)."""
 
     threads: int = 1
     tick: Callable[[int], object] = bool
@@ -42,37 +41,43 @@ Function = Callable[[I, Worker], R]
 
 
 class Engine(Protocol):
+    """Executor that applies one function to many items, on this machine or a cluster."""
+
     def map(
         self, function: Function[I, R], items: Iterable[I], *, tick: Callable[[int], object]
     ) -> Iterator[tuple[I, R]]:
-        """(item, function(item, worker)) for every item, as they get done. Items are asked for when a worker is free,
-        so whoever has enough may stop giving them; leaving early ends what is under way."""
+        """Yield (item, function(item, worker)) in order of completion.
+
+        Items are requested only when a worker is free, so the iterable may end early. Closing the generator stops
+        running tasks. `tick` is called with the bytes done.
+        """
         ...
 
 
 def call(function: Function[I, R], item: I) -> tuple[R, int]:
-    """Return the result in a worker, and the bytes it processed."""
+    """Run the function in a worker process; return its result and the bytes it processed."""
     seen: list[int] = []
     return function(item, Worker(tick=seen.append)), sum(seen)
 
 
 def check_tries(item: Item, fault: BaseException | str, tries: int) -> None:
-    """Raise where another try makes no sense, since the input is at fault and not the machine, or there were enough."""
+    """Raise if a failed part must not be retried: after a ValueError (bad input), or after `TRIES` attempts."""
     if isinstance(fault, ValueError):
         raise fault
     if tries == TRIES:
         raise RuntimeError(f"{item.name} failed {TRIES} times; the last time: {fault}")
 
 
-# Done-records: what was made of each part, written last of all. They are the truth about a store, never a listing.
+# Done-records: one JSON file per part, written after all of the part's files. They alone say which parts are done: a
+# listing of the store could contain files of an unfinished part.
 
 _TELL_EVERY_S = 60
-Record = dict[str, Any]  # "files" lists what it vouches for: file, bytes and sha256 of each
+Record = dict[str, Any]  # "files" lists the part's output: file, bytes and sha256 of each
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A function over parts that leaves a record of each in the store, once all the part's files are there."""
+    """Wrapper of a part function that writes its done-record to the store once all its files are there."""
 
     function: Callable[[Any, Worker], Record]
     store: Store
@@ -93,11 +98,15 @@ def make_parts(
     say: Callable[[str], object] = bool,
     tick: Callable[[int], object] = bool,
 ) -> list[Record]:
-    """The records of all items, in order, or of the first that are `enough`; only what lacks one is made."""
+    """Return the records of all items in order, running `function` only for items without one.
+
+    `enough(records)` may end the work early: the result is then the shortest prefix of items for which it is true.
+    `say` gets progress messages, `tick` the bytes done.
+    """
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    first: list[Record] = []  # as far as every item has one: what may be enough. It is only added to, being long
+    first: list[Record] = []  # records of the longest prefix of finished items; grown in place, since it may be long
 
     def are_enough() -> bool:
         for item in items[len(first) :]:
@@ -129,6 +138,7 @@ def make_parts(
 
 
 def _read_back(items: Sequence[I], store: Store, enough: Callable[[Sequence[Record]], bool]) -> list[Record]:
+    """Read the items' records from the store, up to `enough`; raise a RuntimeError if one is missing."""
     records: list[Record] = []
     for item in items:
         if enough(records):
@@ -143,12 +153,13 @@ def _read_back(items: Sequence[I], store: Store, enough: Callable[[Sequence[Reco
 
 
 def write_record(store: Store, name: str, record: Record) -> None:
+    """Write the done-record of the part `name`."""
     with store.writing(_file(name)) as path:
         path.write_text(json_text(record), encoding="utf-8")
 
 
 def read_record(store: Store, name: str) -> Record | None:
-    """What was made of a part; None where it is not done, or a file that the record vouches for is gone or cut off."""
+    """Return the record of a part; None if it is not done or a file it lists is missing or of another size."""
     data = store.read(_file(name))
     if data is None:
         return None

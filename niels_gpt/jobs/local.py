@@ -1,4 +1,4 @@
-"""The engine of one machine: parts are worked on in this process or in worker processes."""
+"""Local engine: a pool of worker processes, one part at a time each; a single part runs in this process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Any
 from niels_gpt.files.messages import sentence
 from niels_gpt.jobs.engine import Function, I, R, Worker, call, check_tries
 
-# The engine of one machine: a pool of processes, a part at a time each. A single part is done in this process.
-
 _DIED = "its process was killed (out of memory? then lower runtime.workers)"
 
 
 @dataclass(frozen=True)
 class LocalEngine:
+    """Engine that runs parts on this machine, in up to `workers` processes."""
+
     workers: int
 
     def map(
@@ -35,7 +35,7 @@ class LocalEngine:
         remaining = iter(items)
         first = list(islice(remaining, 2))
         if self.workers == 1 or len(first) < 2:
-            here = Worker(threads=self.workers, tick=tick)
+            here = Worker(threads=self.workers, tick=tick)  # a single part uses threads instead
             for item in chain(first, remaining):
                 yield item, function(item, here)
             return
@@ -45,8 +45,9 @@ class LocalEngine:
 def _in_processes(
     function: Function[I, R], items: Iterator[I], workers: int, tick: Callable[[int], object]
 ) -> Iterator[tuple[I, R]]:
+    """Yield (item, result) from a pool of processes, restarting the pool if a worker dies."""
     tries: Counter[str] = Counter()
-    queued: deque[I] = deque()  # parts to do again, and the one to be submitted next
+    queued: deque[I] = deque()  # parts to retry, and the next one to submit
     while True:
         pending: dict[Future[tuple[R, int]], I] = {}
         with _pool(workers) as pool, suppress(BrokenProcessPool):
@@ -71,23 +72,23 @@ def _in_processes(
                     else:
                         check_tries(item, error, tries[item.name])
                         queued.append(item)
-        # A worker died, and a broken pool does not say of which part. All that were pending are done again in a new
-        # pool, one at a time: the next death has a name, and leaves more memory.
+        # A worker died, and a broken pool does not say on which part. Retry all pending parts in a new pool, one at a
+        # time: the next death is then attributable, and each part has more memory.
         for item in pending.values():
             check_tries(item, _DIED, tries[item.name])
         queued.extend(pending.values())
 
 
 def _take(items: Iterator[I], queued: deque[I]) -> bool:
-    """Queue the next item, if there is one."""
+    """Queue the next item; return whether there was one."""
     queued.extend(islice(items, 1))
     return bool(queued)
 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool whose workers end, even within a part, when it is left or this process dies."""
-    context = get_context("spawn")  # forked threads of Arrow or torch would hang
+    """Yield a process pool whose workers exit, even within a part, when the block ends or this process dies."""
+    context = get_context("spawn")  # a forked process would hang on threads of Arrow or torch
     lifeline, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(lifeline,))
     try:
@@ -100,7 +101,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Block SIGINT here for a moment and in workers started meanwhile for good: this process ends them."""
+    """Block SIGINT during the block; workers started in it inherit that and leave Ctrl-C to this process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -109,7 +110,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
 
 
 def _start_worker(lifeline: Connection) -> None:
-    """Have this worker end as soon as nobody holds the other end of its lifeline."""
+    """Start a thread that exits this worker as soon as the other end of the `lifeline` pipe is closed."""
 
     def watch() -> None:
         with suppress(EOFError, OSError):
@@ -120,7 +121,7 @@ def _start_worker(lifeline: Connection) -> None:
 
 
 def _call(task: bytes) -> tuple[Any, int]:
-    """Unpickled here, since a pool does not survive a function that its workers cannot import."""
+    """Unpickle and run a task; done here because a pool breaks if a worker cannot import the function."""
     try:
         return call(*pickle.loads(task))
     except Exception as error:
@@ -128,7 +129,7 @@ def _call(task: bytes) -> tuple[Any, int]:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error as it can be sent; one that cannot be pickled as a sentence."""
+    """Return the error if it survives pickling, else a RuntimeError with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
