@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, as bytes (v0) or as SentencePiece pieces (v1), with the same four chat tokens."""
+"""Tokenizers: bytes (v0) or a SentencePiece vocabulary (v1), with the same four chat tokens."""
 
 from niels_gpt.tokenizer.tokenizers import SentencePieceTokenizer, decode, encode, load_tokenizer
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS

@@ -1,4 +1,4 @@
-"""The text that a tokenizer is trained on: a sample of every source's training documents."""
+"""Sampling of the text a tokenizer is trained on: training documents of every source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from niels_gpt.rng import permutation
 def sampled_texts(
     sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, text) of about `sample_bytes` of train rows, each source in proportion to its size, by seed."""
+    """Yield (source, text) of training documents, about `sample_bytes` in total, sampled by `seed`.
+
+    Every source contributes in proportion to its size.
+    """
     share = min(1.0, sample_bytes / sum(texts.text_bytes for texts, _ in sources.values()))
     for name in sorted(sources):
         texts, splits = sources[name]
@@ -29,7 +32,7 @@ def sampled_texts(
 
 
 def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> Iterator[str]:
-    """Sample rows of a source whose splits list their rows."""
+    """Yield sampled texts of a source whose split lists its training rows (`rows`)."""
     if share < 1:
         rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
     first = 0
@@ -42,12 +45,12 @@ def _sampled_rows(texts: Texts, rows: np.ndarray, share: float, seed: int) -> It
                     yield from batch
 
 
-# Parts are read whole to be sampled, so not all of a large corpus are: enough for so many times the sample.
+# A part has to be read whole to be sampled, so of a large corpus only parts with 8 times the sample's bytes are read.
 _OVERSAMPLED = 8
 
 
 def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[str]:
-    """Sample parts of a hash-split source by a hash of their names, and rows in each by a hash of their ids."""
+    """Yield sampled texts of a hash-split source: parts are chosen by a hash of their names, rows by their keys."""
     wanted = share * texts.text_bytes
     chosen, size = set(), 0
     for part in sorted(texts.parts, key=lambda part: hashlib.sha256(f"{seed} {part.name}".encode()).digest()):
@@ -55,7 +58,8 @@ def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Ite
             break
         chosen.add(part.name)
         size += part.text_bytes
-    # Of the train rows of these parts, so many are passed over; by other keys than the split's, or it would be all.
+    # Fraction of these parts' training rows to skip. The keys below have a prefix: with the split's own keys and seed
+    # the two choices would be correlated.
     left_out = Drawn(val_frac=max(0.0, 1 - wanted / max(1, size)), seed=seed)
     last = 0
     for part in texts.parts:

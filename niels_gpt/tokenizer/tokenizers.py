@@ -1,4 +1,4 @@
-"""The byte tokenizer and the SentencePiece tokenizer, and the folder that a tokenizer is saved in."""
+"""Byte and SentencePiece tokenizers, their files, and the search for rare private words in a vocabulary."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     import torch
 
 
-SPACE_MARK = "\u2581"  # how SentencePiece writes a space
-# A run of letters and digits. In scripts without spaces (Thai, Lao, Burmese, Khmer, Chinese, Japanese) a run is a whole
-# sentence: their words are left to the count of substrings.
+SPACE_MARK = "\u2581"  # SentencePiece's character for a space
+# A run of letters and digits. Scripts without spaces (Thai, Lao, Burmese, Khmer, Chinese, Japanese) are excluded: there
+# a run is a whole sentence, so only the substring rule of `RareText` applies.
 _WORD = re.compile(
     r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 
 
 class RareText:
-    """Substrings and words that stand in fewer than `min_documents` private documents and in no public one.
+    """Index of words and substrings found in fewer than `min_documents` private documents and in no public one.
 
-    An entry has no space inside, so a document holds it if and only if one of its space-separated tokens does. Tokens
-    which are public, or in enough documents, are searched as one string; what is left of each document, rare tokens
-    alone, is short.
+    A vocabulary entry has no space inside, so a document contains it if and only if one of its space-separated strings
+    does. Strings that are public or in enough documents are searched as one joined string; each private document then
+    only keeps its rare strings, which are short to search.
     """
 
     def __init__(self, documents: Iterable[tuple[str, bool]], *, min_documents: int) -> None:
-        """`documents`: texts, and whether each is private. Equal texts count once."""
+        """Build the index from `documents`, pairs of (text, is it private); equal pairs count once."""
         self._min_documents = min_documents
         known: set[str] = set()
         private: list[set[str]] = []
@@ -53,7 +53,8 @@ class RareText:
         self._documents = [" ".join(tokens - known) for tokens in private]
         words = [set(_WORD.findall(text)) for text in self._documents]
         rare = set().union(*words) - self._frequent(words) - set(_WORD.findall(self._known))
-        # Two small letters ("ly", "th") are no name. Without them bits per byte were 0.4% worse.
+        # Words of two lower-case letters ("ly", "th") are exempt: they are not names, and without them bits per byte
+        # were 0.4% worse.
         self._rare_words = {word for word in rare if len(word) > 2 or not word.islower()}
 
     def _frequent(self, documents: Iterable[set[str]]) -> set[str]:
@@ -61,10 +62,10 @@ class RareText:
         return {item for item, count in counts.items() if count >= self._min_documents}
 
     def told_by(self, entry: str) -> bool:
-        """Return whether a vocabulary entry must not be there.
+        """Return whether a vocabulary entry would reveal rare private text.
 
-        That is when it is itself a rare word, or when its text is rare even as a part of words. Single characters, and
-        entries without a letter or digit, tell nothing.
+        It does if it is a rare word itself, or if its text is rare even as a substring of words. Single characters and
+        entries without a letter or digit reveal nothing.
         """
         text = entry.removeprefix(SPACE_MARK)
         if len(text) < 2 or not any(map(str.isalnum, text)):
@@ -75,14 +76,12 @@ class RareText:
         return text not in self._known and len(list(islice(holders, self._min_documents))) < self._min_documents
 
 
-# Bytes as tokens (v0): nothing to train, no text it cannot spell.
-#
-# `encode` and `decode` are the bare byte functions, V=256. `ByteTokenizer`, the pipeline's, carries the chat tokens as
-# ids 256..259 on top.
+# Bytes as tokens (v0): nothing to train, and any text can be encoded. `encode` and `decode` are plain byte functions
+# (V = 256); the pipeline's `ByteTokenizer` adds the chat tokens as ids 256..259.
 
 
 def encode(text: str) -> torch.LongTensor:
-    """UTF-8 bytes of the text as ids: (n,) int64 in 0..255."""
+    """Return the UTF-8 bytes of the text as ids: `(n,)` int64 in 0..255."""
     import torch
 
     ids = torch.from_numpy(np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64))
@@ -90,7 +89,7 @@ def encode(text: str) -> torch.LongTensor:
 
 
 def decode(ids: torch.Tensor) -> str:
-    """Bytes back to text; what is not UTF-8 shows as U+FFFD, since a model may emit half a character."""
+    """Decode `(n,)` byte ids; invalid UTF-8 becomes U+FFFD, since a model may emit half a character."""
     if ids.dim() != 1:
         raise ValueError(f"decode takes a 1-D tensor of ids, got shape {tuple(ids.shape)}")
     values = ids.tolist()
@@ -100,7 +99,7 @@ def decode(ids: torch.Tensor) -> str:
 
 
 class ByteTokenizer:
-    """256 byte values, then the four chat tokens: V = 260. Nothing to train."""
+    """Tokenizer of 256 byte values and the four chat tokens: V = 260."""
 
     vocab_size = BYTE_VALUES + len(SPECIAL_TOKENS)
 
@@ -114,33 +113,33 @@ class ByteTokenizer:
         return [np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2") for text in texts]
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
-        """Chat tokens have no text of their own and are left out."""
+        """Return the text of the ids; chat tokens have none and are skipped."""
         return bytes(i for i in as_list(ids) if i < BYTE_VALUES).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """How many bytes of text each id stands for: (V,)."""
+        """Return the number of text bytes of each id: `(V,)` int64."""
         return (np.arange(self.vocab_size) < BYTE_VALUES).astype(np.int64)
 
     def piece(self, id: int) -> bytes:
-        """The bytes an id stands for."""
+        """Return the text bytes of an id; empty for chat tokens."""
         return bytes([id]) if id < BYTE_VALUES else b""
 
 
 PART_CHARACTERS = 256
-# What is encoded at a time. A piece has a space at its beginning or nowhere, so a cut in front of one changes nothing;
-# only where there is none for so long is a text cut elsewhere.
+# Texts are encoded in parts of at most 256 characters, cut before a space: a piece has a space at its start or nowhere,
+# so such a cut does not change the result. Only a run of 256 characters without a space is cut elsewhere.
 PARTS = re.compile(f"{SPACE_MARK}|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}")
 
 
 class SentencePieceTokenizer:
-    """A trained SentencePiece model whose four chat tokens are control symbols: no text encodes to them.
+    """Tokenizer of a trained SentencePiece model; its four chat tokens are control symbols, so no text encodes to them.
 
-    Lossless: `decode(encode(text)) == text` for every text UTF-8 can carry. SentencePiece itself writes a space as "▁"
-    and so reads a real "▁" back as a space; that one character is spelt in bytes here.
+    Lossless: `decode(encode(text)) == text` for every text that UTF-8 can represent. SentencePiece writes a space as
+    "▁" and would decode a real "▁" to a space, so that one character is encoded as bytes here.
 
-    SentencePiece adds up scores in float32, whose rounding decides between cuts that are about equally likely: "1000"
-    would be cut differently in different places of a text, and differently from what other libraries do. So a text is
-    encoded in parts, within which sums of scores as `train_sentencepiece` rounds them are exact.
+    SentencePiece sums scores in float32, and rounding errors would decide between segmentations of about equal
+    probability: "1000" could be split differently at different positions of a text, or by other libraries. So a text
+    is encoded in parts so short that sums of the scores, as `train_sentencepiece` rounds them, are exact.
     """
 
     def __init__(self, model_path: str | Path) -> None:
@@ -170,6 +169,7 @@ class SentencePieceTokenizer:
         return list(next(self._encoded([text])))
 
     def encode_torch(self, text: str, *, device: str | None = None) -> torch.Tensor:
+        """Return the ids of the text as an `(n,)` int64 tensor."""
         import torch
 
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)
@@ -178,7 +178,7 @@ class SentencePieceTokenizer:
         return [np.fromiter(ids, dtype="<u2") for ids in self._encoded(texts)]
 
     def _encoded(self, texts: Sequence[str]) -> Iterator[Iterable[int]]:
-        """The ids of each text, all of them asked for at once."""
+        """Yield the ids of each text; all parts of all texts are encoded in one call of SentencePiece."""
         cut = [PARTS.findall(text) for text in texts]
         plain = [part for parts in cut for part in parts if part != SPACE_MARK]
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
@@ -186,15 +186,15 @@ class SentencePieceTokenizer:
             yield chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
-        """Chat tokens have no text of their own and are left out."""
+        """Return the text of the ids; chat tokens have none and are skipped."""
         return b"".join([self._pieces[i] for i in as_list(ids)]).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> np.ndarray:
-        """How many bytes of text each id stands for: (V,)."""
+        """Return the number of text bytes of each id: `(V,)` int64."""
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
     def piece(self, id: int) -> bytes:
-        """The bytes an id stands for."""
+        """Return the text bytes of an id; empty for chat tokens and the unknown token."""
         return self._pieces[id]
 
     def _piece_bytes(self, id: int) -> bytes:
@@ -204,11 +204,11 @@ class SentencePieceTokenizer:
         return bytes([int(piece[3:5], 16)]) if self._spm.IsByte(id) else piece.replace(SPACE_MARK, " ").encode("utf-8")
 
 
-FILE_NAMES = ("tokenizer.json", "spm.model")  # one of the two lies in a tokenizer's folder
+FILE_NAMES = ("tokenizer.json", "spm.model")  # a tokenizer's folder has one of the two
 
 
 def tokenizer_file(path: str | Path) -> Path:
-    """The one file that defines the tokenizer in a folder (or the file itself)."""
+    """Return the file that defines the tokenizer in a folder; `path` may also be that file itself."""
     path = Path(path)
     if path.is_file():
         return path
@@ -219,10 +219,10 @@ def tokenizer_file(path: str | Path) -> Path:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer in a folder that the tokenizer stage wrote, or of one file: tokenizer.json or spm.model.
+    """Load a tokenizer from the tokenizer stage's folder, or from a tokenizer.json or spm.model.
 
-    Where a meta.json beside it says which bytes it had, it must have them still: a model with one flipped bit is read
-    without a word (73 of 200 tried), and encodes otherwise.
+    If there is a meta.json next to the file, its SHA-256 must match: SentencePiece loaded 73 of 200 models with one
+    flipped bit without an error, and such a model encodes differently.
     """
     file = tokenizer_file(path)
     meta = file.with_name("meta.json")
@@ -238,12 +238,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def describe(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
-    """What tokenizer.json holds for a tokenizer that needs no model file."""
+    """Return a tokenizer's metadata, which for bytes is also the content of tokenizer.json."""
     return {"kind": kind, "vocab_size": tokenizer.vocab_size, "special_token_ids": tokenizer.special_token_ids()}
 
 
 def tokenizer_sha256(tokenizer: Tokenizer) -> str:
-    """Of the file that defines it: the model, or for bytes, which need none, the description in its place."""
+    """Return the SHA-256 of the tokenizer's model file, or of tokenizer.json for a byte tokenizer."""
     path = getattr(tokenizer, "model_path", None)
     if path:
         return sha256_file(path)
@@ -251,7 +251,7 @@ def tokenizer_sha256(tokenizer: Tokenizer) -> str:
 
 
 def write_tokenizer(folder: Path, *, model: bytes | None) -> Tokenizer:
-    """spm.model, or for bytes (no model) tokenizer.json, and meta.json beside it."""
+    """Write spm.model, or tokenizer.json for bytes (`model` None), and meta.json; return the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     if model is None:
         write_json(folder / "tokenizer.json", describe(ByteTokenizer(), "byte"))
@@ -261,7 +261,7 @@ def write_tokenizer(folder: Path, *, model: bytes | None) -> Tokenizer:
 
 
 def write_tokenizer_meta(folder: Path) -> Tokenizer:
-    """Beside the file that defines a tokenizer, a meta.json that says what it is and which bytes it has."""
+    """Write meta.json (kind, size, special ids, SHA-256) for the tokenizer in a folder, and return the tokenizer."""
     tokenizer = load_tokenizer(folder)
     kind = "byte" if isinstance(tokenizer, ByteTokenizer) else "sentencepiece"
     digest = sha256_file(tokenizer_file(folder))

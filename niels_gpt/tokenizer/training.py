@@ -1,4 +1,4 @@
-"""Training a SentencePiece model: unigram pieces over raw text, every byte of which can be spelt."""
+"""Training of SentencePiece unigram models with byte fallback, without rare words of private documents."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from niels_gpt.config import check_value
 from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, RareText
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS
 
-# A piece at least beside every byte, the chat tokens and `unknown`; ids are stored in 16 bits.
+# At least one entry besides 256 bytes, the chat tokens and `unknown`; ids are stored in 16 bits.
 VocabSize = Annotated[int, Ge(BYTE_VALUES + len(SPECIAL_TOKENS) + 2), Le(1 << 16)]
-# Bytes of the model depend on the number of threads, so it is part of the definition and not of the machine.
+# The trained model depends on the number of threads, so it is a constant and not a property of the machine.
 _THREADS = 4
 _CHUNK_CHARACTERS = 2000
-# SentencePiece adds scores up in float32, of 24 bits. With scores that are multiples of 2^-11 and no character below
-# -32 (an unknown one is 10 below the lowest piece), sums over a part of 2^8 characters are exact.
+# SentencePiece sums scores in float32, which has a 24-bit significand. With scores that are multiples of 2^-11 and at
+# least -32 per character (an unknown one is 10 below the lowest entry), sums over parts of 2^8 characters are exact.
 _SCORE_STEP = PART_CHARACTERS * 32 * 2.0**-24
 _LOWEST_SCORE = -22.0
-# How much larger a vocabulary is trained where entries may be dropped. In two vaults of notes 14 and 16% were; with
-# 1.5 the text was cut no better.
+# Factor by which a larger vocabulary is trained if entries may be dropped. In two vaults of notes 14% and 16% were
+# dropped; 1.5 gave no better segmentation.
 _MARGIN = 1.25
 
 
 def train_sentencepiece(
     texts: Iterable[str], *, vocab_size: int, private: Iterable[bool] = (), min_documents: int = 1
 ) -> bytes:
-    """Return the model file, equal for equal texts. `vocab_size` counts all: pieces, 256 bytes, four chat tokens.
+    """Return the bytes of a trained model file; equal texts give equal bytes.
 
-    Nothing is normalised, no space added or removed; newlines are characters like others; rare characters are left to
-    the byte pieces, so that they do not crowd a small vocabulary. Scores are rounded, so that a text has one best cut
-    for everybody, and not one for each way of adding up.
+    `vocab_size` counts all entries, including `unknown`, 256 bytes and the four chat tokens. Text is not normalized, no
+    space is added or removed, and newlines are ordinary characters. Rare characters are encoded as bytes, so that they
+    do not crowd a small vocabulary. Scores are rounded so that the best segmentation of a text does not depend on the
+    order in which an implementation sums them.
 
-    `private` has a flag for each text. No entry tells a word that stands in fewer than `min_documents` private texts
-    and in no public one: see `RareText`.
+    `private` has a flag for each text. No entry reveals a word that occurs in fewer than `min_documents` private texts
+    and in no public one; see `RareText`.
     """
     check_value("vocab_size", vocab_size, VocabSize)
     private = list(private)
@@ -46,15 +47,15 @@ def train_sentencepiece(
         return _rounded(_trained(texts, vocab_size=vocab_size))
     texts = list(texts)
     rare = RareText(zip(texts, private, strict=True), min_documents=min_documents)
-    # Entries that tell are dropped from a larger vocabulary. Removing rare words from the text instead would also
-    # remove what they teach about fragments that are common.
+    # Train a larger vocabulary and drop the entries that reveal rare words. Removing rare words from the text instead
+    # would also remove their counts of common fragments.
     asked = math.ceil(_MARGIN * vocab_size)
     while True:
         model = _model_proto(_trained(texts, vocab_size=asked, hard_vocab_limit=False))
         kept = [piece for piece in model.pieces if piece.type != piece.NORMAL or not rare.told_by(piece.piece)]
         if len(kept) >= vocab_size:
             break
-        if len(model.pieces) < asked:  # all that the text has
+        if len(model.pieces) < asked:  # the text has no more entries to offer
             raise ValueError(
                 f"vocab_size is {vocab_size:,}: the corpus has {len(kept):,} entries that stand in {min_documents} "
                 "private documents or in a public one; set it to that or less, lower tokenizer.min_documents, or add "
@@ -65,6 +66,7 @@ def train_sentencepiece(
 
 
 def _trained(texts: Iterable[str], *, vocab_size: int, hard_vocab_limit: bool = True) -> bytes:
+    """Run the SentencePiece trainer; without `hard_vocab_limit`, the model may have fewer entries."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -101,7 +103,7 @@ def _model_proto(model: bytes) -> Any:
 
 
 def _shortened(model: Any, kept: list[Any], vocab_size: int) -> Any:
-    """Return the model with `vocab_size` of the kept entries: the most probable, and every single character."""
+    """Return the model cut to `vocab_size` entries: bytes, special tokens, characters, and the most probable others."""
     fixed = [piece.type != piece.NORMAL or len(piece.piece) == 1 for piece in kept]
     if (needed := sum(fixed)) >= vocab_size:
         raise ValueError(_too_small(vocab_size, needed))
@@ -119,6 +121,7 @@ def _by_score(piece: Any) -> tuple[float, str]:
 
 
 def _rounded(model: bytes) -> bytes:
+    """Return the model with scores rounded to multiples of `_SCORE_STEP`, at least `_LOWEST_SCORE`."""
     proto = _model_proto(model)
     for piece in proto.pieces:
         piece.score = max(round(piece.score / _SCORE_STEP) * _SCORE_STEP, _LOWEST_SCORE)
@@ -126,7 +129,10 @@ def _rounded(model: bytes) -> bytes:
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
-    """Texts in parts of a bounded length, without NUL: it ends a string for the trainer, and is a byte piece anyway."""
+    """Yield chunks of at most 2,000 characters, without NULs, which would end a string in the trainer.
+
+    NUL can still be encoded: it has a byte entry.
+    """
     for text in texts:
         for start in range(0, len(text), _CHUNK_CHARACTERS):
             chunk = text[start : start + _CHUNK_CHARACTERS].replace("\0", "")
@@ -135,6 +141,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _explain(message: str, vocab_size: int) -> str:
+    """Translate the trainer's error message into one that says how to change vocab_size."""
     if largest := re.search(r"too high .*?<= (\d+)", message):
         return (
             f"vocab_size is {vocab_size:,}: the corpus has pieces for {int(largest[1]):,} at the most; "

@@ -1,6 +1,6 @@
-"""What all tokenizers share: the four chat tokens, the interface, and incremental decoding.
+"""Shared parts of all tokenizers: the four chat tokens, the interface, and incremental decoding.
 
-The strings in SPECIAL_TOKENS name the chat tokens; found in a *text* they are plain text, and only
+SPECIAL_TOKENS are the names of the chat tokens. Where they occur in a text they are encoded as plain text; only
 `niels_gpt.chat_template` emits their ids.
 """
 
@@ -22,7 +22,7 @@ BYTE_VALUES = 256
 
 
 class Tokenizer(Protocol):
-    """What the pipeline asks of a tokenizer."""
+    """Tokenizer interface that the pipeline relies on."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -35,20 +35,21 @@ class Tokenizer(Protocol):
 
 
 def as_list(ids: Iterable[int] | torch.Tensor) -> Iterable[int]:
+    """Return the ids of a tensor or array as Python integers; other iterables unchanged."""
     return ids.tolist() if hasattr(ids, "tolist") else ids
 
 
 class IncrementalDecoder:
-    """Of UTF-8: the first bytes of a character wait for the token that completes it."""
+    """Streaming decoder that holds back the first bytes of a UTF-8 character until a later token completes it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token: int) -> str:
-        """The text that this token completes; none while a character is not whole."""
+        """Return the text that this token completes; empty while a character is incomplete."""
         return self._utf8.decode(self._tokenizer.piece(token))
 
     def rest(self) -> str:
-        """At the end: a character that was left unfinished, as U+FFFD."""
+        """Return U+FFFD if the text ended within a character, else nothing."""
         return self._utf8.decode(b"", final=True)
