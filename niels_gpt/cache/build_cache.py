@@ -1,7 +1,6 @@
-"""Token caches from plain iterables, in one pass and with flat memory: the seed's two builders.
+"""Token caches built from plain iterables of texts or chats, in one pass and with constant memory.
 
-The pipeline's stages use the same parts (rendering, writing, sharding); these functions put them together for whoever
-has texts or chats in hand and no DAG around them.
+For use without the DVC pipeline, whose stages share the lower-level functions (chat rendering, encoding, writing).
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.tokenizers import tokenizer_file, write_tokenizer, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-# Fixed-size shards: what a corpus too large for memory is sampled from. Documents may lie across two of them.
+# Shards have a fixed size, so a document may span two or more of them.
 
 
 class ShardWriter:
-    """Writes documents one by one into folder/shard_00000.bin, ... and their offsets, counted over all shards."""
+    """Writer of documents to folder/shard_00000.bin, ..., and of their offsets over all shards to offsets.npy."""
 
     def __init__(self, folder: Path, *, shard_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +45,7 @@ class ShardWriter:
         return self
 
     def write(self, ids: np.ndarray) -> None:
+        """Append one document, starting a new shard whenever one is full."""
         self._offsets.append(self.tokens)
         data = np.ascontiguousarray(ids, dtype=TOKEN_DTYPE)
         while len(data):
@@ -94,12 +94,12 @@ def build_pretrain_cache(
     source_config: str | None = None,
     streaming: bool | None = None,
 ) -> None:
-    """out_dir/{train,val}/shard_*.bin with document offsets beside them, and out_dir/meta.json, whole or not at all.
+    """Write out_dir/{train,val}/shard_*.bin with document offsets, and out_dir/meta.json, atomically.
 
-    As the stream goes by, whole documents go to val whenever it holds less than its share of the two budgets, else to
-    train; each is full when the next document would not fit. So no document is in both, none is cut, and a stream that
-    ends early has filled both in proportion. A split that stays empty is an error, unless val was given no budget.
-    `shuffle_buffer` first mixes texts within a buffer of that many.
+    Each document goes to val if val has less than its share of the tokens so far, else to train. A split is full when
+    its next document would not fit its budget (in tokens). So no document is in both splits or cut, and a stream that
+    ends early has filled both in proportion. An empty split is an error, unless it is val and its budget is 0.
+    `shuffle_buffer` is the size of a shuffle buffer, in texts; None keeps the order.
     """
     _check_vocabulary(tokenizer)
     ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
@@ -118,7 +118,7 @@ def build_pretrain_cache(
                     writers[split].write(ids)
                     break
                 if writers[split].tokens:
-                    open_splits.discard(split)  # its budget ends with the document before this one
+                    open_splits.discard(split)  # full: it ends with the document before this one
             if not open_splits:
                 break
         totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
@@ -155,7 +155,7 @@ def build_split_cache(
     source_config: str | None = None,
     split_rule: str = "given",
 ) -> None:
-    """The same files for texts that are already split ({"train": ..., "val": ...}): all of them, without a budget."""
+    """Write the same files for all texts of given splits, {"train": texts, "val": texts}, without a token budget."""
     _check_vocabulary(tokenizer)
     with _folder(out_dir) as folder:
         totals = {}
@@ -193,17 +193,17 @@ def build_sft_cache(
     T: int | None = None,
     groups: Iterable[str] | None = None,
 ) -> None:
-    """out_dir/{train,val}_tokens.bin with {train,val}_idx.npy offsets, and out_dir/meta.json, whole or not at all.
+    """Write out_dir/{train,val}_tokens.bin, {train,val}_idx.npy (offsets) and meta.json, atomically.
 
-    Examples are split at random by `seed`; those of one group (a tree, by `groups`, one for each example) stay
-    together. One whose supervised tokens would all be cut off by T (where T is given), or that has none, is dropped and
-    counted. How many there are is known when the stream has ended: until then they lie in a file, not in memory.
+    Examples are split at random by `seed`; `groups` names the group of each (e.g. its conversation tree), and a group
+    is never divided. Examples without supervised tokens in their first T+1 (all, if T is None) are dropped and counted.
+    The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
     _check_vocabulary(tokenizer)
     names: list[str] = []
 
     def rendered() -> Iterator[np.ndarray]:
-        known: dict[str, str] = {}  # a name is held once, however many examples bear it
+        known: dict[str, str] = {}  # interns group names: equal strings are stored once
         pairs = ((example, None) for example in examples) if groups is None else zip(examples, groups, strict=True)
         for example, group in pairs:
             if group is not None:
@@ -251,7 +251,7 @@ def build_sft_cache(
 def write_unbuilt_cache(
     out_dir: str | Path, *, tokenizer: Tokenizer, shard_bytes: int, seed: int, source_name: str | None
 ) -> None:
-    """The folders of a cache whose source could not be had, and a meta.json that says so; an earlier cache is kept."""
+    """Write empty split folders and a meta.json with status "not built", unless an earlier cache exists."""
     if any(Path(out_dir).glob("train/shard_*.bin")):
         return
     with _folder(out_dir) as folder:
@@ -274,11 +274,11 @@ def write_unbuilt_cache(
 
 
 def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
-    """out_dir/spm.model (or the description of bytes) with meta.json, and the tokenizer that lies there now."""
+    """Copy a tokenizer to `out_dir` (spm.model or tokenizer.json, and meta.json) and return it loaded from there."""
     file, out = tokenizer_file(source), Path(out_dir)
     if file.parent.resolve() == out.resolve():
         return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
-    load_tokenizer(file)  # known to be one before another steps aside for it
+    load_tokenizer(file)  # check the new one before it replaces an old one
     with _folder(out) as folder:
         write_tokenizer(folder, model=None if file.suffix == ".json" else file.read_bytes())
     return load_tokenizer(out)
@@ -290,7 +290,7 @@ def _check_vocabulary(tokenizer: Tokenizer) -> None:
 
 
 def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str]:
-    """A buffer is filled, and each new text takes the place of a random one in it, which leaves."""
+    """Yield the texts through a shuffle buffer: each new text replaces a random one, which is yielded."""
     import torch
 
     generator = make_generator(derive_seed(seed, "shuffle buffer"))
@@ -308,8 +308,8 @@ def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str
 
 @contextmanager
 def _folder(path: str | Path) -> Iterator[Path]:
-    """A folder that takes its place when the block ends well: shards of an earlier build never mix with this one's."""
+    """Yield a temporary folder that replaces `path` at the end, so that shards of two builds never mix."""
     with atomic_path(path) as temporary:
-        discard(temporary)  # of a killed process that had this number
+        discard(temporary)  # left by a killed process with the same process id
         temporary.mkdir()
         yield temporary

@@ -1,4 +1,4 @@
-"""python -m niels_gpt.cache.cli build-all: every cache of the token-cache seed, without the DAG."""
+"""Command line for building all token caches without the pipeline: `python -m niels_gpt.cache.cli build-all`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from niels_gpt.data.types import ChatSample
 
 
 class _NotBuilt(Exception):
-    """A cache that may be absent is: the message says why."""
+    """Exception for an optional cache that could not be built; the message says why."""
 
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -34,7 +34,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """Token caches, built from the datasets themselves."""
+    """Build token caches from the datasets."""
 
 
 @app.command()
@@ -75,9 +75,9 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="build just these")] = None,
 ) -> None:
-    """Build every cache; a dataset that fails is named at the end, and the others are built all the same.
+    """Build every cache; if a dataset fails, build the others and list the failures at the end.
 
-    A gutenberg that cannot be had is no failure: its meta.json then says "not built".
+    An unavailable gutenberg is not a failure: its meta.json then has the status "not built".
     """
 
     def build_fineweb_edu(out: Path) -> None:
@@ -98,7 +98,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             max_val_tokens=max_val_tokens,
             shard_bytes=shard_bytes,
             seed=seed,
-            shuffle_buffer=None,  # the stream is shuffled already
+            shuffle_buffer=None,  # the iterator above shuffles
             source_name=dataset_label(fineweb_dataset),
             source_config=fineweb_config,
             streaming=streaming,
@@ -171,7 +171,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
         threads = oasst1.iter_oasst1_sft(
             path=oasst1_dataset, split=oasst1_split, seed=seed, english_only=english_only, max_messages=max_messages
         )
-        threads, again = tee(threads)  # read side by side, so that one thread is held between the two
+        threads, again = tee(threads)  # consumed in lockstep, so tee buffers one thread at most
         build_sft(oasst1_dataset, threads, out, groups=(thread.meta["message_tree_id"] for thread in again))
 
     def build_sft(name: str, chats: Iterable[ChatSample], out: Path, *, groups: Iterable[str] | None) -> None:
@@ -207,6 +207,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
 
 
 def _build(builders: Mapping[str, Callable[[Path], None]], cache_dir: Path) -> None:
+    """Run the builders in order; exit with status 1 after the last if any failed."""
     failed = []
     for name, build in builders.items():
         try:

@@ -1,4 +1,4 @@
-"""The data mix: manifests of several sources as one, on which training depends instead of a list of files."""
+"""Data mix: one file with the manifests of all sources, so that training depends on it and not on many files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 
 from niels_gpt.files.checks import read_meta
 
-# What must be the same for all sources of a mix.
+# Keys whose values must be equal in all sources of a mix; the joined file has them once, at the top level.
 _SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype")
 
 
 def join_manifests(manifests: Path, val_names: Mapping[str, str], *, required: Sequence[str]) -> dict[str, Any]:
-    """The manifests of the sources in `val_names` as one, with what they share said once."""
+    """Return one manifest of the sources in `val_names`, after checking that they share one tokenizer.
+
+    `val_names` maps each source to the name of its validation set in metrics; `required` are keys of every manifest.
+    """
     required = ["tokenizer_sha256", "vocab_size", *required]
     joined = {name: read_meta(manifests / f"{name}.json", required=required) for name in sorted(val_names)}
     shared = [{key: manifest.pop(key) for key in _SHARED if key in manifest} for manifest in joined.values()]
@@ -25,7 +28,7 @@ def join_manifests(manifests: Path, val_names: Mapping[str, str], *, required: S
 
 
 def check_tokenizers(shared: Mapping[str, Mapping[str, Any]]) -> None:
-    """Ids of one tokenizer mean nothing to another: raise, naming the manifests that differ from the first."""
+    """Raise a ValueError naming the sources that were encoded by another tokenizer than the first."""
     first, *others = shared
     differing = [name for name in others if shared[name] != shared[first]]
     if differing:

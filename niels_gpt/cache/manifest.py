@@ -1,7 +1,4 @@
-"""The manifest of a source's token files, and its documents by number.
-
-`mix` joins them; training checks them before it reads.
-"""
+"""Opening and checking the token files that a manifest or the data mix lists, as streams or as single documents."""
 
 from __future__ import annotations
 
@@ -22,8 +19,10 @@ from niels_gpt.files.store import Store
 
 @dataclass(frozen=True)
 class Listed:
-    """A file that a manifest lists: its path on this machine, and which bytes it has. Where it lies in a bucket,
-    `store` is that, and the path is one to copy it to."""
+    """File entry of a manifest: where it is, its size in bytes and its hash.
+
+    `place` is the full path or URL. For a file in a bucket, `store` is set and `path` is where its local copy goes.
+    """
 
     place: str
     path: Path
@@ -32,7 +31,7 @@ class Listed:
     store: Store | None = None
 
     def fault(self, *, vocab_size: int) -> str | None:
-        """Return what is wrong with the file, or None; fetch it first if it lies in a remote store."""
+        """Return what is wrong with the file, or None; copy it from its bucket first if there is no local copy."""
         if self.store is not None and not self.path.is_file():
             with suppress(FileNotFoundError):
                 self.store.fetch(self.place.removeprefix(self.store.place("")), self.path)
@@ -47,8 +46,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the token files of each source lie: in a folder of its own below `beside`, or in its store, under what its
-    manifest says. Files of a bucket are copied to `copies`."""
+    """Locations of the token files of all sources.
+
+    A source has a folder of its own below `beside`, or lies in its store under the name `at` from its manifest. Files
+    of a bucket are copied to `copies`.
+    """
 
     beside: Path
     stores: Mapping[str, Store] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Places:
         return self.copies / str(at) / file if folder.is_remote else folder.path(file)
 
     def listed(self, source: str, at: str | None, file: Mapping[str, Any]) -> Listed:
+        """Return the entry of a file with its location on this machine."""
         folder, path = self.folder(source, at), self.path(source, at, file["file"])
         store = folder if folder.is_remote else None
         return Listed(folder.place(file["file"]), path, file["bytes"], file["sha256"], store)
@@ -75,8 +78,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Mix:
-    """Every source's tokens, read a window at a time, by the source's name, and what its held-out part is called in
-    metrics."""
+    """Token streams of all sources by name; `val_names` are the names of the validation sets in metrics."""
 
     vocab_size: int
     train: dict[str, TokenStream]
@@ -85,10 +87,10 @@ class Mix:
 
 
 def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks: Ranks = ALONE) -> Mix:
-    """The token files that a mix file names, once each is known to be the one it was made of: of several ranks each
-    hashes its share of them. They are opened when a window falls into them.
+    """Return the streams of a mix file after checking the hashes of its token files, divided among the ranks.
 
-    With `documents`, streams know where theirs begin, and those that share a window do not see each other.
+    With `documents`, streams have document offsets, so that attention can be masked between the documents of a window.
+    Files are opened only when a window is read from them.
     """
     with described_by(path):
         return _open_mix(read_meta(path), places=places, documents=documents, ranks=ranks)
@@ -114,8 +116,10 @@ def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool, ranks:
 
 
 def check_files(files: Sequence[Listed], *, vocab_size: int, ranks: Ranks = ALONE) -> None:
-    """Raise, naming every file that is absent, not what the mix was made of, or has ids that the model has not. Of
-    several ranks each reads its share of the files, and all refuse alike."""
+    """Raise `Damaged`, naming every file that is missing, has changed, or has ids >= vocab_size.
+
+    Each rank reads its share of the files; all ranks raise the same error.
+    """
     own = ranks.files(files)
     found = ranks.exchange({file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))})
     bad = {place: fault for one in found for place, fault in one.items()}
@@ -125,7 +129,7 @@ def check_files(files: Sequence[Listed], *, vocab_size: int, ranks: Ranks = ALON
 
 
 def listed_files(sources: Mapping[str, Any], places: Places, *, documents: bool) -> Iterator[Listed]:
-    """The token files of all sources, and with `documents` also the files of offsets."""
+    """Yield the token files of all sources, and with `documents` also their offset files."""
     for name, source in sources.items():
         for part in (part for split in ("train", "val") for part in source[split]["parts"]):
             for file in (part, part["offsets"]) if documents else (part,):
@@ -133,14 +137,17 @@ def listed_files(sources: Mapping[str, Any], places: Places, *, documents: bool)
 
 
 def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> Iterator[tuple[str, np.ndarray]]:
-    """(where it lies, ids) of each of a source's training files, on this machine."""
+    """Yield (local path, all ids) of each training file of a source."""
     for part in manifest["train"]["parts"]:
         path = places.path(source, manifest.get("at"), part["file"])
         yield str(path), TokenFile.whole(path)[:]
 
 
 class TokenStore:
-    """Documents of one split of a source, each read from its file when it is asked for. `manifest` lists the files."""
+    """Random access to the documents of one split of a source; each is read from its file on request.
+
+    `manifest` lists the files, which are checked first. `lengths` has the number of tokens of every document.
+    """
 
     def __init__(
         self,
@@ -162,10 +169,11 @@ class TokenStore:
         self._starts = [starts for starts, _ in offsets]
         self._lengths = [lengths for _, lengths in offsets]
         self.lengths = np.concatenate(self._lengths)
-        self.trained_tokens = int(manifest["train"]["tokens"])  # pretraining draws from the first so many
+        self.trained_tokens = int(manifest["train"]["tokens"])  # pretraining samples from the first this many
         self._first = np.cumsum([0, *map(len, self._starts)])
 
     def document(self, row: int) -> np.ndarray:
+        """Return the ids of document `row`, numbered over all files of the split."""
         if not 0 <= row < len(self.lengths):
             raise IndexError(f"there is no document {row} among {len(self.lengths):,}")
         part = int(np.searchsorted(self._first, row, side="right")) - 1

@@ -1,4 +1,4 @@
-"""Provenance of a cache: what it was made of and how. Never used to decide whether it is fresh."""
+"""Provenance metadata of a cache (meta.json); never used to decide whether the cache is up to date."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["dataset_label", "describe_origin", "read_meta", "sha256_file", "writ
 
 
 def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
-    """No times, no absolute paths in `meta`: equal inputs must give equal bytes."""
+    """Write meta.json; `meta` must not contain times or absolute paths, so that equal inputs give equal bytes."""
     write_json(path, meta)
 
 
 def dataset_label(dataset: str) -> str:
-    """Return a hub id as it is, and of a local file or folder the name alone: meta.json holds no path of a machine."""
+    """Return a hub id unchanged, or the bare name of a local file or folder, since meta.json has no local paths."""
     path = Path(dataset)
     return path.absolute().name if path.is_absolute() or path.exists() else dataset
 
 
 def describe_origin(source: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the origin and the split settings of a cache, for its meta.json."""
+    """Return the origin and split settings of a source for its meta.json."""
     return {
         "dataset_name": dataset_label(source["dataset"]) if source.get("dataset") else source["name"],
         "dataset_config": source.get("config"),

@@ -1,4 +1,4 @@
-"""Dataset for pretraining: random windows of a sharded corpus, every window of it equally likely."""
+"""Pretraining dataset: uniformly random windows of the token files in one folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from niels_gpt.cache.windows import TokenFile, TokenStream, check_lengths, split
 
 
 class PretrainTokenStreamDataset:
-    """The shards of a folder. A shard is drawn in proportion to its windows; no window crosses two shards.
+    """Dataset of all windows of T+1 tokens within the shards of a folder; no window crosses two shards.
 
     `shards_dir` is the train or val folder of a cache: shard_*.bin of `build_pretrain_cache`, or part-*.bin of the
-    pipeline's tokenize stage. Tokens that lie in a bucket are read by `cache.manifest.open_mix`.
+    pipeline's tokenize stage. For tokens in a bucket use `cache.manifest.open_mix`.
     """
 
     def __init__(self, shards_dir: str | Path, *, T: int, device: str) -> None:
@@ -22,17 +22,17 @@ class PretrainTokenStreamDataset:
         check_lengths({str(shards_dir): {"": self._stream}}, T=T)
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """(x, y), each (B, T) int64 on the device, y one token ahead of x."""
+        """Return (x, y), each `(B, T)` int64 on the device, with y one token ahead of x."""
         numbers = torch.randint(0, self._stream.windows(self._T), (B,), generator=generator).numpy()
         return split_targets(torch.from_numpy(self._stream.gather(numbers, self._T)), device=self._device)
 
 
 def _token_files(folder: Path) -> list[TokenFile]:
-    """Return the token files of a folder in order, up to the number of tokens that the cache's meta.json counts.
+    """Return the token files of a folder in order, cut to the number of tokens in the cache's meta.json.
 
-    The pipeline's last part may go on behind its budget: only its manifest and meta.json know where that ends.
+    The pipeline's last part may be longer than its token budget; only the manifest and meta.json say where it ends.
     """
-    # By stem: part-00000 comes before part-00000-001.
+    # Sorted by stem, so that part-00000 comes before part-00000-001.
     paths = sorted((*folder.glob("shard_*.bin"), *folder.glob("part-*.bin")), key=lambda path: path.stem)
     if not paths:
         raise ValueError(f"{folder} holds no shard_*.bin and no part-*.bin: build the cache first")

@@ -1,4 +1,4 @@
-"""Dataset for fine-tuning: whole chats with targets on the assistant's tokens, and the chats' manifest."""
+"""Fine-tuning dataset: whole chats with targets on the assistant's tokens; and opening the caches of a chat mix."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from niels_gpt.model.targets import IGNORE_INDEX
 
 
 class SFTExampleDataset:
-    """Examples of one token file, each read when it is asked for.
+    """Dataset of the chats in one token file, each cut to T+1 tokens and read on request.
 
-    The assistant's id is taken from meta.json beside the file if it is not given.
+    If `asst_id` is None, the assistant's role id is read from the meta.json next to the file.
     """
 
     def __init__(
@@ -51,25 +51,28 @@ class SFTExampleDataset:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example that a model sees."""
+        """Return the number of tokens of each example that the model sees, at most T+1."""
         return np.minimum(self._lengths, self._T + 1)
 
     def document(self, row: int) -> np.ndarray:
-        """An example as ids."""
+        """Return the ids of an example, cut to T+1."""
         return self.whole(row, at_most=self._T + 1)
 
     def whole(self, row: int, *, at_most: int | None = None) -> np.ndarray:
-        """Return the ids of an example, also those that a model does not see."""
+        """Return the ids of an example, without the limit of T+1 tokens; `at_most` sets another."""
         start, length = int(self._starts[row]), int(self._lengths[row])
         return self._tokens[start : start + (length if at_most is None else min(length, at_most))]
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(x, y, y_masked), each (B, T) int64: examples drawn at random, each whole from its start."""
+        """Return (x, y, y_masked) of B random examples, each `(B, T)` int64; see `examples`."""
         rows = torch.randint(0, len(self), (B,), generator=generator).numpy()
         return self.examples(rows)
 
     def examples(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The same for chosen examples."""
+        """Return (x, y, y_masked) of these examples, each `(B, T)` int64: one chat per row, from its start.
+
+        Rows are padded with the end-of-turn id. y_masked is y with IGNORE_INDEX at all positions but the assistant's.
+        """
         ids, learned = self._read(rows)
         sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
         sequence[:, : ids.shape[1]] = ids
@@ -79,11 +82,11 @@ class SFTExampleDataset:
         return whole[:, :-1], whole[:, 1:], targets[:, 1:]
 
     def targets(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of targets of each chosen example, without building tensors."""
+        """Return the number of supervised targets of each of these examples, without building tensors."""
         return self._read(rows)[1][:, 1:].sum(axis=1)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of chosen examples, as wide as the longest, and which of them are learned."""
+        """Return ids `(B, n)`, n being the longest example's length, and the mask of supervised tokens."""
         lengths = np.minimum(self._lengths[rows], self._T + 1)
         inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
         ids = np.full(inside.shape, self._eot, dtype=TOKEN_DTYPE)
@@ -93,7 +96,7 @@ class SFTExampleDataset:
 
 @dataclass(frozen=True)
 class Chats:
-    """Every chat source's examples, by the source's name."""
+    """Datasets of all chat sources by name; `val_names` are the names of the validation sets in metrics."""
 
     train: dict[str, SFTExampleDataset]
     val: dict[str, SFTExampleDataset]
@@ -103,7 +106,7 @@ class Chats:
 def open_chats(
     path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
 ) -> Chats:
-    """Open the chat caches that a chat mix names, once each file is known to be the one it was made of."""
+    """Return the datasets of the sources `names` of a chat mix, after checking the hashes of their files."""
     with described_by(path):
         mix = read_meta(path)
         files = [file for name in names for file in mix["sources"][name]["files"]]
@@ -129,5 +132,5 @@ def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device:
         }
 
     val_names = {name: source["val_name"] for name, source in sources.items()}
-    # The trainer brings batches to the device by itself.
+    # Training batches stay on the CPU: the trainer copies them to the device itself.
     return Chats(train=datasets("train", "cpu"), val=datasets("val", device), val_names=val_names)

@@ -1,4 +1,4 @@
-"""Tokenize the parts of a source to token files, and chats to one file."""
+"""Tokenization of the parts of a source to token files, and of chats to one file per split."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
 from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_file, tokenizer_sha256
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-# A batch is what is encoded at once: so many texts, but not several whole books, whose ids are Python's integers first.
+# Limits of a batch given to the encoder. The second keeps several whole books out of one batch: ids are Python integers
+# before they become an array.
 _BATCH_TEXTS = 64
 _BATCH_CHARACTERS = 1 << 18
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int | None = None) -> Iterator[np.ndarray]:
-    """Each text's ids with the end-of-text id behind them, in order, encoded on so many threads (None: all cores).
+    """Yield the ids of each text followed by the end-of-turn id, in order, encoded on `threads` (None: all cores).
 
-    Several small batches are under way at once: while one is in the encoder's own code, which lets Python go on, the
-    ids of another become an array. What comes out does not depend on how many.
+    Several small batches are in progress at once: while one is in the encoder's native code, which releases the GIL,
+    the ids of another are converted to an array. The result does not depend on the number of threads.
     """
     workers = threads or os.cpu_count() or 1
     eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
@@ -65,7 +66,10 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 def write_sft_files(
     folder: Path, splits: Mapping[str, Iterable[np.ndarray]], *, special: Mapping[str, int], T: int | None
 ) -> dict[str, int]:
-    """The token files of each split, without the examples that have nothing to learn within T; counts for meta.json."""
+    """Write the token files of each split and return counts for meta.json.
+
+    Examples without a supervised target within the first T+1 tokens (all, if T is None) are dropped and counted.
+    """
     totals: dict[str, int] = {}
     for split, examples in splits.items():
         dropped = 0
@@ -86,7 +90,7 @@ def write_sft_files(
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What meta.json says of it."""
+    """Return the tokenizer's metadata for a cache's meta.json."""
     return {
         "token_dtype": TOKEN_DTYPE_NAME,
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -100,7 +104,7 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True)
 class PartToEncode:
-    """A part of text, how its rows are split, the file that defines the tokenizer, and where the tokens go."""
+    """Task of encoding one part: its text and split, the tokenizer's file (name, bytes), and the output store."""
 
     texts: Store
     part: Part
@@ -114,8 +118,10 @@ class PartToEncode:
 
 
 def encode_part(item: PartToEncode, worker: Worker) -> Record:
-    """Its token files, with the offset of every document, and a record of them. A split with no row of this part has no
-    file. The bytes are a function of the part, the tokenizer and the split."""
+    """Write the part's token and offset files and return their record.
+
+    A split without rows in this part gets no files. The bytes depend on the part, the tokenizer and the split alone.
+    """
     tokenizer = _unpacked(*item.tokenizer)
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
@@ -146,8 +152,11 @@ def encode_parts(
     say: Callable[[str], object],
     tick: Callable[[int], object],
 ) -> dict[str, Any]:
-    """{"train": ..., "val": ...} for the manifest: the token files within each budget of tokens, whole parts in order,
-    the last one up to the end of a document."""
+    """Encode the parts of a source and return the "train" and "val" entries of its manifest.
+
+    `budgets` limits the tokens of each split (None: no limit): parts are taken in order, and the last one is cut at the
+    end of a document.
+    """
     file = tokenizer_file(tokenizer)
     packed = (file.name, file.read_bytes())
     items = [PartToEncode(texts.store, part, split, packed, tokens) for part, split in splits.by_part(texts)]
@@ -163,13 +172,13 @@ def encode_parts(
 
 
 def listed_names(counted: Mapping[str, Any]) -> set[str]:
-    """The names of all files that such a manifest lists."""
+    """Return the names of all token and offset files that `encode_parts` lists."""
     parts = [part for split in SPLITS for part in counted[split]["parts"]]
     return {file["file"] for part in parts for file in (part, part["offsets"])}
 
 
 def _within(store: Store, records: Sequence[Record], split: str, budget: int | None) -> dict[str, Any]:
-    """The files of a split, as far as the budget goes."""
+    """Return the manifest entry of a split: the files and counts within its token budget."""
     parts: list[dict[str, Any]] = []
     total = 0
     for record in records:
@@ -182,13 +191,13 @@ def _within(store: Store, records: Sequence[Record], split: str, budget: int | N
         if counts["tokens"]:
             parts.append({**ids, **counts, "offsets": offsets})
             total += counts["tokens"]
-        if tokens > room:  # no document of a later part, which may be short enough
+        if tokens > room:  # stop here, even if a short document of a later part would still fit
             break
     return {"tokens": total, "parts": parts}
 
 
 def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
-    """How many documents of a part, and tokens, there is room for."""
+    """Return how many whole documents of a part, and how many tokens, fit into `room` tokens."""
     with store.reading(offsets) as path:
         starts, lengths = read_offsets(path, tokens=tokens)
     ends = starts + lengths
@@ -197,7 +206,7 @@ def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
 
 
 def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
-    """{split: ids of every chat}, rendered with the chat tokens."""
+    """Return, for each split, an iterator over the ids of its chats, rendered with the chat tokens."""
 
     def rendered(name: str) -> Iterator[np.ndarray]:
         for part, split in splits.by_part(texts):
@@ -210,6 +219,7 @@ def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str
 
 
 def _told(tick: Callable[[int], object], batches: Iterator[list[str]]) -> Iterator[str]:
+    """Yield the texts of the batches, reporting each batch's size to `tick`, in characters."""
     for batch in batches:
         yield from batch
         tick(sum(map(len, batch)))
@@ -221,7 +231,7 @@ def _described(file: str, path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=2)
 def _unpacked(name: str, data: bytes) -> Tokenizer:
-    """The tokenizer that a file of that name defines. It comes with the part: a worker may be on another machine."""
+    """Load a tokenizer from the bytes of its file, which come with the task as a worker may be on another machine."""
     with tempfile.TemporaryDirectory(prefix="niels_gpt-") as folder:
         path = Path(folder, name)
         path.write_bytes(data)

@@ -1,11 +1,11 @@
-"""Windows of T+1 tokens by number, read from token files a slice at a time.
+"""Token streams: access by number to all windows of T+1 tokens of a source, without loading its files.
 
-A stream is a list of arrays (one byte string, or the token files of a source). A window never crosses from one array
-into the next. Window numbers run over all arrays, so that a uniform number is a uniform window. Of thousands of files
-none is opened but those that a window falls into.
+A stream is a list of arrays (one byte string, or the token files of a source). No window crosses from one array into
+the next. Windows are numbered over all arrays, so a uniformly random number is a uniformly random window. A file is
+opened only while a window is read from it.
 
-A stream may also know where its documents begin. Those that share a window do not see each other then; a token that
-ends documents is no such sign, since nothing keeps one from standing in the middle of a text.
+A stream may also have document offsets, from which attention is masked between the documents of a window. The
+end-of-turn token cannot serve for that, since nothing rules it out within a document.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ if TYPE_CHECKING:
     import torch
 
 
-# Token files and their offsets, as every reader takes them: a slice at a time, with no file left open or mapped.
-#
-# A corpus may have more files than a process may have open, and more bytes than it should map. To open, read and close
-# a file for every window costs 8 microseconds, over 15,000 files 1.5 times what it costs over 4; and of a file that is
-# not in memory the kernel fetches the window's pages alone. Maps were tried: equal over 4 files, slower over 15,000,
-# since a page that was read must be let go of again; and around a window the kernel reads ahead, by default 128 KiB.
+# Files are read a slice at a time and never kept open or memory-mapped: a corpus may have more files than a process may
+# open, and more bytes than it should map. Opening, reading and closing a file takes 8 us per window (with 15,000 files
+# 1.5 times as long as with 4), and the kernel reads only the window's pages. mmap was as fast with 4 files but slower
+# with 15,000, since pages have to be released again; and it reads ahead around a window, by default 128 KiB.
 
 _OFFSET_DTYPE = np.dtype("<i8")
 _ID_BYTES, _OFFSET_BYTES = TOKEN_DTYPE.itemsize, _OFFSET_DTYPE.itemsize
-_BLOCK = 1 << 20  # ids
-_EVERY = 512  # of so many offsets one is kept in memory; to find a place among the others is to read 4 KiB
+_BLOCK = 1 << 20  # ids per read of a whole file
+_EVERY = 512  # every 512th offset is kept in memory; those in between are 4 KiB to read
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The first `tokens` ids of a file: as long as they are, and read when it is sliced."""
+    """Array-like view of the first `tokens` ids of a file; slicing it reads them."""
 
     path: str
     tokens: int
 
     @classmethod
     def whole(cls, path: str | Path) -> TokenFile:
+        """Return a view of all ids of a file."""
         return cls(str(path), count_tokens(path))
 
     def __len__(self) -> int:
@@ -67,15 +66,15 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class OffsetFile:
-    """Where the documents of one token file begin in it, ascending, as `np.save` wrote them."""
+    """Document offsets of one token file, in tokens and ascending, stored by `np.save` and read on demand."""
 
     path: str
 
     def between(self, start: int, stop: int) -> np.ndarray:
-        """The offsets from `start` on that are below `stop`."""
+        """Return the offsets in [start, stop)."""
         header_bytes, count, marks = self._index
-        # Bisected as plain integers: for one place at a time numpy's search takes three times as long.
-        first = max(0, bisect_left(marks, start) - 1) * _EVERY  # the offset there is below `start`
+        # bisect on Python integers: for a single value np.searchsorted takes three times as long.
+        first = max(0, bisect_left(marks, start) - 1) * _EVERY  # the last mark below `start`, or the first offset
         end = min(count, bisect_left(marks, stop) * _EVERY)
         data = _read(self.path, header_bytes + _OFFSET_BYTES * first, _OFFSET_BYTES * (end - first))
         offsets = np.frombuffer(data, _OFFSET_DTYPE)
@@ -84,14 +83,14 @@ class OffsetFile:
 
     @cached_property
     def _index(self) -> tuple[int, int, memoryview]:
-        """Bytes before the first offset, how many offsets there are, and every 512th of them."""
+        """Return the size of the .npy header in bytes, the number of offsets, and every 512th of them."""
         offsets = np.load(self.path, allow_pickle=False)
         assert (offsets.dtype, offsets.ndim) == (_OFFSET_DTYPE, 1), f"{self.path} was not checked"
         return os.stat(self.path).st_size - offsets.nbytes, len(offsets), offsets[::_EVERY].copy().data
 
 
 def count_tokens(path: str | Path) -> int:
-    """Return the number of ids in a file, from its size."""
+    """Return the number of ids in a token file, computed from its size."""
     size = Path(path).stat().st_size
     if size == 0 or size % TOKEN_DTYPE.itemsize:
         what = f"is no token file ({size} bytes, where a whole number of 2-byte ids is expected): build it again"
@@ -115,9 +114,9 @@ def _read(path: str, start: int, size: int) -> bytes:
 
 
 class TokenStream:
-    """Tokens of one source and split, where they lie (in memory, or in files); nothing is copied but windows.
+    """Tokens of one source and split, in memory or in files; only the windows that are asked for are copied.
 
-    `documents`: for each of the arrays, where in it a document begins, ascending.
+    `documents` has the ascending document offsets of each array; None if documents are not to be told apart.
     """
 
     def __init__(
@@ -129,31 +128,34 @@ class TokenStream:
         assert documents is None or len(documents) == len(arrays), "offsets are those of each array"
         self.arrays, self.documents = list(arrays), documents
         self.lengths = np.array([len(array) for array in arrays], dtype=np.int64)
-        self._ends: dict[int, np.ndarray] = {}  # by T
+        self._ends: dict[int, np.ndarray] = {}  # T -> result of _window_ends
 
     @classmethod
     def of(cls, source: bytes | TokenStream) -> TokenStream:
+        """Return a stream unchanged, or wrap bytes as one (one token per byte)."""
         return source if isinstance(source, TokenStream) else cls([np.frombuffer(source, dtype=np.uint8)])
 
     def __len__(self) -> int:
-        """Tokens in all."""
+        """Return the total number of tokens."""
         return int(self.lengths.sum())
 
     def windows(self, T: int) -> int:
-        """How many windows of T+1 tokens there are."""
+        """Return the number of windows of T+1 tokens."""
         return int(self._window_ends(T)[-1])
 
     def gather(self, numbers: np.ndarray, T: int) -> np.ndarray:
-        """The windows with these numbers: (n, T+1) int64."""
+        """Return the windows with these numbers: `(n, T+1)` int64."""
         if len(self.arrays) == 1 and isinstance(self.arrays[0], np.ndarray):
             return sliding_window_view(self.arrays[0], T + 1)[numbers].astype(np.int64)
         rows = [self.arrays[i][start : start + T + 1] for i, start in self._places(numbers, T)]
-        # Joined as they are and widened at once: a third faster at B=32 than row by row.
+        # Concatenate in the stored dtype and convert once: a third faster at B=32 than row by row.
         return np.concatenate((np.empty(0, dtype=np.uint8), *rows)).reshape(len(rows), T + 1).astype(np.int64)
 
     def segments(self, numbers: np.ndarray, T: int) -> np.ndarray | None:
-        """Which document of its window each of the first T tokens is of, counted from 0: (n, T) int64. None where
-        documents may see each other."""
+        """Return the document index, from 0, of the first T tokens of each window: `(n, T)` int64.
+
+        None if the stream has no document offsets.
+        """
         if self.documents is None:
             return None
         begun = np.zeros((len(numbers), T), dtype=np.int64)
@@ -162,13 +164,13 @@ class TokenStream:
         return begun.cumsum(axis=1)
 
     def _places(self, numbers: np.ndarray, T: int) -> list[tuple[int, int]]:
-        """In which array each window lies, and where in it."""
+        """Return (array index, start within the array) of each window."""
         ends = self._window_ends(T)
         which = np.searchsorted(ends[1:], numbers, side="right")
         return list(zip(which.tolist(), (numbers - ends[which]).tolist(), strict=True))
 
     def _window_ends(self, T: int) -> np.ndarray:
-        """0, and behind each array how many windows there are up to its end."""
+        """Return the cumulative number of windows: 0, then the total up to and including each array."""
         if T not in self._ends:
             self._ends[T] = np.concatenate(([0], np.maximum(0, self.lengths - T).cumsum()))
         return self._ends[T]
@@ -181,7 +183,7 @@ def _between(offsets: np.ndarray | OffsetFile, start: int, stop: int) -> np.ndar
 
 
 def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -> None:
-    """Raise, listing every {split: {source: stream}} that has no window of T+1 tokens."""
+    """Raise a ValueError listing every stream, given as {split: {source: stream}}, without a window of T+1 tokens."""
     short = [
         f"{name} {split} has {len(stream):,}"
         for split, sources in streams.items()
@@ -196,6 +198,6 @@ def check_lengths(streams: Mapping[str, Mapping[str, TokenStream]], *, T: int) -
 
 
 def split_targets(rows: torch.Tensor, *, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T+1) -> x without the last token, y without the first."""
+    """Split `(B, T+1)` rows into inputs x and targets y, each `(B, T)` on `device`."""
     rows = rows.to(device)
     return rows[:, :-1], rows[:, 1:]
