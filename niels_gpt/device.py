@@ -105,7 +105,7 @@ def _cpu_name() -> str:
         said = subprocess.run(
             ["lscpu"], env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, timeout=10, check=False
         ).stdout
-    except (OSError, subprocess.SubprocessError):  # not a Linux, or a bare one
+    except (OSError, subprocess.SubprocessError):  # no lscpu: not Linux, or a minimal image
         said = ""
     named = re.search(r"^Model name:\s*(\S.*)$", said, re.MULTILINE)
     return named[1].strip() if named else platform.processor() or platform.machine()

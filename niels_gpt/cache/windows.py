@@ -116,7 +116,7 @@ def _read(path: str, start: int, size: int) -> bytes:
 class TokenStream:
     """Tokens of one source and split, in memory or in files; only the windows that are asked for are copied.
 
-    `documents` has the ascending document offsets of each array; None if documents are not to be told apart.
+    `documents` has the ascending document offsets of each array; None: no boundaries.
     """
 
     def __init__(
@@ -158,6 +158,8 @@ class TokenStream:
         """
         if self.documents is None:
             return None
+        # A 1 where a document begins, except at the window's first token, which is in document 0 either way; the
+        # running sum then numbers the documents.
         begun = np.zeros((len(numbers), T), dtype=np.int64)
         for row, (i, start) in enumerate(self._places(numbers, T)):
             begun[row, _between(self.documents[i], start + 1, start + T) - start] = 1

@@ -52,7 +52,7 @@ def _in_processes(
         pending: dict[Future[tuple[R, int]], I] = {}
         with _pool(workers) as pool, suppress(BrokenProcessPool):
             while True:
-                limit = 1 if queued else workers
+                limit = 1 if queued else workers  # retries run alone, see below
                 while len(pending) < limit and (queued or _take(items, queued)):
                     with _ctrl_c_blocked():
                         future = pool.submit(_call, pickle.dumps((function, queued[0])))
