@@ -24,11 +24,11 @@ from urllib.request import getproxies
 
 from niels_gpt.data.readers.tables import check_json, find_damage
 
-PATIENCE_S = 120.0  # without a new row, until a stream is given up
-ATTEMPTS = 4  # with pauses of 1, 2 and 4 s
+PATIENCE_S = 120.0  # seconds without data until a stream is abandoned
+ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
 _CHUNK_ROWS = 64  # rows per item of the prefetch queue
-_QUIET_S = 0.5  # without reads, until a stream counts as idle; see `count_reads`
-_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP
+_QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `count_reads`
+_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP statuses worth a retry
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv"}
 
 

@@ -97,7 +97,7 @@ def load_slice(item: Slice, worker: Worker) -> Record:
     rows: Iterator[Any] = screen.rows(item.rows())
     for _ in islice(rows, sum(part.rows for part in parts)):
         screen.take()  # discarded: the records of the finished parts already count these findings
-    for first in rows:
+    for first in rows:  # a part is opened only when it has a row
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:

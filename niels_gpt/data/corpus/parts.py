@@ -31,6 +31,7 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
     encoded = [(text or "").encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)])
     there = np.array([text is not None for text in texts])
+    # Arrow's validity bitmap: bit i is 0 if text i is null.
     valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
     buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)

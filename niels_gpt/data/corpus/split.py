@@ -69,6 +69,7 @@ def split_source(
     else:
         units = joined_units(keys() if by == "tree" else range(rows), bonds.joined)
         train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
+        # A row that is fixed to a side takes its whole unit along.
         sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
         if sides:
             drawn = set(val)
@@ -115,6 +116,7 @@ def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
 
     A row's side depends only on its key and the seed, so each part of a corpus can be split without the others.
     """
+    # Hold a row out if its 64-bit hash, keyed by the seed, is in the lowest `val_frac` of the range.
     key, bound = rule.seed.to_bytes(8, "big"), rule.val_frac * 2.0**64
     held_out = np.fromiter(
         (

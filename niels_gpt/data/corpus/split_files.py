@@ -54,6 +54,7 @@ def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
     rows = split_by_hash(read_keys(path), split.rule)
     if any(map(len, split.moved.values())):
         moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
+        # Take the moved rows off the side that the hash gave them, then add them to their own.
         every = np.concatenate(list(moved.values()))
         rows = {side: np.union1d(np.setdiff1d(own, every), moved[side]) for side, own in rows.items()}
         rows = {side: np.setdiff1d(own, moved["out"]) for side, own in rows.items()}
