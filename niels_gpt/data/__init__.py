@@ -1,7 +1,7 @@
-"""Data loading: one module a kind of source (see kinds.py), and what is done with its rows.
+"""Data loading: one module per source kind (see kinds.py), and the code that stores and splits its rows.
 
-The names handed on here are looked up when they are asked for (lazy imports): whoever wants documents or a split does
-not import the loaders, so that an edit of a loader is no change of what comes after it.
+Names exported here are imported lazily. Code that uses documents or splits therefore does not depend on the loaders,
+and an edit of a loader does not change the fingerprints of later stages (pipeline/code.py).
 """
 
 from __future__ import annotations

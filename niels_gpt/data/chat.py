@@ -1,4 +1,7 @@
-"""Chats of one's own: .jsonl (also .gz, .zst) with a line {"messages": [{"role": ..., "content": ...}, ...]} each."""
+"""Source kind `chat`: the user's own chats in .jsonl files (also .gz, .zst).
+
+Each line is {"messages": [{"role": ..., "content": ...}, ...]}.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,24 @@ KIND = "chat"
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `chat`: none."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    """Yield one chat per line."""
     for sample in iter_own_chats(request.path):
         yield Chat.of(sample, id=sample.meta["index"])
 
 
 def takes(settings: Settings) -> Taken:
+    """Return the files this kind reads."""
     return Taken((".jsonl",), packed=True)
 
 
 def iter_own_chats(path: str) -> Iterator[ChatSample]:
-    """Every chat as a sample; meta holds its place. A file that is not UTF-8 is named once for each encoding."""
+    """Yield every chat as a sample; meta["index"] is "file:line". Encodings other than UTF-8 are reported."""
     for file, name in text_files(path, (".jsonl",), glob=None):
         said: set[str] = set()
         for number, row, encoding in iter_json_lines(file):

@@ -1,7 +1,7 @@
-"""Dialogues in the transcript form, in one text file, to be answered as chats. A chat is a dialogue.
+"""Source kind `dialogues`: transcripts in one text file, loaded as chats for fine-tuning; a chat is a dialogue.
 
-The file may be one that a source of kind `primer` reads as text. Chats have the order and the names of the documents
-there, and none is left out, so that by one rule the same dialogues are held out of both.
+A source of kind `primer` may read the same file as text. Both give a dialogue the same position and id and skip none,
+so that the same split rule holds out the same dialogues in both.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ KIND = "dialogues"
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `dialogues`."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
     delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"]
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    """Yield one chat per dialogue."""
     documents = file_documents(iter_dialogues(request.path, delimiter=settings.delimiter))
     for number, document in enumerate(documents, start=1):
         try:

@@ -1,4 +1,4 @@
-"""databricks-dolly-15k: instructions and answers written by people. A chat is one question and one answer."""
+"""Source kind `dolly`: databricks-dolly-15k, human-written instructions; a chat is one question and one answer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ SYSTEM = "you are a helpful assistant."
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
+    """Parameters of kind `dolly`."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
     include_system: Annotated[bool, "whether every chat begins with a system message"]
@@ -30,6 +32,7 @@ class Settings(HubSettings):
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    """Yield one chat per row of the dataset."""
     samples = iter_dolly_sft(
         path=request.path,
         seed=settings.seed,
@@ -51,7 +54,7 @@ def iter_dolly_sft(
     path: str = DATASET,
     revision: str | None = None,
 ) -> Iterator[ChatSample]:
-    """Every row as a chat, in a seeded order. `path` may name a folder or file in the place of the hub id."""
+    """Yield the first `take` rows (None: all) of a seeded shuffle as chats; `path` is a hub id, a folder or a file."""
     options = {"revision": revision} if revision else {}
     rows = load_rows(load_dataset, path, split=split, **options)
     order = permutation(len(rows), seed) if shuffle else range(len(rows))
@@ -61,7 +64,7 @@ def iter_dolly_sft(
 
 
 def row_to_chat(row: Mapping[str, Any], *, index: int, include_system: bool = False) -> ChatSample:
-    """The seed's mapping: the context, where there is one, stands below the instruction."""
+    """Return a row as a chat, as in the original specification: the context, if any, follows the instruction."""
     context = row.get("context") or ""
     user = row["instruction"] + (f"\n\ncontext:\n{context}" if context else "")
     messages = [ChatMessage("user", user), ChatMessage("assistant", row["response"])]

@@ -1,4 +1,4 @@
-"""FineWeb-Edu, streamed: 2 GB shards are never downloaded whole, nor held. A document is a web page."""
+"""Source kind `fineweb_edu`: FineWeb-Edu, streamed without downloading its 2 GB shards; a document is a web page."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ _COLUMNS = ("text", "id", "url", "score")
 
 @dataclass(frozen=True)
 class Settings(StreamSettings):
+    """Parameters of kind `fineweb_edu`."""
+
     config: Annotated[str, "config of the dataset, a crawl"]
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per web page."""
     return stream_documents(iter_fineweb_edu, settings, request, path=request.path, name=settings.config)
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    """Return one request per file of the dataset; [] if it cannot be read file by file."""
     return stream_slices(settings, request, split=settings.split, name=settings.config)
 
 
@@ -46,13 +50,13 @@ def iter_fineweb_edu(
     patience_s: float = PATIENCE_S,
     files: Sequence[str] | None = None,
 ) -> Iterator[PretrainSample]:
-    """Pages in a seeded order, at most `take`. `path` may name a folder or file in the place of the hub id."""
+    """Yield at most `take` pages, by default shuffled with `seed`; `path` is a hub id, a folder or a file."""
     yield from stream_samples(
         load_dataset,
         path,
         source=KIND,
         name=name,
-        columns=_COLUMNS if path == DATASET or is_local(path) else (),
+        columns=_COLUMNS if path == DATASET or is_local(path) else (),  # other datasets may lack them
         split=split,
         streaming=streaming,
         shuffle_buffer=shuffle_buffer_size if shuffle else None,

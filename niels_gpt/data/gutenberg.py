@@ -1,4 +1,4 @@
-"""Books of Project Gutenberg, streamed, from either of two datasets. A document is a book."""
+"""Source kind `gutenberg`: Project Gutenberg, streamed from either of two hub datasets; a document is a book."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ KIND = "gutenberg"
 
 DATASET = "nikolina-p/gutenberg_clean_en_splits"
 RAW_DATASET = "manu/project_gutenberg"
-# Books are 400 KB each: a buffer of 10,000 overflows Arrow's 2 GiB string arrays, one of 1,000 takes 4.8 GB.
+# At 400 KB per book, a buffer of 10,000 overflows Arrow's 2 GiB string arrays, and one of 1,000 takes 4.8 GB.
 MAX_BUFFERED_BOOKS = 100
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per book."""
     return stream_documents(iter_gutenberg, settings, request, dataset_id=request.path)
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    """Return one request per file of the dataset; [] if it cannot be read file by file."""
     return stream_slices(settings, request, split=_split(request.path, settings.split))
 
 
@@ -39,9 +41,10 @@ def iter_gutenberg(
     patience_s: float = PATIENCE_S,
     files: Sequence[str] | None = None,
 ) -> Iterator[PretrainSample]:
-    """Books in a seeded order, at most `take`. The raw dataset's splits are languages: its "train" is English.
+    """Yield at most `take` books, by default shuffled with `seed`.
 
-    A stream is shuffled by at most `MAX_BUFFERED_BOOKS` at a time; who asks for more is told.
+    `RAW_DATASET` is split by language, so "train" means its split "en". The shuffle buffer of a stream is limited to
+    `MAX_BUFFERED_BOOKS`; a message says so if more is requested.
     """
     if shuffle and streaming and shuffle_buffer_size > MAX_BUFFERED_BOOKS:
         say_above_bar(

@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub: opened and streamed with prefetch, failures retried, bounded in time and explained.
+"""Access to Hugging Face datasets: load and stream with prefetch, retries, timeouts and readable errors.
 
-The library `datasets` retries some requests for half an hour and others not at all, and a stream that is left before
-its end can crash the interpreter at exit. What was measured stands beside the line that deals with it.
+The `datasets` library retries some requests for half an hour and others not at all, and a stream that is left before
+its end can crash the interpreter at exit. Measurements are given beside the code that deals with each problem.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from urllib.request import getproxies
 
 from niels_gpt.data.readers.tables import check_json, find_damage
 
-PATIENCE_S = 120.0
-ATTEMPTS = 4
-_CHUNK_ROWS = 64
-_QUIET_S = 0.5
-_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+PATIENCE_S = 120.0  # seconds without data until a stream is abandoned
+ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
+_CHUNK_ROWS = 64  # rows per item of the prefetch queue
+_QUIET_S = 0.5  # seconds without reads until Arrow counts as idle; see `count_reads`
+_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP statuses worth a retry
 _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text", ".csv": "csv"}
 
 
 class HubError(RuntimeError):
-    """A dataset could not be had; the message says which, what happened and what to do."""
+    """Failure to load a dataset; the message says which one, what happened and what to do."""
 
 
 @dataclass(frozen=True)
 class HubSettings:
-    """Parameters that every kind of source on the hub has."""
+    """Parameters of every source kind that loads from the hub."""
 
     dataset: Annotated[str | None, "id of a hub dataset; null reads the source's file or folder"]
     revision: Annotated[str | None, "commit of the dataset, the full sha; null takes the newest"]
 
 
 def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
-    """`datasets.load_dataset` for a hub id, or for a local folder or file in its place.
+    """Call `datasets.load_dataset` for a hub id, or for a local folder or file instead.
 
-    A local file has one split, whatever is asked for; a folder without a card has no named configs, so `name` is
-    dropped there. Transient failures are tried again; any other becomes a HubError.
+    A local file has a single split, so the requested one is ignored; a folder without a README.md has no named configs,
+    so `name` is ignored. Transient failures are retried; other failures, and the last retry, raise a HubError.
     """
-    # Imported here: training needs none of it. Its look-up of exported parquet files asks another host, for nothing.
+    # Imported here because training does not need it. Looking up parquet exports would query a second host in vain.
     import datasets
 
     datasets.config.USE_PARQUET_EXPORT = False
-    # Its remedy for the hang at exit is to sleep 5 s at the end of every shuffled stream; ours is in `_Reader.stop`.
+    # To avoid a hang at exit the library sleeps 5 s after every shuffled stream; `_Reader.stop` replaces that.
     datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
-    if "torch" not in sys.modules:  # the first stream would import it (2 s, 180 MB) only to ask for worker numbers
+    if "torch" not in sys.modules:  # else the first stream imports it (2 s, 180 MB), only to query worker info
         datasets.config.TORCH_AVAILABLE = False
     source, config = path, name
     if is_local(path):
@@ -74,7 +74,7 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
         options.pop("revision", None)
     elif is_offline():
         _check_cached(path, name, options.get("revision"))
-        # They would name another build of the dataset than the one that the cache has.
+        # These options are part of a build's cache key: with them, the cached build would not be found.
         options = {key: value for key, value in options.items() if key not in ("columns", "fragment_scan_options")}
     else:
         check_reachable(path)
@@ -84,19 +84,19 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
 
 
 def builder_of(file: str) -> str | None:
-    """What the library has to read a file of that ending."""
+    """Return the name of the `datasets` builder for a file's suffix; None if there is none."""
     return _BUILDERS.get(Path(file.removesuffix(".gz")).suffix)
 
 
 def load_rows(load: Callable[..., Any], path: str, **options: Any) -> Any:
-    """All rows of a small dataset, by number. Local files are read straight, not copied into the client's cache."""
+    """Return all rows of a small dataset, indexable; local files are read directly, not copied into the cache."""
     if not is_local(path):
         return load(path, **options)
     return list(explained(load(path, streaming=True, **options), path=path))
 
 
 def explained(rows: Iterable[Any], *, path: str, name: str | None = None) -> Iterator[Any]:
-    """The rows; what goes wrong on the way becomes a HubError."""
+    """Yield the rows; turn any exception into a HubError."""
     try:
         yield from _iterate(rows)
     except Exception as error:
@@ -111,12 +111,12 @@ def stream_rows(
     take: int | None = None,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Any]:
-    """The first `take` rows of `open_rows()`, each once and in order, across transient failures.
+    """Yield the first `take` rows of `open_rows()`, each once and in order, across transient failures.
 
-    The order of a seeded stream is fixed, so after a failure it is opened again and the rows already given are passed
-    over: exact for shuffled streams too, where the library's own resume loses rows. Reading happens on a thread, since
-    a stalled read (up to 28 minutes) cannot be interrupted, only abandoned after `patience_s`; it reads a little ahead,
-    but not past `take`.
+    The order of a seeded stream is deterministic, so after a failure it is reopened and the rows already yielded are
+    skipped. This is exact for shuffled streams, too, where the library's own resume loses rows. A thread does the
+    reading, because a stalled read (up to 28 minutes) cannot be interrupted, only abandoned after `patience_s` seconds
+    without data. The thread prefetches, but never past `take`.
     """
     given = 0
     for attempt in range(ATTEMPTS):
@@ -129,7 +129,7 @@ def stream_rows(
             return
         except _ReadFailed as failure:
             error = failure.error
-            # What opening could not do it has tried as often already.
+            # A HubError comes from opening the stream, which has its own retries.
             if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
                 raise HubError(explain(error, path=path, name=name)) from error
             time.sleep(2.0**attempt)
@@ -138,7 +138,7 @@ def stream_rows(
 
 
 def retried(call: Callable[[], Any], *, path: str, name: str | None = None) -> Any:
-    """`call()`, tried again with growing pauses while it fails for reasons that may pass."""
+    """Return `call()`, retrying transient failures with exponential backoff; raise a HubError if it fails."""
     for attempt in range(ATTEMPTS):
         try:
             return call()
@@ -150,8 +150,10 @@ def retried(call: Callable[[], Any], *, path: str, name: str | None = None) -> A
 
 
 def resolve_revision(path: str, revision: str | None, *, name: str | None = None) -> str | None:
-    """The commit a revision stands for now (the newest, where none is given); None for local data. Offline, the commit
-    that the client's cache has of the config `name`."""
+    """Return the commit that a revision (None: the newest) refers to now; None for local data.
+
+    Offline, return the commit of config `name` in the local cache; raise a HubError if it is missing or another one.
+    """
     if is_local(path):
         return None
     if is_offline():
@@ -163,18 +165,18 @@ def resolve_revision(path: str, revision: str | None, *, name: str | None = None
 
 
 def cached_commit(path: str, name: str | None = None) -> str | None:
-    """The commit of a hub dataset that was loaded whole before and lies in the client's cache; None where none does."""
+    """Return the commit of a dataset that is completely in the local cache; None if it is not, or when online."""
     import datasets
 
     try:
-        # Offline the builder takes whatever the cache has, whichever revision it is asked for.
+        # Offline, the builder uses whatever the cache has, regardless of the requested revision.
         return str(datasets.load_dataset_builder(path, name).hash) if is_offline() else None
-    except Exception:  # its ways to say that there is nothing are many
+    except Exception:  # the library raises many different types if nothing is cached
         return None
 
 
 def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE was set when this process began."""
+    """Return whether HF_HUB_OFFLINE was set when `datasets` was imported."""
     import datasets
 
     return bool(datasets.config.HF_HUB_OFFLINE)
@@ -196,11 +198,12 @@ def _check_cached(path: str, name: str | None, revision: str | None) -> str:
 
 
 def is_local(path: str) -> bool:
+    """Return whether `path` is an existing file or folder and not a hub id."""
     return os.path.exists(path)
 
 
 def check_reachable(path: str) -> None:
-    """A HubError where the hub does not answer."""
+    """Raise a HubError if the hub cannot be reached."""
     if reason := why_unreachable():
         raise HubError(
             f"{path}: {reason}: check the network, set HF_HUB_OFFLINE=1 to use what was loaded before, or put a copy "
@@ -209,25 +212,25 @@ def check_reachable(path: str) -> None:
 
 
 def why_unreachable() -> str | None:
-    """Why the hub does not answer, within seconds where the client itself tries for 23 s and more; None if it does."""
+    """Return why the hub cannot be reached, within seconds (the client takes 23 s or more); None if it can be."""
     from huggingface_hub import constants
 
     if getproxies().keys() & {"http", "https", "all"}:
-        return None
+        return None  # behind a proxy, a direct connection proves nothing
     url = urlsplit(constants.ENDPOINT)
     for pause in (1.0, 0.0):
         try:
             port = url.port or (443 if url.scheme == "https" else 80)
             socket.create_connection((url.hostname or "", port), timeout=4).close()
             return None
-        except (OSError, ValueError) as error:  # a port that is no number is a ValueError
+        except (OSError, ValueError) as error:  # ValueError: the port is not a number
             reason = getattr(error, "strerror", None) or str(error)
             time.sleep(pause)
     return f"the hub at {constants.ENDPOINT} cannot be reached ({reason})"
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed a little later."""
+    """Return whether the same call may succeed a little later."""
     chain = _chain(error)
     statuses = [status for e in chain if (status := _status(e)) is not None]
     if statuses:
@@ -241,7 +244,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, *, path: str, name: str | None = None) -> str:  # noqa: PLR0911 (a list of cases)
-    """One sentence: which dataset, which file, what happened, what to do."""
+    """Return a one-sentence message: the dataset, the file if known, what happened and what to do."""
     if isinstance(error, HubError):
         return str(error)
     chain = _chain(error)
@@ -277,7 +280,7 @@ class _ReadFailed(Exception):
 
 
 class _Reader:
-    """Prefetch: one opening of a stream, read ahead on a thread of its own."""
+    """Prefetcher: opens a stream once and reads it ahead on its own thread."""
 
     def __init__(self, open_rows: Callable[[], Iterable[Any]], *, skip: int, take: int | None) -> None:
         self._open_rows, self._skip, self._take = open_rows, skip, take
@@ -287,6 +290,7 @@ class _Reader:
         self._thread.start()
 
     def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any]]:
+        """Yield lists of rows; raise a HubError naming `what` if none comes for `patience_s` seconds."""
         while True:
             try:
                 item = self._queue.get(timeout=patience_s)
@@ -302,7 +306,7 @@ class _Reader:
             yield item
 
     def stop(self) -> None:
-        """Leave the stream; where that is before its own end, come back when Arrow's threads have been quiet."""
+        """Stop reading; if the stream has not ended, wait (10 s at most) until Arrow's threads are idle."""
         self._stopped.set()
         self._thread.join(timeout=2.0)
         if self._exhausted or not count_reads.cache_info().currsize:
@@ -326,7 +330,7 @@ class _Reader:
                     chunk = []
                 if self._stopped.is_set():
                     return
-            # Ended by `take`, the stream itself may have more, and Arrow be at it.
+            # If `take` ended the loop, the stream may have more rows, which Arrow may be fetching.
             self._exhausted = self._take is None or read < self._take
             self._put(chunk)
             self._put(None)
@@ -343,7 +347,7 @@ class _Reader:
 
 
 def _iterate(rows: Iterable[Any]) -> Iterator[Any]:
-    """The rows of a dataset by way of Arrow batches: the same, in the same order, five times as fast as one by one."""
+    """Yield the rows of a dataset from Arrow batches: same rows, same order, 5 times as fast as row by row."""
     if not hasattr(rows, "with_format"):
         yield from rows
         return
@@ -356,10 +360,11 @@ _reads_in_flight: set[int] = set()
 
 @cache
 def count_reads() -> None:
-    """Keep track of reads that Arrow's threads have under way (apache/arrow issue 45214).
+    """Patch the hub's file class, once, to track the reads that Arrow's threads have in flight (apache/arrow 45214).
 
-    An interpreter that ends while those threads still work dies or hangs: with 150 ms of latency, 12 of 12 processes
-    that left a stream early; 3 of 4 that only waited for the reads to end; none that then waited half a second more.
+    An interpreter that exits while those threads work crashes or hangs. With 150 ms of latency this happened to 12 of
+    12 processes that left a stream early, to 3 of 4 that waited for the reads to end, and to none that then waited
+    another 0.5 s.
     """
     from huggingface_hub.hf_file_system import HfFileSystemFile
 

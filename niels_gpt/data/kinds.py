@@ -1,11 +1,11 @@
-"""The registry of source kinds, and the files of a source's folder that are not read.
+"""Registry of source kinds (the modules that can load a source), and reports of files that a kind skips.
 
-Such a module has
-- `Settings`, a frozen dataclass: the kind's parameters, and in `splits` the rules by which its rows may be held out;
-- `documents(settings, request)`, which yields a `Document` each, or `chats(settings, request)`, which yields a `Chat`;
-- where a source of the kind may be too large for one process, `slices(settings, request, text_bytes)`: requests for
-  some of its files each, of about so much text, that together, in order, ask for the same;
-- where it reads some files of a folder and leaves others out, `takes(settings)`: which it reads.
+The module of a kind defines `KIND`, its name, and
+- `Settings`, a frozen dataclass of the kind's parameters; `splits` lists the ways its rows can be split;
+- `documents(settings, request)`, which yields `Document`s, or `chats(settings, request)`, which yields `Chat`s;
+- optionally, for parallel loading, `slices(settings, request, text_bytes)`: requests for some files each, of about
+  `text_bytes` bytes of text, that are together, in order, equivalent to `request`; [] if it cannot be divided;
+- optionally, if it reads only some files of a folder, `takes(settings)`: a `Taken` that says which.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ from niels_gpt.data.readers.files import list_files, unpacked_suffix
 from niels_gpt.data.types import Request
 from niels_gpt.files.messages import visible
 
-# Files of a source's folder that are not read: counted and named by what they are, so that none is missed in silence.
-#
-# Nothing of this is part of what is loaded: it is said, and changes no hash.
+# Skipped files are reported by suffix, so that none goes unnoticed. The report is only printed: it is not part of the
+# loaded data and changes no hash.
 
-_NAMED = 3  # of each sort; the rest is counted
-_MAY_BE_BLANK = 64  # bytes; a larger file of nothing but spaces is nobody's
+_NAMED = 3  # files named per group; the rest are counted
+_MAY_BE_BLANK = 64  # bytes; larger files are not opened to see whether they are blank
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Which files of a folder a kind reads: by suffix, packed ones too, and of those like `glob` alone. What `glob`
-    does not choose was left out by its owner."""
+    """Selection of the files in a folder that a kind reads: by suffix and by `glob`.
+
+    With `packed`, .gz and .zst files are read, too. Files that `glob` excludes are not reported as skipped.
+    """
 
     suffixes: tuple[str, ...]
     packed: bool = False
     glob: str | None = None
 
     def is_asked_for(self, name: str) -> bool:
+        """Return whether `glob` selects the file with this path relative to the folder."""
         return self.glob is None or PurePosixPath(name).match(self.glob)
 
     def is_read(self, name: str) -> bool:
+        """Return whether the kind reads files with this suffix."""
         return (unpacked_suffix(name) if self.packed else os.path.splitext(name)[1]) in self.suffixes
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Files of one sort: of a suffix, without one, or empty."""
+    """Group of skipped files: with the same suffix, without a suffix, or empty."""
 
     sort: str
     names: tuple[str, ...]
@@ -60,7 +63,7 @@ class LeftOut:
 
 
 def left_out(folder: str, taken: Taken) -> list[LeftOut]:
-    """What of a folder is not read, the sort with most files first. Hidden files are nobody's text and not counted."""
+    """Return the skipped files of a folder in groups, the largest first; hidden files are not counted."""
     if not os.path.isdir(folder):
         return []
     found: dict[str, list[str]] = {}
@@ -74,7 +77,10 @@ def left_out(folder: str, taken: Taken) -> list[LeftOut]:
 
 
 def told(sorts: Sequence[LeftOut], *, kind: str, taken: Taken, others: Callable[[str], list[str]]) -> Iterator[str]:
-    """Sentences: what is left out, and for what could be read otherwise, how. `others`: kinds that read a suffix."""
+    """Yield messages for the user: the skipped files, and the kinds that could read them.
+
+    `others` returns the names of the other kinds that read a suffix.
+    """
     if not sorts:
         return
     count = sum(len(one.names) for one in sorts)
@@ -87,7 +93,7 @@ def told(sorts: Sequence[LeftOut], *, kind: str, taken: Taken, others: Callable[
 
 
 def _sort(path: str, name: str, taken: Taken) -> str | None:
-    """What a file is called by, if it is not read."""
+    """Return the group of a skipped file (its suffix, or "empty"); None if the file is read."""
     if taken.is_read(name):
         return "empty" if _is_blank(Path(path)) else None
     suffix = os.path.splitext(name)[1]
@@ -96,7 +102,7 @@ def _sort(path: str, name: str, taken: Taken) -> str | None:
 
 
 def _is_blank(file: Path) -> bool:
-    """Of what is no file (a FIFO) the reader says what is wrong with it."""
+    """Return whether a small file is only whitespace; False for non-files (a FIFO), which the reader reports."""
     return file.is_file() and file.stat().st_size <= _MAY_BE_BLANK and not file.read_bytes().strip()
 
 
@@ -105,6 +111,8 @@ _REGISTERED = re.compile(r'^KIND = "(\w+)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Kind:
+    """Source kind: its name, its settings class and the functions of its module."""
+
     name: str
     settings: type[Any]
     read: Callable[[Any, Request], Iterator[Any]]
@@ -114,7 +122,7 @@ class Kind:
 
 
 def kind_files(folder: Path) -> dict[str, Path]:
-    """{kind: its file} of the modules in a folder. Found as text: importing the others would load pyarrow (0.3 s)."""
+    """Return {kind: file} of the modules in a folder, found by regex: importing them would load pyarrow (0.3 s)."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         for name in _REGISTERED.findall(path.read_text(encoding="utf-8")):
@@ -124,7 +132,7 @@ def kind_files(folder: Path) -> dict[str, Path]:
 
 @cache
 def source_kinds() -> dict[str, Kind]:
-    """{kind: what its module has}, of all kinds there are."""
+    """Return all source kinds by name; imports their modules."""
     kinds = {}
     for name, path in kind_files(Path(__file__).parent).items():
         module: Any = import_module(f"{__package__}.{path.stem}")
@@ -136,7 +144,7 @@ def source_kinds() -> dict[str, Kind]:
 
 
 def say_left_out(name: str, settings: Any, path: str) -> list[str]:
-    """What a source of that kind does not read of its folder, and which other kinds do; nothing where all is read."""
+    """Return messages naming the files below `path` that kind `name` skips and the kinds that read them, if any."""
     kind = source_kinds()[name]
     if kind.takes is None:
         return []

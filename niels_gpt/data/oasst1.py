@@ -1,7 +1,7 @@
-"""OpenAssistant's message trees, taken apart into threads. A chat is one way from a root to a leaf.
+"""Source kind `oasst1`: OpenAssistant's message trees; a chat is a thread, the path from a root to a leaf.
 
-Every root-to-leaf way is a thread, also where the leaf is a prompter's message that nobody answered: the seed says all.
-Such a last turn is never supervised, so it costs a few tokens of context and teaches nothing wrong.
+The original specification asks for all such paths, even if the leaf is a prompter's message without an answer. A last
+user turn is never supervised, so it costs a few tokens of context and does no harm.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _ROLES: dict[str, Role] = {"prompter": "user", "assistant": "assistant"}
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
+    """Parameters of kind `oasst1`."""
+
     splits: ClassVar[tuple[str, ...]] = ("tree", "document")
 
     english_only: Annotated[bool, "whether messages in other languages are left out"]
@@ -37,6 +39,7 @@ class Settings(HubSettings):
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
+    """Yield one chat per thread, grouped by message tree."""
     samples = iter_oasst1_sft(
         path=request.path,
         seed=settings.seed,
@@ -60,7 +63,7 @@ def iter_oasst1_sft(
     path: str = DATASET,
     revision: str | None = None,
 ) -> Iterator[ChatSample]:
-    """Threads tree by tree, the trees in a seeded order; `take_trees` counts trees that have a thread."""
+    """Yield threads tree by tree, with the trees shuffled by `seed`; `take_trees` counts trees that have a thread."""
     options = {"revision": revision} if revision else {}
     trees: dict[Any, list[Mapping[str, Any]]] = {}
     for number, record in enumerate(load_rows(load_dataset, path, split=split, **options)):
@@ -81,22 +84,22 @@ def iter_oasst1_sft(
 def reconstruct_threads(
     records: Iterable[Mapping[str, Any]], *, english_only: bool = True, max_messages: int = 32
 ) -> list[ChatSample]:
-    """All threads of the trees in `records`, in the records' order. One look at each message, whatever the depth.
+    """Return all threads of the trees in `records`, in the order of the records.
 
-    Deleted messages, those in another language (where `lang` is known) and what hangs below them never appear. Texts
-    are stripped; a blank message is skipped, as if what hangs below it hung above it, so that blank leaves add no
-    thread; a thread with two equal roles in a row is dropped; a thread longer than `max_messages` is cut there, once
-    for all the leaves behind the cut.
+    Deleted messages, those with an unknown role and, with `english_only`, those with another `lang` are removed with
+    all their descendants. Texts are stripped. A blank message is replaced by its replies, so a blank leaf adds no
+    thread. A thread is truncated to `max_messages` messages, and all leaves beyond that point share one thread. It is
+    dropped if it does not start with the prompter or has the same role twice in a row.
     """
     messages: dict[str, Mapping[str, Any]] = {}
     for record in records:
-        messages.setdefault(record["message_id"], record)  # a second of the same id could hang below itself
+        messages.setdefault(record["message_id"], record)  # a second record of the same id could form a cycle
     children: dict[Any, list[Mapping[str, Any]]] = {}
     for record in messages.values():
         if _is_usable(record, english_only=english_only):
             children.setdefault(record.get("parent_id"), []).append(record)
     threads: list[ChatSample] = []
-    # A stack instead of recursion: trees may be deeper than Python's stack. Reversed, so that order is kept.
+    # Depth-first with a stack, since trees may exceed Python's recursion limit. Pushing in reverse keeps the order.
     stack: list[tuple[Mapping[str, Any], _Way]] = [(root, ()) for root in reversed(_said_below(None, children))]
     while stack:
         record, above = stack.pop()
@@ -110,7 +113,7 @@ def reconstruct_threads(
 
 
 def _said_below(message_id: Any, children: Mapping[Any, list[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    """What hangs below a message, in order; for a blank one stands what hangs below that."""
+    """Return the replies to a message (None: the roots) in order, with blank ones replaced by their own replies."""
     stack, said = children.get(message_id, [])[::-1], []
     while stack:
         record = stack.pop()

@@ -1,4 +1,4 @@
-"""Dialogues in the transcript form, in one text file. A document is a dialogue."""
+"""Source kind `primer`: transcripts of dialogues in one text file, loaded as text; a document is a dialogue."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `primer`."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
     delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"]
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per dialogue."""
     return file_documents(iter_dialogues(request.path, delimiter=settings.delimiter))
 
 
 def load_primer_text(path: str) -> str:
-    """The file's text exactly as stored."""
+    """Return the file's text exactly as stored; raise a ValueError if it is not UTF-8."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -39,7 +42,7 @@ def load_primer_text(path: str) -> str:
 def split_primer_dialogues(
     text: str, *, val_frac: float = 0.1, seed: int, delimiter: str = DIALOGUE_DELIM
 ) -> tuple[str, str]:
-    """(train, val) texts by dialogue, without a delimiter at either end."""
+    """Split by dialogue and return the (train, val) texts, joined by the delimiter."""
     dialogues = cut_dialogues(text, delimiter)
     train, val = split_rows(len(dialogues), val_frac=val_frac, seed=seed)
     return delimiter.join(dialogues[i] for i in train), delimiter.join(dialogues[i] for i in val)

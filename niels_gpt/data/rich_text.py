@@ -1,7 +1,4 @@
-"""PDF, Word and HTML files of one's own, by optional libraries; a document is a file.
-
-A document is a file.
-"""
+"""Source kind `rich_text`: the user's PDF, Word and HTML files, read by optional libraries; a document is a file."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ from niels_gpt.data.readers.files import (
 from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.messages import say_above_bar
 
-_NAMED = 3  # words
+_NAMED = 3  # lost words quoted in an error message
 
 
 def check_whole(expected: str, got: str) -> None:
-    """Raise a ValueError if a character of `expected`, white space apart, occurs less often in `got`.
+    """Raise a ValueError if a character of `expected`, except whitespace, occurs less often in `got`.
 
-    Order does not count: a table may be laid out column by column, and a list gets bullets.
+    Order and additions are ignored: a table may be laid out column by column, and lists get bullets.
     """
     given = Counter(expected)
     missing = {character: count for character, count in (given - Counter(got)).items() if not character.isspace()}
@@ -48,33 +45,33 @@ def check_whole(expected: str, got: str) -> None:
     raise ValueError(f"{lost:,} of {total:,} characters were lost{where}")
 
 
-# libxml2 drops what stands behind </body> or </html>, and CDATA sections.
+# libxml2 drops CDATA sections and everything after </body> or </html>.
 _END = re.compile(r"</(?:body|html)\s*>", re.IGNORECASE)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _DECLARED = re.compile(rb"""<(?:meta\s[^<>]*?charset|\?xml\s[^<>]*?encoding)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
-_AMPERSAND = "\U0010ffff"  # stands for & while inscriptis lays out: it would take "&amp;lt;", a visible "&lt;", for "<"
-_HEAD_BYTES = 4096  # browsers look for a declared encoding in the first 1024
+_AMPERSAND = "\U0010ffff"  # replaces & during layout: inscriptis turns "&amp;lt;", a visible "&lt;", into "<"
+_HEAD_BYTES = 4096  # searched for a declared encoding; browsers search 1024
 
 
 def read_web_page(data: bytes) -> tuple[str, str]:
-    """Return (visible text, encoding), without scripts and styles; links are their words.
+    """Return (visible text, encoding) of an HTML page, without scripts, styles and link targets.
 
     Raise a ValueError if any visible character of the page is missing from the text.
     """
     page, encoding = _decode(data)
-    page = page.replace("\0", "\ufffd").replace("--!>", "-->")  # as browsers read them
+    page = page.replace("\0", "\ufffd").replace("--!>", "-->")  # as browsers parse them
     page = _END.sub("", _CDATA.sub(lambda found: html.escape(found[1]), page))
     text, hidden = _lay_out(page)
     words = _Words()
     words.feed(page)
-    # What waits for its end. `close` is not asked: some versions of Python drop markup that never ends, others keep it.
+    # Add the unparsed rest. `close()` is not used: Python versions differ in whether it keeps unterminated markup.
     words.handle_data(html.unescape(words.rawdata))
     check_whole("".join(words.found), text + hidden)
     return text, encoding
 
 
 def _decode(data: bytes) -> tuple[str, str]:
-    """Decode a page. One that is not UTF-8 is in the encoding that it declares, if it declares a true one."""
+    """Return (page, encoding); a page that is not Unicode is decoded as it declares, if that works."""
     text, encoding = decode_text(data)
     if encoding != "utf-8" and not encoding.startswith("utf-") and (declared := _DECLARED.search(data[:_HEAD_BYTES])):
         name = declared[1].decode("ascii", errors="replace").lower()
@@ -88,7 +85,7 @@ def _decode(data: bytes) -> tuple[str, str]:
 
 
 def _lay_out(page: str) -> tuple[str, str]:
-    """Return (text, text of elements that are not displayed, scripts and styles apart)."""
+    """Return (displayed text, text of hidden elements other than scripts and styles)."""
     from inscriptis.html_engine import Inscriptis
     from inscriptis.html_properties import Display
     from lxml import etree
@@ -99,7 +96,7 @@ def _lay_out(page: str) -> tuple[str, str]:
 
     class Walk(Inscriptis):
         def _parse_html_tree(self, state: Any, tree: Any) -> Any:
-            """Do what the library does, without recursion: Python's limit is at about 1,000 elements."""
+            """Do the library's walk without recursion, whose limit in Python is about 1,000 nested elements."""
 
             def handle(handlers: dict[str, Callable[..., None] | None], *arguments: Any) -> None:
                 if handler := handlers.get(node.tag):
@@ -125,11 +122,11 @@ def _lay_out(page: str) -> tuple[str, str]:
                     write(node.tail)
             return state.canvas
 
-    # huge_tree: without it libxml2 drops everything behind 256 open elements in silence; with it, behind 2,048.
+    # Without huge_tree, libxml2 silently drops everything after 256 open elements; with it, after 2,048.
     parser = Parser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     try:
         tree = document_fromstring(page.encode("utf-8"), parser=parser)
-    except etree.ParserError:  # nothing, or nothing but comments
+    except etree.ParserError:  # the page is empty or has only comments
         return "", ""
     for fault in parser.error_log.filter_from_fatals():
         raise ValueError(f"line {fault.line}: {fault.message.partition(', use')[0]}")
@@ -137,7 +134,7 @@ def _lay_out(page: str) -> tuple[str, str]:
 
 
 class _Words(HTMLParser):
-    """Collects a page's text, that of scripts and styles apart."""
+    """Collector of a page's text, except scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,25 +145,24 @@ class _Words(HTMLParser):
             self.found.append(data)
 
 
-# Text out of PDF, Word and HTML files, by libraries that are an extra: pypdf, python-docx, inscriptis.
-#
-# Such files come from anywhere. What is encrypted, damaged or blown up is refused by name; nothing in them is run or
-# fetched.
+# The libraries (pypdf, python-docx, inscriptis) are an optional extra. Files are untrusted: those that are encrypted,
+# damaged or zip bombs raise an error that names them; nothing in them is executed or fetched.
 
-MOST_UNPACKED_BYTES = 256 << 20  # of a .docx, which is a zip archive: a bomb of 40 KB would unpack to gigabytes
+MOST_UNPACKED_BYTES = 256 << 20  # of a .docx, which is a zip archive: a 40 KB zip bomb unpacks to gigabytes
 _PACKAGES = {"pypdf": "pypdf", "docx": "python-docx", "inscriptis": "inscriptis"}
-# Parts of a .docx that hold its text, in the order in which they are read. Comments are not text of the document.
+# Parts of a .docx that hold its text, in reading order. Comments do not count as text of the document.
 _PARTS = ("header", "document.main", "footnotes", "endnotes", "footer")
-# Properties (a w:tab there is a tab stop), field codes, text moved away by a tracked change, and the copy of a text box
-# for old versions of Word. Deleted text has an element of its own, w:delText.
+# Skipped elements: properties (a w:tab there is a tab stop), field codes, text moved away by a tracked change, and the
+# copy of a text box for old versions of Word. Deleted text is in w:delText, which is not read either.
 _UNREAD = ("pPr", "rPr", "tblPr", "trPr", "tcPr", "sectPr", "instrText", "moveFrom", "Fallback")
 _CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _RAW_TEXT = re.compile(rb"<w:t(?:\s[^>]*)?>([^<]*)</w:t>")
 _RAW_UNREAD = re.compile(rb"<(mc:Fallback|w:moveFrom)(?:\s[^>]*)?>.*?</\1>", re.DOTALL)
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # which PDFs can spell, and no file of text can hold
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # lone surrogates: PDFs can have them, UTF-8 cannot
 
 
 def check_installed() -> None:
+    """Raise a ValueError that names the optional packages that are not installed."""
     missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise ValueError(
@@ -176,21 +172,21 @@ def check_installed() -> None:
 
 
 def read_office_file(file: str, suffix: str) -> tuple[str, list[str]]:
-    """Return (text, remarks for the user); raise a ValueError that names a file that cannot be read whole."""
+    """Return (text, messages for the user) of a file; raise a ValueError naming it if it cannot be read completely."""
     data = read_bytes(file)
     try:
         text, remarks = READERS[suffix](data)
-    except Exception as error:  # the ways in which these libraries fail are many
+    except Exception as error:  # these libraries raise many different types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{file} cannot be read as {suffix} ({reason}): mend it or remove it") from error
     return _HALF_CHARACTER.sub("\ufffd", text), remarks
 
 
 def _pdf_text(data: bytes) -> tuple[str, list[str]]:
-    """Read page by page, with a blank line between two. Pages without text, as scans are, are remarked on."""
+    """Return the pages' text separated by blank lines, and a message listing pages without text (scans)."""
     import pypdf
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its remarks on each broken table are not for a reader
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings about broken tables do not help the user
     pdf = pypdf.PdfReader(io.BytesIO(data))
     if pdf.is_encrypted and not pdf.decrypt(""):
         raise ValueError("it is encrypted; save it without a password")
@@ -202,15 +198,15 @@ def _pdf_text(data: bytes) -> tuple[str, list[str]]:
 
 
 def _docx_text(data: bytes) -> tuple[str, list[str]]:
-    """Read paragraphs, and tables with a line a row, in their order; headers before them, notes and footers behind.
+    """Return headers, then paragraphs and tables (one line per row) in document order, then notes and footers.
 
-    The parts are walked here: python-docx's own text lacks text boxes, content controls, footnotes, nested tables and
-    tracked insertions.
+    The XML is walked here because python-docx's own text lacks text boxes, content controls, footnotes, nested tables
+    and tracked insertions.
     """
     import docx
     from lxml import etree
 
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:  # which reads no more of a member than it declares
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:  # never reads more of a member than its declared size
         size = sum(member.file_size for member in archive.infolist())
     if size > MOST_UNPACKED_BYTES:
         raise ValueError(f"unpacked it has {size:,} bytes, more than {MOST_UNPACKED_BYTES:,}")
@@ -227,7 +223,7 @@ def _docx_text(data: bytes) -> tuple[str, list[str]]:
 
 
 def _word_text(node: Any) -> str:
-    """Return the text of an element of WordprocessingML; that of a paragraph or a row ends with a line end."""
+    """Return the text of a WordprocessingML element; paragraphs and table rows end with a newline."""
     name = node.tag.rpartition("}")[2] if isinstance(node.tag, str) else ""
     if name == "t":
         return node.text or ""
@@ -264,29 +260,33 @@ SUFFIXES = tuple(READERS)
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `rich_text`."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
     glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.pdf"); null takes all'] = None
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per file."""
     for sample in iter_rich_text(request.path, glob=settings.glob, files=request.files):
         yield Document(id=sample.meta["path"], text=sample.text)
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    """Return requests for groups of files of about `text_bytes` bytes."""
     return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
 
 
 def takes(settings: Settings) -> Taken:
+    """Return the files this kind reads."""
     return Taken(SUFFIXES, packed=True, glob=settings.glob)
 
 
 def iter_rich_text(
     path: str, *, glob: str | None = None, files: Sequence[str] | None = None
 ) -> Iterator[PretrainSample]:
-    """Every file as a sample; meta holds its place below the folder. One without a word in it is named, and left out.
-    With `files`, only these of the folder are read."""
+    """Yield every file, or those in `files`, as a sample with its relative path; report and skip files without text."""
     check_installed()
     for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
         text, remarks = read_office_file(file, unpacked_suffix(name))

@@ -1,4 +1,4 @@
-"""A folder of markdown notes. A document is a file."""
+"""Source kind `roam`: a folder of markdown notes; a document is a file."""
 
 from __future__ import annotations
 
@@ -18,41 +18,45 @@ KIND = "roam"
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `roam`: none."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per note."""
     return file_documents(iter_roam(request.path, files=request.files))
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    """Return requests for groups of notes of about `text_bytes` bytes."""
     names = [_name(path, request.path) for path in list_roam_paths(request.path)]
     return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
 
 
 def takes(settings: Settings) -> Taken:
+    """Return the files this kind reads."""
     return Taken((".md",))
 
 
 def list_roam_paths(root_dir: str) -> list[str]:
-    """Absolute paths of all *.md files below `root_dir`, sorted; hidden ones are left out."""
+    """Return the sorted absolute paths of all *.md files below `root_dir`, except hidden ones."""
     return list_files(root_dir, {".md"})
 
 
 def load_texts(paths: Sequence[str]) -> list[str]:
-    """The files' texts, in the order given. Line ends are kept; bytes that are not UTF-8 become U+FFFD."""
+    """Return the files' texts in the given order, with their line ends; bytes that are not UTF-8 become U+FFFD."""
     return [read_bytes(path).decode("utf-8", errors="replace") for path in paths]
 
 
 def split_roam_paths(paths: Sequence[str], *, val_frac: float = 0.1, seed: int) -> tuple[list[str], list[str]]:
-    """(train, val) by file."""
+    """Return (train, val) paths, split by file."""
     train, val = split_rows(len(paths), val_frac=val_frac, seed=seed)
     return [paths[i] for i in train], [paths[i] for i in val]
 
 
 def iter_roam(root_dir: str, *, files: Sequence[str] | None = None) -> Iterator[PretrainSample]:
-    """Every note as a sample, in whatever encoding; meta holds its path below the folder, and the encoding. With
-    `files`, only these of the folder."""
+    """Yield every note, or those in `files`, as a sample; meta has its relative path and its detected encoding."""
     root = os.path.abspath(root_dir)
     for path in list_roam_paths(root_dir) if files is None else [os.path.join(root, name) for name in files]:
         text, encoding = decode_text(read_bytes(path))

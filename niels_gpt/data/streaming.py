@@ -1,4 +1,4 @@
-"""Streamed datasets: read file by file or shuffled in a buffer, up to a count or a token budget."""
+"""Streamed hub datasets: read file by file or through a shuffle buffer, up to a row limit or token budget."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from niels_gpt.files.messages import say_above_bar
 
 
 def dataset_files(path: str, name: str | None, *, split: str, revision: str | None) -> list[str]:
-    """The files that a split of a dataset consists of, in its own order, as URLs or paths; none where they are of a
-    form that cannot be opened one by one."""
+    """Return the URLs or paths of a split's files in order; [] if some have a format that cannot be opened alone."""
     import datasets
 
     options = {"revision": revision} if revision and not is_local(path) else {}
     if is_local(path):
         name = name if (Path(path) / "README.md").is_file() else None
-    elif is_offline():  # the client's cache has rows, not files
+    elif is_offline():  # the cache holds rows, not the original files
         return []
     else:
         check_reachable(path)
@@ -46,7 +45,7 @@ def dataset_files(path: str, name: str | None, *, split: str, revision: str | No
 
 
 def open_files(files: Sequence[str], *, path: str, **options: Any) -> Any:
-    """Some files of a dataset as a stream of rows."""
+    """Return a stream of the rows in `files`, which belong to the dataset `path`."""
     import datasets
 
     builder = builder_of(files[0])
@@ -59,6 +58,8 @@ def open_files(files: Sequence[str], *, path: str, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class StreamSettings(HubSettings):
+    """Parameters of every streamed source kind."""
+
     splits: ClassVar[tuple[str, ...]] = ("document",)
     streamed: ClassVar[bool] = True
 
@@ -74,7 +75,10 @@ class StreamSettings(HubSettings):
 def stream_documents(
     iterate: Callable[..., Iterator[PretrainSample]], settings: StreamSettings, request: Request, **options: Any
 ) -> Iterator[Document]:
-    """Documents of a streaming loader: enough text for the token budget, and no more."""
+    """Yield documents from the loader `iterate` until there is text for the token budget.
+
+    The text needed is estimated as `max_tokens` times `bytes_per_token` bytes.
+    """
     samples = iterate(
         split=settings.split,
         shuffle=settings.shuffle_buffer is not None,
@@ -98,7 +102,7 @@ def stream_documents(
 
 
 def stream_slices(settings: StreamSettings, request: Request, *, split: str, name: str | None = None) -> list[Request]:
-    """A request for each file of the dataset, where all of it is wanted, and in its own order."""
+    """Return one request per file of the dataset; [] if it is shuffled or limited, which needs a single stream."""
     if settings.shuffle_buffer is not None or settings.max_documents is not None or request.max_tokens is not None:
         return []
     files = dataset_files(request.path, name, split=split, revision=request.revision)
@@ -121,8 +125,11 @@ def stream_samples(
     patience_s: float,
     files: Sequence[str] | None,
 ) -> Iterator[PretrainSample]:
-    """Rows that `load` opens, as samples, in a seeded order (None: in the dataset's own), at most `take`. With `files`,
-    only the rows of these files of the dataset."""
+    """Yield at most `take` rows of the dataset that `load` opens, as samples.
+
+    Rows are shuffled with `seed` through a buffer of `shuffle_buffer` rows; None keeps the dataset's order. With
+    `files`, only the rows of these files are read, in order.
+    """
     options: dict[str, Any] = {"name": name} if name else {}
     if revision:
         options["revision"] = revision
@@ -151,11 +158,11 @@ def stream_samples(
 
 
 def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]:
-    """Options that keep a parquet stream's memory flat; none where the files are of another kind.
+    """Return the options that keep the memory of a parquet stream flat; {} if local files are not parquet.
 
-    With pre-buffering Arrow holds every range it fetched until the file is closed: +2.2 GB on a 1 GB shard; +0.16 GB
-    without, and with only the columns that are wanted. `columns` must exist in a hub dataset; in local files they are
-    looked for, and all are read where the first is missing.
+    With pre-buffering, Arrow keeps every range it fetched until the file is closed: +2.2 GB on a 1 GB shard. Without
+    it, and with only the needed columns, it is +0.16 GB. `columns` must exist in a hub dataset; of local files, the
+    existing ones are read, or all columns if the first of `columns` is missing.
     """
     import pyarrow.dataset
     import pyarrow.parquet
@@ -175,9 +182,10 @@ def parquet_options(path: str, *, columns: Sequence[str] = ()) -> dict[str, Any]
 
 
 def shuffled(dataset: Any, *, seed: int, buffer_size: int) -> Any:
-    """A seeded buffer shuffle that fills from one shard at a time.
+    """Return the dataset with a seeded buffer shuffle that reads one shard at a time.
 
-    From ten at once (the default since datasets 5.1) `take(5)` fetched 899 MB of ten 100 MB shards; from one, 58 MB.
+    With 10 shards at once (the default since datasets 5.1), `take(5)` fetched 899 MB of ten 100 MB shards; with one,
+    58 MB.
     """
     options: dict[str, Any] = {"seed": seed, "buffer_size": buffer_size}
     if "max_buffer_input_shards" in inspect.signature(dataset.shuffle).parameters:

@@ -1,5 +1,7 @@
-"""Text of one's own: a file, or a folder of them. A document is a file of text (.txt, .md), or a row of a table
-(.jsonl, .csv, .parquet: its text field chosen as for any dataset); all but parquet also packed (.gz, .zst)."""
+"""Source kind `text`: the user's own files, one file or a folder.
+
+A document is a text file (.txt, .md) or a row of a table (.jsonl, .csv, .parquet); .gz and .zst are decompressed.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,20 @@ _FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---(?:\r?\n|\Z)", re.DOTALL | re.MULT
 
 @dataclass(frozen=True)
 class Settings:
+    """Parameters of kind `text`."""
+
     glob: Annotated[str | None, 'which files of the folder, by their path in it ("2024/*.md"); null takes all'] = None
     front_matter: Annotated[bool, "whether YAML between two lines of --- at a file's head is part of the text"] = True
     held_out_tail: Annotated[float, Ge(0), Lt(1), "share at the end of every document that is held out"] = 0.0
 
     @property
     def splits(self) -> tuple[str, ...]:
+        """Split rules that apply: the tail split is fixed by the loader."""
         return ("given",) if self.held_out_tail else ("document",)
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield the documents; with `held_out_tail`, each as two: its head for training, its tail for validation."""
     samples = iter_text(request.path, glob=settings.glob, front_matter=settings.front_matter, files=request.files)
     for document in file_documents(samples):
         if not settings.held_out_tail:
@@ -52,20 +58,22 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 
 
 def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
+    """Return requests for groups of files of about `text_bytes` bytes."""
     return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
 
 
 def takes(settings: Settings) -> Taken:
+    """Return the files this kind reads."""
     return Taken(SUFFIXES, packed=True, glob=settings.glob)
 
 
 def iter_text(
     path: str, *, glob: str | None = None, front_matter: bool = True, files: Sequence[str] | None = None
 ) -> Iterator[PretrainSample]:
-    """Every document as a sample; meta holds its place below the folder, its file, and the file's encoding.
+    """Yield every document as a sample; meta has its path (with the row, "file:row"), its file and the encoding.
 
-    `glob` chooses files by their place below the folder ("2024/*.md"); without `front_matter` the YAML between two
-    lines of --- at a file's head is dropped. With `files`, only these of the folder are read.
+    `glob` selects files by their path relative to the folder ("2024/*.md"). Without `front_matter`, YAML between two
+    lines of --- at the start of a text file is removed. With `files`, only these files of the folder are read.
     """
     for file, name in text_files(path, SUFFIXES, glob=glob, files=files):
         kind = unpacked_suffix(file)
@@ -85,7 +93,7 @@ def _sample(text: str, file: str, row: int | None, encoding: str, column: str = 
 
 
 def _row_texts(file: str, kind: str) -> Iterator[tuple[int, str, str, str]]:
-    """Yield (row number, text, its column, encoding) of a table; a row that has no such column is named."""
+    """Yield (row number, text, column name, encoding) of a table; raise a ValueError for a row without the column."""
     if kind == ".csv":
         yield from iter_csv_texts(file)
         return

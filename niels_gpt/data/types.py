@@ -1,4 +1,4 @@
-"""What a loader is asked for, and what it yields: samples, as the seeds have them, and rows of the pipeline."""
+"""Types of the loaders: requests, samples (types of the original specification), and rows of the pipeline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True)
 class PretrainSample:
+    """Text of one document, page or line, with the name of its source kind and its metadata."""
+
     text: str
     source: str
     meta: dict[str, Any]
@@ -17,12 +19,16 @@ class PretrainSample:
 
 @dataclass(frozen=True)
 class ChatMessage:
+    """Turn of a chat."""
+
     role: Role
     content: str
 
 
 @dataclass(frozen=True)
 class ChatSample:
+    """Chat with the name of its source kind and its metadata."""
+
     messages: list[ChatMessage]
     source: str
     meta: dict[str, Any]
@@ -30,9 +36,12 @@ class ChatSample:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a kind of source: `path` is a file, a folder or the id of a hub dataset, at that `revision`;
-    text for `max_tokens` is enough (None: all of it); a silent hub is given up after `patience_s`. With `files`, only
-    these of its files are meant."""
+    """Request to the loader of a source kind.
+
+    `path` is a file, a folder or a hub dataset id, read at `revision`. A loader may stop once it has text for
+    `max_tokens` tokens (None: read everything). Loading fails if the hub sends nothing for `patience_s` seconds. With
+    `files`, only these files of the source are read.
+    """
 
     path: str
     revision: str | None
@@ -43,19 +52,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Document:
-    """A row of text. `id` is unique in its source; `split` is the one that the source itself gives it."""
+    """Row of text; `id` is unique in its source, `split` is the source's own ("train" or "val"), if it has one."""
 
     id: str
     text: str
     split: str | None = None
 
     def bytes(self) -> int:
+        """Return the size of the text in UTF-8 bytes."""
         return len(self.text.encode("utf-8"))
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A row of messages. Chats of one `group` (the tree of a thread) are held out together or not at all."""
+    """Row of messages; chats of the same `group` (threads of one message tree) are held out together or not at all."""
 
     id: str
     messages: list[dict[str, str]]
@@ -64,7 +74,9 @@ class Chat:
 
     @classmethod
     def of(cls, sample: ChatSample, *, id: str, group: str | None = None) -> Chat:
+        """Return the sample as a row."""
         return cls(id=id, messages=[vars(message) for message in sample.messages], group=group)
 
     def bytes(self) -> int:
+        """Return the total size of the messages' contents in UTF-8 bytes."""
         return sum(len(message["content"].encode("utf-8")) for message in self.messages)

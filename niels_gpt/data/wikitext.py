@@ -1,4 +1,4 @@
-"""WikiText, from the hub or from a folder in the hub's own layout. A row is a line; a document is an article."""
+"""Source kind `wikitext`: WikiText from the hub or a local copy; rows are lines, a document is an article."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _TITLE = re.compile(r"^ = ([^=].*?) = \s*$")
 
 @dataclass(frozen=True)
 class Settings(HubSettings):
+    """Parameters of kind `wikitext`."""
+
     splits: ClassVar[tuple[str, ...]] = ("given", "document")
 
     config: Annotated[str, "config of the dataset: which WikiText"]
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
+    """Yield one document per article of the train and validation splits."""
     for split in ("train", "val"):
-        # A copy in a folder is read where it lies: not streamed, it would be copied into the client's cache first.
+        # Stream local copies: otherwise `datasets` would first copy them into its cache.
         lines = iter_wikitext(
             path=request.path,
             config=settings.config,
@@ -42,7 +45,7 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
 
 
 def load_wikitext(*, path: str | None = None, config: str = CONFIG) -> dict[str, list[str]]:
-    """{"train", "val", "test"} -> lines, without the whitespace-only ones. `path` names a folder or another hub id."""
+    """Return the non-blank lines of the splits "train", "val" and "test"; `path` is a folder or another hub id."""
     dataset = _open(path, config)
     return {ours: [text for text in dataset[hub]["text"] if text.strip()] for ours, hub in _HUB_SPLITS.items()}
 
@@ -56,7 +59,7 @@ def iter_wikitext(
     revision: str | None = None,
     streaming: bool = False,
 ) -> Iterator[PretrainSample]:
-    """Lines of one split as samples, whitespace-only ones left out. `path` names a folder or another hub id."""
+    """Yield the first `take` non-blank lines of a split as samples; `path` is a folder or another hub id."""
     options: dict[str, Any] = {"revision": revision} if revision else {}
     if streaming:
         options["streaming"] = True
@@ -75,7 +78,10 @@ def iter_wikitext(
 
 
 def iter_articles(lines: Iterable[PretrainSample]) -> Iterator[PretrainSample]:
-    """Join lines to articles, cut before each title line. meta holds the title; lines before the first have none."""
+    """Yield articles joined from lines, starting a new one at each title line.
+
+    meta["title"] is the title; it is None for lines before the first title.
+    """
     title: str | None = None
     parts: list[str] = []
     for line in lines:
@@ -95,5 +101,5 @@ def _open(path: str | None, config: str, **options: Any) -> Any:
         return load_dataset(path, config, **options)
     try:
         return load_dataset("wikitext", config, **options)
-    except (ValueError, HubError):  # today's clients refuse ids without a namespace
+    except (ValueError, HubError):  # newer clients reject ids without a namespace
         return load_dataset("Salesforce/wikitext", config, **options)

@@ -1,4 +1,4 @@
-"""Loading: a source, as it lies, into parts. What can be read apart (some of a folder's files) is read side by side."""
+"""Load stage: read a source in slices, in parallel where its kind allows it, and write parquet parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts, read_recor
 
 @dataclass(frozen=True)
 class Slice:
-    """A piece of a source that is read by itself: the whole of a stream, or some of its files. It becomes a part, or
-    several where it has more than `text_bytes` of text."""
+    """Unit of parallel loading: a whole source, or some of its files.
+
+    A slice is written as one part, or as several if it has more than `text_bytes` bytes of text.
+    """
 
     number: int
     of: int
@@ -39,13 +41,13 @@ class Slice:
         return f"slice-{self.number:05d}"
 
     def part(self, piece: int) -> str:
-        """The name of its first, second, ... part; sorted, names of all slices are in order."""
+        """Return the name of part number `piece` of this slice; names sort in slice order, then part order."""
         if self.of == 1:
             return f"part-{piece:05d}"
         return f"part-{self.number:05d}" + (f"-{piece:03d}" if piece else "")
 
     def rows(self) -> Iterator[Document] | Iterator[Chat]:
-        """A blank document has nothing to learn from, and would only be an end of text."""
+        """Return the source's rows without blank documents, which would add only an end-of-text token."""
         kind = source_kinds()[self.kind]
         rows = kind.read(self.settings, self.request)
         return rows if kind.holds_chats else (row for row in rows if row.text.strip())
@@ -61,7 +63,7 @@ def cut_source(
     on_secret: OnSecret = "keep",
     on_personal: OnPersonal = "keep",
 ) -> list[Slice]:
-    """The slices of a source, by what its kind knows of it."""
+    """Return the slices of a source, as its kind divides it; a single slice if the kind cannot divide it."""
     slices = source_kinds()[kind].slices
     requests = slices(settings, request, text_bytes) if slices else []
     requests = requests or [request]
@@ -74,16 +76,18 @@ def cut_source(
 def load_parts(
     engine: Engine, slices: list[Slice], *, say: Callable[[str], object], tick: Callable[[int], object]
 ) -> tuple[list[Part], Findings]:
-    """Read every slice that is not read yet; the parts of all, and the secrets that were found."""
+    """Load the slices that have no done-record yet; return the parts of all slices and the secrets found."""
     records = make_parts(engine, load_slice, slices, store=slices[0].store, say=say, tick=tick)
     parts = [Part(**part) for record in records for part in record["files"]]
     return parts, sum(map(Findings.of_record, records), Findings())
 
 
 def load_slice(item: Slice, worker: Worker) -> Record:
-    """Parts of about `text_bytes` each. One that was interrupted goes on behind the last part that is done: rows come
-    in the same order every time, so those already written are passed over. A part's record has the secrets of its rows,
-    and of those dropped before each."""
+    """Write a slice as parts of about `text_bytes` bytes of text and return its record.
+
+    An interrupted slice resumes after its last finished part: the order of rows is deterministic, so rows already
+    written are skipped. A part's record counts the secrets in its rows and in rows dropped before each of them.
+    """
     write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
     screen, found = Screen(item.on_secret, item.on_personal), Findings()
     parts: list[Part] = []
@@ -92,8 +96,8 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         found += Findings.of_record(record)
     rows: Iterator[Any] = screen.rows(item.rows())
     for _ in islice(rows, sum(part.rows for part in parts)):
-        screen.take()  # told by the records
-    for first in rows:
+        screen.take()  # discarded: the records of the finished parts already count these findings
+    for first in rows:  # a part is opened only when it has a row
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:
@@ -107,7 +111,7 @@ def load_slice(item: Slice, worker: Worker) -> Record:
 
 
 def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
-    """Rows until so much text has gone by; a document is never cut."""
+    """Yield rows until they add up to `text_bytes` bytes; the last row is never truncated."""
     size = 0
     for row in rows:
         yield row
@@ -117,13 +121,13 @@ def up_to(text_bytes: int, rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def digest_inputs(item: Slice, worker: Worker) -> str:
-    """What a slice will read, as one hash: its files' bytes, or the commit of a hub dataset."""
+    """Return a string identifying the slice's input: a SHA-256 of its files, or hub id, commit and file names."""
     request = item.request
     if not os.path.exists(request.path):
         return f"{request.path} {request.revision} {request.files}"
     if os.path.isfile(request.path):
         return sha256_file(request.path)
-    # Files of a local dataset come with their whole real paths. Where the folder lies must not show, in another clone.
+    # `files` of a local dataset are absolute real paths. Hash relative ones, so that every clone gets the same digest.
     root = os.path.realpath(request.path)
     digest = hashlib.sha256()
     for name in request.files or list_files(root):

@@ -1,4 +1,4 @@
-"""The data mix: probabilities of sources, and how many times a run reads each of them."""
+"""Data mix: sampling probabilities of the sources, and the number of epochs a run makes over each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 
 def mix_probabilities(weights: Mapping[str, float], sources: Collection[str], *, name: str) -> dict[str, float]:
-    """Normalise a table of weights; sources of weight 0 are left out of the draw.
+    """Return the weights normalized to sum to 1, without sources of weight 0.
 
-    `name` is what the table is called where the user wrote it (p_train), for the message when it makes no sense.
+    `name` is the table's key in params.yaml (such as p_train), for error messages.
     """
     unknown = sorted(set(weights) - set(sources))
     if unknown:
@@ -26,7 +26,7 @@ def mix_probabilities(weights: Mapping[str, float], sources: Collection[str], *,
 
 @dataclass(frozen=True)
 class Exposure:
-    """A source of so many training tokens, from which a share of all rows is drawn."""
+    """Size of a source in training tokens, its share of the samples (0 to 1), and the tokens sampled from it."""
 
     tokens: float
     share: float
@@ -34,18 +34,21 @@ class Exposure:
 
     @property
     def epochs(self) -> float:
-        """How many times over its text is read, on average."""
+        """Return the mean number of times each token of the source is sampled."""
         return self.drawn / self.tokens if self.tokens else 0.0
 
 
 def exposures(weights: Mapping[str, float], tokens: Mapping[str, float], *, drawn: int) -> dict[str, Exposure]:
-    """By the weights of p_train, for a run that draws so many tokens in all (steps x B x T)."""
+    """Return the exposure of each source under the weights of p_train.
+
+    `tokens` has the training tokens of each source; `drawn` is the tokens the run samples, steps x `B` x `T`.
+    """
     shares = mix_probabilities(weights, tokens, name="p_train")
     return {name: Exposure(size, shares.get(name, 0.0), shares.get(name, 0.0) * drawn) for name, size in tokens.items()}
 
 
 def read_too_often(seen: Mapping[str, Exposure], *, most: int) -> list[str]:
-    """A sentence for every source that is read more often than so many times."""
+    """Return a warning for every source that is sampled for more than `most` epochs."""
     return [
         f"{name} is read {exposure.epochs:,.1f} times over: in runs of this size more than {most} bought nothing and "
         f"made held-out text worse, and what is read often is known by heart; take fewer steps, a smaller "

@@ -1,4 +1,4 @@
-"""Documents and chats on disk: parquet files of a bounded size, and the manifest that lists them."""
+"""Documents and chats on disk: parquet files of bounded size (parts), and the manifest that lists them."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.checks import Damaged, described_by, read_meta, sha256_file
 from niels_gpt.files.store import Store
 
-# Arrow's arrays, made of buffers.
-#
-# `pa.array` imports pandas, to ask whether it was given a thing of pandas: a third of a second in every stage that
-# reads or writes rows.
+# Arrow arrays are built from buffers here: `pa.array` imports pandas, only to check whether its argument is a pandas
+# object, which costs 0.3 s in every stage that reads or writes rows.
 
 
 def number_array(numbers: np.ndarray) -> pa.Array:
+    """Return a 1-D numpy array as an Arrow array of the same dtype."""
     buffer = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, buffer])
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
+    """Return an Arrow string array; None becomes null."""
     encoded = [(text or "").encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)])
     there = np.array([text is not None for text in texts])
+    # Arrow's validity bitmap: bit i is 0 if text i is null.
     valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
     buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
 def list_array(lengths: Sequence[int], items: pa.Array) -> pa.Array:
-    """Lists of so many of the items each."""
+    """Return an Arrow list array that divides `items` into consecutive lists of these lengths."""
     ends = np.cumsum([0, *lengths])
     return pa.ListArray.from_arrays(number_array(ends.astype(np.int32)), items)
 
 
 def messages_array(chats: Sequence[Sequence[Mapping[str, str]]]) -> pa.Array:
+    """Return an Arrow array with one list of {role, content} structs per chat."""
     roles, contents = ([message[key] for chat in chats for message in chat] for key in ("role", "content"))
     messages = pa.StructArray.from_arrays([text_array(roles), text_array(contents)], names=["role", "content"])
     return list_array([len(chat) for chat in chats], messages)
@@ -53,33 +55,35 @@ DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
 CHAT_SCHEMA = pa.schema(
     [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
 )
-_COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # of another kind than text
-# No dictionary: hashing whole texts to find repeated ones took more than half of the writing time. Checksums: without
-# them 90 of 400 flipped bits were read as other text.
+_COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # the others are text
+# No dictionary encoding: hashing whole texts to find repeats took more than half of the writing time. Page checksums:
+# without them, 90 of 400 flipped bits went unnoticed and changed the text.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-# A row group is what a reader holds at once: whichever of the two bounds is met first closes it.
+# A reader holds one row group in memory. A group is closed when it reaches either bound.
 _GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class RowCount:
+    """Number of rows written, and the UTF-8 bytes of their text."""
+
     rows: int
     bytes: int
 
 
 def write_documents(path: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
-    """Write a parquet file, in order. Equal documents give equal bytes; `tick` is told each one's size."""
+    """Write documents to a parquet file, byte for byte reproducibly; call `tick` with the text bytes of each."""
     return _write(path, documents, DOCUMENT_SCHEMA, tick)
 
 
 def write_chats(path: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
-    """The same for chats."""
+    """Write chats to a parquet file, byte for byte reproducibly; call `tick` with the text bytes of each."""
     return _write(path, chats, CHAT_SCHEMA, tick)
 
 
 def read_column(path: Path, name: str) -> list[Any]:
-    """One short column (`split`, `group`, `id`) of all rows."""
+    """Return a short column (`split`, `group` or `id`) of all rows."""
     with opened(path) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
         if len(values) != file.metadata.num_rows:
@@ -88,7 +92,7 @@ def read_column(path: Path, name: str) -> list[Any]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """By what a rule holds each row out: its group, or its own id."""
+    """Return the key by which each row is split: a chat's group if it has one, else the row's id."""
     with opened(path) as file:
         holds_chats = file.schema_arrow == CHAT_SCHEMA
     ids = read_column(path, "id")
@@ -98,12 +102,12 @@ def read_keys(path: Path) -> list[str]:
 
 
 def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
-    """Texts of the given rows (ascending), a list per row group: never more than a few MB at once."""
+    """Yield the texts of the given rows (ascending), one list per row group: normally a few MB at a time."""
     yield from _read(path, rows, "text")
 
 
 def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
-    """Messages of the given rows (ascending), a list per row group."""
+    """Yield the messages of the given rows (ascending), one list per row group."""
     yield from _read(path, rows, "messages")
 
 
@@ -147,8 +151,10 @@ def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
 
 @contextmanager
 def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """A file of one of these schemas (documents or chats, if none is given), its checksums checked as it is read; its
-    table of contents has none, but must agree with itself."""
+    """Open a parquet file of one of these schemas (default: documents or chats); raise `Damaged` if it is corrupt.
+
+    Page checksums are verified while reading. The footer has no checksum; its row counts and schema are checked.
+    """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             contents = file.metadata
@@ -162,15 +168,15 @@ def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
 
 
-# Parts of a source: parquet files of a bounded size, and the manifest that lists them. All that follows is done a part
-# at a time, so that no corpus is too large for a machine's memory, nor for one machine.
+# Later stages process one part at a time, so a corpus may exceed the memory of a machine, and parts can be spread over
+# several machines.
 
-MANIFEST = "manifest.json"  # in a source's folder; the parts lie beside it, or in a store
+MANIFEST = "manifest.json"  # in a source's folder; the parts are beside it or in a store
 
 
 @dataclass(frozen=True)
 class Part:
-    """A parquet file of documents or chats: its name, and which bytes it has."""
+    """Parquet file of documents or chats; `text_bytes` is the UTF-8 size of its text, `bytes` the size of the file."""
 
     file: str
     rows: int
@@ -185,8 +191,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Texts:
-    """The parts of a source in order, where they lie, and what else the manifest says. `digest` names these texts: it
-    is the manifest's own sha256, and the manifest has one for each part."""
+    """Loaded source: its parts in order, the store that holds them, and the other entries of its manifest (`facts`).
+
+    `digest`, the SHA-256 of the manifest, identifies the texts, because the manifest lists the SHA-256 of each part.
+    """
 
     store: Store
     parts: tuple[Part, ...]
@@ -202,7 +210,7 @@ class Texts:
         return sum(part.text_bytes for part in self.parts)
 
     def column(self, name: str) -> list[Any]:
-        """One short column of all rows."""
+        """Return a short column (`split`, `group` or `id`) of all rows of all parts."""
         values: list[Any] = []
         for part in self.parts:
             with reading_part(self.store, part) as path:
@@ -210,7 +218,7 @@ class Texts:
         return values
 
     def keys(self) -> list[str]:
-        """By what a rule holds each row out: its group, or its own id."""
+        """Return the split key (see `read_keys`) of all rows of all parts."""
         keys: list[str] = []
         for part in self.parts:
             with reading_part(self.store, part) as path:
@@ -219,7 +227,7 @@ class Texts:
 
 
 def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
-    """What the load stage made: beside the manifest in `folder`, or below `stored` where the manifest says so."""
+    """Read the manifest in `folder`; its parts are in the same folder, or in `stored` if the manifest says so."""
     path = folder / MANIFEST
     facts = read_meta(path, required=["name", "parts"])
     with described_by(path):
@@ -236,7 +244,7 @@ def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
 
 
 def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | None) -> dict[str, Any]:
-    """What the manifest says. `at`: where in the store the parts lie; None where they lie beside it."""
+    """Return the content of a manifest; `at` is the parts' path in the store, None if they are beside the manifest."""
     where = {} if at is None else {"at": at}
     return {
         **facts,
@@ -248,7 +256,7 @@ def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | No
 
 
 def first_documents(texts: Texts, n: int) -> Iterator[tuple[str, str]]:
-    """(id, text) of the first n."""
+    """Yield (id, text) of the first n documents."""
     for part in texts.parts:
         with reading_part(texts.store, part) as path:
             rows = np.arange(min(n, part.rows))
@@ -261,7 +269,7 @@ def first_documents(texts: Texts, n: int) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def reading_part(store: Store, part: Part) -> Iterator[Path]:
-    """The part on this machine's disk, once it is known to be the one that the manifest lists."""
+    """Yield a local path to the part, downloaded if necessary; raise `Damaged` if its SHA-256 is not the manifest's."""
     if store.size(part.file) is None:
         raise Damaged(store.place(part.file), "is missing: make it again")
     with store.reading(part.file) as path:

@@ -1,12 +1,12 @@
-"""Sketches of documents: a few hashes of each, by which duplicates are found without comparing texts.
+"""FracMinHash sketches of documents, for finding duplicates without comparing texts.
 
-A text is taken for its words, case and punctuation aside, and the words for their shingles (three in a row). A sketch
-keeps the hashes of some of these: those that are divisible by 2^k, the same ones in whichever text they stand
-("FracMinHash"). So what two sketches share says how much of one text stands in the other, also where the other is much
-longer. Short texts keep all, longer ones every second, fourth, ... hash: two sketches of unlike scale are compared at
-the coarser one, whose hashes the finer one has, too.
+A text is reduced to its words, ignoring case and punctuation, and these to shingles of 3 consecutive words. A sketch
+keeps the shingle hashes that are divisible by 2^scale. The choice depends on the hash alone, so texts with a common
+shingle keep or drop it alike, and the overlap of two sketches estimates how much of one text the other contains, even
+if the other is much longer. Short texts keep all hashes (scale 0), longer ones 1/2, 1/4 or 1/8 of them. Sketches of
+different scales are compared at the coarser scale, whose hashes the finer sketch has, too.
 
-Everything is computed from code points with fixed numbers: equal on every machine and in every process.
+Hashes depend only on code points and fixed constants: they are equal on every machine and in every process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ import numpy as np
 
 from niels_gpt.rng import mixed
 
-SHINGLE = 3  # words: with 10% of all words changed, 0.73 of the shingles are still the same
-_FULL = 64  # shingles, up to which all are kept
-_COARSEST = 3  # the longest texts keep every 2^3rd: of an article of 100 words that is quoted in one, about 12
-# Two texts with fewer in common share a phrase: hashes, and shingles, for which at a coarser scale fewer hashes stand.
+SHINGLE = 3  # words; with 10% of the words changed, 0.9^3 = 0.73 of the shingles stay the same
+_FULL = 64  # shingles; texts with at most this many keep all of them
+_COARSEST = 3  # largest scale: 1/8 of the shingles, about 12 of a 100-word article quoted in a long text
+# Texts that share less than this share a phrase only. Each common hash stands for 2^scale shingles.
 _SHARED_HASHES, _SHARED_SHINGLES = 4, 8
-# Scripts that do not part their words: a character is a word (Thai to Khmer, CJK, Hangul).
+# Scripts treated as having no spaces between words: each character counts as a word (Thai to Khmer, CJK, Hangul).
 _UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF))
-_BASE, _NEXT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)  # odd, so that they can be divided by
+_BASE, _NEXT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)  # odd: invertible mod 2^64
 _NEITHER, _IN_A_WORD, _A_WORD = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of some texts: the hash of each, where it begins and ends among the characters of all texts together,
-    and how many words stand before each text."""
+    """Words of a batch of texts.
+
+    For each word: its hash, and its begin and end as character offsets in the case-folded texts joined by newlines.
+    The words of text i are `before[i]` to `before[i + 1]`. `characters` is the total length of the case-folded texts.
+    """
 
     hashes: np.ndarray
     begins: np.ndarray
@@ -45,8 +48,12 @@ class Words:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Of one document. `text` and `words` tell equal texts, and texts of equal words; `hashes` are of shingles,
-    ascending, of those divisible by 2^scale."""
+    """Sketch of one document.
+
+    `text` and `words` are 64-bit digests of the stripped text and of its word sequence, for finding equal texts and
+    texts that differ only in case and punctuation.
+    `hashes` are the distinct shingle hashes divisible by 2^scale, ascending.
+    """
 
     text: int
     words: int
@@ -55,6 +62,7 @@ class Sketch:
 
 
 def sketch_texts(texts: Sequence[str]) -> list[Sketch]:
+    """Return a sketch of each text."""
     words = words_of(texts)
     shingles, before = grams(words, SHINGLE, short=True)
     found = []
@@ -70,8 +78,10 @@ def sketch_texts(texts: Sequence[str]) -> list[Sketch]:
 
 
 def containment(a: np.ndarray, a_scale: int, b: np.ndarray, b_scale: int) -> float:
-    """How much of the smaller of two texts stands in the other, by the hashes of both; 0 where that is no more than a
-    phrase."""
+    """Estimate the share (0 to 1) of the smaller text that the other contains; 0 if they share only a phrase.
+
+    `a` and `b` are the `hashes` of two sketches, ascending and distinct, with their scales.
+    """
     scale = max(a_scale, b_scale)
     a, b = (hashes[hashes & np.uint64((1 << scale) - 1) == 0] for hashes in (a, b))
     shared = len(np.intersect1d(a, b, assume_unique=True))
@@ -81,11 +91,11 @@ def containment(a: np.ndarray, a_scale: int, b: np.ndarray, b_scale: int) -> flo
 
 
 def words_of(texts: Sequence[str]) -> Words:
-    """Words are runs of letters, digits and underscores; case does not count."""
+    """Return the words of the texts: runs of letters, digits and underscores, case-folded."""
     folded = [text.casefold() for text in texts]
     codes = np.frombuffer("\n".join(folded).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     kinds = _kinds()[np.minimum(codes, 0xFFFF)]
-    if len(codes) and codes.max() > 0xFFFF:  # beyond the table: CJK, and before that all sorts of signs
+    if len(codes) and codes.max() > 0xFFFF:  # beyond the table: CJK from 0x20000, assorted symbols below
         kinds[codes > 0xFFFF] = _IN_A_WORD
         kinds[codes >= 0x20000] = _A_WORD
     begins = kinds == _A_WORD
@@ -103,13 +113,16 @@ def words_of(texts: Sequence[str]) -> Words:
 
 
 def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(hashes of all runs of n words within a text, how many stand before each text). `short`: a text of fewer words
-    has one, of all of them."""
+    """Return (hashes of all n-grams of words, number of n-grams before each text); no n-gram crosses two texts.
+
+    With `short`, a text of 1 to n - 1 words has one n-gram, made of all its words.
+    """
     count = np.diff(words.before)
     many = np.maximum(count - n + 1, ((count > 0) & short).astype(np.int64))
     before = np.append(0, np.cumsum(many))
     starts = np.arange(before[-1]) + np.repeat(words.before[:-1] - before[:-1], many)
     padded = np.append(words.hashes, np.zeros(n, dtype=np.uint64))
+    # Horner's rule for the n-grams at all words at once; `starts` then selects those within one text.
     rolled = padded[: len(words.hashes)].copy()
     for step in range(1, n):
         rolled = rolled * _NEXT + padded[step : step + len(words.hashes)]
@@ -123,8 +136,9 @@ def grams(words: Words, n: int, *, short: bool = False) -> tuple[np.ndarray, np.
 
 
 def hash_ranges(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return a 64-bit hash of each codes[begin:end]: equal characters have equal hashes, wherever they stand."""
-    # Of c0 c1 c2: c0 + c1 B + c2 B^2, from running sums of c B^i over all codes, divided by B^i.
+    """Return a 64-bit hash of each codes[begin:end]; equal content has equal hashes at any position."""
+    # Polynomial hash c0 + c1 B + c2 B^2 ... mod 2^64 of all ranges at once: differences of prefix sums of c_i B^i,
+    # divided by B^begin.
     powers, inverses = _powers(len(codes))
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum(codes * powers[: len(codes)], out=sums[1:])
@@ -141,7 +155,7 @@ def _digest(data: bytes) -> int:
 
 @lru_cache(maxsize=1)
 def _kinds() -> np.ndarray:
-    """What a character of the first 2^16 is."""
+    """Return the class of each code point below 2^16: `_NEITHER`, `_IN_A_WORD` or `_A_WORD`."""
     kinds = np.fromiter((chr(code).isalnum() or code == ord("_") for code in range(1 << 16)), np.uint8, count=1 << 16)
     for first, last in _UNSPACED:
         kinds[first : last + 1] *= _A_WORD
@@ -152,7 +166,7 @@ _tables: list[np.ndarray] = []
 
 
 def _powers(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """B^i and B^-i for i up to n at least, kept for the next time."""
+    """Return tables of B^i and B^-i mod 2^64 for i from 0 to at least n; they are kept and grow on demand."""
     if not _tables or len(_tables[0]) < n + 1:
         inverse = np.uint64(pow(int(_BASE), -1, 2**64))
         size = max(1 << 16, 1 << n.bit_length())

@@ -1,4 +1,4 @@
-"""Train/validation splits by a seeded draw. Whatever is split (files, dialogues, documents, trees) stays whole."""
+"""Train/validation splits by seeded sampling of whole units (files, dialogues, documents or message trees)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from niels_gpt.rng import permutation
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is held out is drawn by chance: single documents, or whole trees."""
+    """Split rule that samples the validation set at random, by document or by tree."""
 
     val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
@@ -23,6 +23,8 @@ class Drawn:
 
 @dataclass(frozen=True)
 class DuplicateRules:
+    """Parameters for exact and near duplicates."""
+
     exact: Annotated[Literal["once", "keep"], "equal texts of a source: used once, or as often as they are there"]
     near: Annotated[
         Annotated[float, Gt(0), Le(1)] | None,
@@ -36,8 +38,11 @@ def _no_rows() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Bonds:
-    """What duplicates say of the rows of a source: which stand on one side (`joined`, pairs of rows), which must be on
-    a certain side since another source has decided it, and which are for neither. Nothing, where there are none."""
+    """Constraints that duplicates put on the split of a source, as row numbers; empty if it has no duplicates.
+
+    `joined`, `(n, 2)`: pairs of rows that must be on the same side. `train` and `val`: rows that their duplicates fix
+    to that side. `out`: rows excluded from both sides.
+    """
 
     joined: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     train: np.ndarray = field(default_factory=_no_rows)
@@ -54,13 +59,17 @@ def split_source(
     splits: Callable[[], Sequence[str | None]],
     keys: Callable[[], Sequence[str]],
 ) -> tuple[list[int], list[int]]:
-    """(train, val) row numbers of a source whose rows are listed: the one way to split it. What the rule does not ask
-    about (what the source says of each row, the tree that each belongs to) is not read."""
+    """Return the (train, val) row numbers of a source; sources split by hash use `split_by_hash` instead.
+
+    `rule` is None if the source has its own split. `splits` (each row's own split) and `keys` (each row's tree) are
+    called only if the rule needs them, since they read all parts.
+    """
     if rule is None:
         train, val = split_as_given(splits())
     else:
         units = joined_units(keys() if by == "tree" else range(rows), bonds.joined)
         train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
+        # A row that is fixed to a side takes its whole unit along.
         sides = {units[row]: side for side in ("train", "val") for row in getattr(bonds, side).tolist()}
         if sides:
             drawn = set(val)
@@ -73,7 +82,7 @@ def split_source(
 
 
 def joined_units(units: Sequence[Hashable], joined: np.ndarray) -> list[Hashable]:
-    """To which unit each row belongs, where the units of some pairs of rows are one."""
+    """Return the unit of each row after merging the units of every pair of rows in `joined`, `(n, 2)`."""
     names = list(units)
     codes = {unit: code for code, unit in enumerate(dict.fromkeys(names))}
     ids, roots = components(np.array([[codes[names[row]] for row in pair] for pair in joined.tolist()]).reshape(-1, 2))
@@ -83,10 +92,10 @@ def joined_units(units: Sequence[Hashable], joined: np.ndarray) -> list[Hashable
 
 
 def components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(all numbers that stand in a pair, ascending; for each the smallest that it is joined to, through others, too).
+    """Return (the distinct numbers in `pairs`, ascending; the smallest number of each one's connected component).
 
-    Every number takes the smallest name around it, and so do those that it has its name from: a chain is through after
-    as many rounds as its length has binary digits.
+    Labels are propagated along the pairs by minimum, with pointer jumping (`new[new]`), so that a chain of n numbers
+    takes about log2(n) rounds.
     """
     ids, places = np.unique(pairs, return_inverse=True)
     a, b = places.reshape(-1, 2).T
@@ -103,10 +112,11 @@ def components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
-    """{"train": row numbers, "val": row numbers} of rows with these keys (a document's id, or its tree's).
+    """Return {"train": row numbers, "val": row numbers} of rows with these keys (ids of documents or of trees).
 
-    Each row is decided by its own key and the seed, so that a part of a corpus is split without the rest of it.
+    A row's side depends only on its key and the seed, so each part of a corpus can be split without the others.
     """
+    # Hold a row out if its 64-bit hash, keyed by the seed, is in the lowest `val_frac` of the range.
     key, bound = rule.seed.to_bytes(8, "big"), rule.val_frac * 2.0**64
     held_out = np.fromiter(
         (
@@ -120,7 +130,7 @@ def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
 
 
 def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
-    """(train, val) row numbers of n items, each in ascending order; fewer than two items leave val empty."""
+    """Return ascending (train, val) row numbers of n items; val has at least 1 item, but none if n < 2."""
     if not 0.0 <= val_frac < 1.0:
         raise ValueError(f"val_frac must be in [0, 1), got {val_frac}")
     if n < 2:
@@ -131,7 +141,7 @@ def split_rows(n: int, *, val_frac: float = 0.1, seed: int) -> tuple[list[int], 
 
 
 def split_groups(groups: Sequence[Hashable], *, val_frac: float = 0.1, seed: int) -> tuple[list[int], list[int]]:
-    """The same for items that belong to groups (the threads of a tree): a group is held out whole."""
+    """Return (train, val) row numbers of items in groups (such as the threads of a tree), each group on one side."""
     names = list(dict.fromkeys(groups))
     held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}
     train = [i for i, group in enumerate(groups) if group not in held_out]
@@ -139,6 +149,6 @@ def split_groups(groups: Sequence[Hashable], *, val_frac: float = 0.1, seed: int
 
 
 def split_as_given(splits: Sequence[str | None]) -> tuple[list[int], list[int]]:
-    """The same where every item says what it is for; one that says neither is in neither."""
+    """Return the (train, val) row numbers that `splits` assigns; items with another value or None are in neither."""
     train, val = ([i for i, split in enumerate(splits) if split == name] for name in ("train", "val"))
     return train, val

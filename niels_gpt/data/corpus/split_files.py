@@ -1,4 +1,4 @@
-"""Files of the split: which rows of a source are train or held out, and which must stay together."""
+"""Files of the split and duplicates stages: train and validation rows of a source, and its split constraints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from niels_gpt.files.checks import Damaged, changed_files, described_by, list_fi
 
 @dataclass(frozen=True)
 class ByHash:
-    """A rule that decides row by row, and the few rows of which other texts have decided: "train", "val", or "out"."""
+    """Split by hash, evaluated per row; `moved` lists the rows that duplicates put in "train", "val" or "out"."""
 
     rule: Drawn
     moved: dict[str, np.ndarray] = field(default_factory=dict)
@@ -28,19 +28,19 @@ Split = dict[str, np.ndarray] | ByHash  # {"train": row numbers, "val": row numb
 
 @dataclass(frozen=True)
 class Splits:
-    """Which rows of a source are train and which are held out, numbered over all parts."""
+    """Split of a source, with rows numbered over all parts, and the content of its split.json (`facts`)."""
 
     split: Split
     facts: dict[str, Any]
 
     def of_part(self, first: int, last: int) -> Split:
-        """The same of the part that has rows `first` to `last`, numbered within it."""
+        """Return the split of the part with rows `first` to `last` (exclusive), renumbered from 0."""
         listed = self.split.moved if isinstance(self.split, ByHash) else self.split
         own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
         return ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
 
     def by_part(self, texts: Texts) -> Iterator[tuple[Part, Split]]:
-        """Each part of the texts, and the same of it."""
+        """Yield each part with its split, rows numbered within the part."""
         first = 0
         for part in texts.parts:
             yield part, self.of_part(first, first + part.rows)
@@ -48,12 +48,13 @@ class Splits:
 
 
 def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
-    """Row numbers of a part: those listed, or those that the rule decides by what the part's file says of each row."""
+    """Return {"train": row numbers, "val": row numbers} of a part; a hash rule is applied to the keys in its file."""
     if not isinstance(split, ByHash):
         return split
     rows = split_by_hash(read_keys(path), split.rule)
     if any(map(len, split.moved.values())):
         moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
+        # Take the moved rows off the side that the hash gave them, then add them to their own.
         every = np.concatenate(list(moved.values()))
         rows = {side: np.union1d(np.setdiff1d(own, every), moved[side]) for side, own in rows.items()}
         rows = {side: np.setdiff1d(own, moved["out"]) for side, own in rows.items()}
@@ -61,7 +62,7 @@ def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
 
 
 def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
-    """By split, the ids of its rows in order."""
+    """Return {"train": ids, "val": ids} of all rows, in order."""
     names: dict[str, list[str]] = {"train": [], "val": []}
     for part, split in splits.by_part(texts):
         with reading_part(texts.store, part) as path:
@@ -72,7 +73,7 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
 
 
 def read_split(folder: Path, texts: Texts) -> Splits:
-    """What the split stage wrote, of texts that are still those it split."""
+    """Read the split stage's output, after checking its files and that it was made from these texts."""
     path = folder / "split.json"
     facts = of_these(folder, read_checked(path), texts)
     with described_by(path):
@@ -84,14 +85,14 @@ def read_split(folder: Path, texts: Texts) -> Splits:
 
 
 def of_these(folder: Path, facts: dict[str, Any], texts: Texts) -> dict[str, Any]:
-    """What is said of the rows of a source, once these are known to be the texts that it was said of."""
+    """Return `facts` after checking, by SHA-256, that they describe exactly these texts."""
     if facts.get("texts_sha256") != texts.digest:
         raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
     return facts
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """What a JSON file says of its folder, once the files that it lists under "files" are known to be as written."""
+    """Read a JSON file after checking size and SHA-256 of the files that it lists under "files", in its folder."""
     facts, folder = read_meta(path), path.parent
     with described_by(path):
         here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
@@ -106,7 +107,7 @@ _ROWS = ("joined", "train", "val", "out")
 
 
 def write_bonds(folder: Path, bonds: Bonds, *, texts_sha256: str, published: str) -> None:
-    """Row numbers alone: equal bytes where the source is the same, and other texts say the same of it."""
+    """Write the constraints as row numbers only, so that the bytes change only if the source or its constraints do."""
     folder.mkdir()
     for name in _ROWS:
         np.save(folder / f"{name}.npy", getattr(bonds, name))
@@ -115,6 +116,6 @@ def write_bonds(folder: Path, bonds: Bonds, *, texts_sha256: str, published: str
 
 
 def read_bonds(folder: Path, texts: Texts) -> Bonds:
-    """Of texts that are still those whose duplicates were looked for."""
+    """Read the constraints of a source, after checking that they were computed from these texts."""
     of_these(folder, read_checked(folder / _FACTS), texts)
     return Bonds(*(np.load(folder / f"{name}.npy") for name in _ROWS))

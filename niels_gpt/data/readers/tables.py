@@ -1,4 +1,4 @@
-"""Rows of tables (JSON lines, CSV, parquet), their text field, and checks of a local copy of a hub dataset."""
+"""Readers of JSON Lines, CSV and parquet, choice of the text field, and checks of local copies of hub datasets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from niels_gpt.data.readers.files import (
 
 
 def select_text_field(sample: Mapping[str, Any]) -> str:
-    """The field "text" where it is a string, else the first string field; a row without one is refused by its keys."""
+    """Return the field "text" if it is a string, else the first string field; raise a ValueError if there is none."""
     text = sample.get("text")
     if isinstance(text, str):
         return text
@@ -34,9 +34,9 @@ def select_text_field(sample: Mapping[str, Any]) -> str:
 
 
 class TextColumn:
-    """Chooses the field of each row of one file that is its text: `text`, or the first text field of the first row.
+    """Selector of the text field in the rows of one file: `text`, or else the first string field of the first row.
 
-    A row whose field is null has no text. It never falls to another field: that would train on titles and names.
+    A row whose field is null has no text. Falling back to another field would train on titles and names.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class TextColumn:
         self._rows = 0
 
     def read(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """Return (text, its field), the text of a null as ""; raise a ValueError if the row lacks the field."""
+        """Return (text, field name), with "" for null; raise a ValueError if the row lacks the field."""
         self._rows += 1
         name = next((name for name in self._known if name in row), None)
         if name is None:
@@ -68,14 +68,14 @@ class TextColumn:
 
 
 def check_texts(sample: Mapping[str, Any], names: Sequence[str], *, place: str) -> None:
-    """A ValueError that names the place if one of these fields is missing, or is no text."""
+    """Raise a ValueError if one of these fields is missing or not a string; its message starts with `place`."""
     missing = [name for name in names if not isinstance(sample.get(name), str)]
     if missing:
         raise ValueError(f"{place} has no text in {', '.join(missing)}; its keys are {sorted(map(str, sample))}")
 
 
 def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
-    """The row's other numbers and short strings (id, url, score), for a sample's meta."""
+    """Return the row's numbers and strings of at most 500 characters (id, url, score), except `text`, as metadata."""
     return {
         key: value
         for key, value in sample.items()
@@ -84,14 +84,14 @@ def small_fields(sample: Mapping[str, Any], *, text: str) -> dict[str, Any]:
 
 
 _DELIMITERS = ",;\t|"
-_EXCEL_LINE = re.compile(r'\A"?sep=(.)"?(?:\r\n|\r|\n)', re.IGNORECASE)  # Excel's own first line
+_EXCEL_LINE = re.compile(r'\A"?sep=(.)"?(?:\r\n|\r|\n)', re.IGNORECASE)  # first line, specific to Excel
 
 
 def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
-    """Yield (row number, text, its column, encoding) of every row; the header is row 1.
+    """Yield (row number, text, column name, encoding) of every row; the header is row 1 (2 below a "sep=" line).
 
-    The text is the column `text`, or the only column. Raise a ValueError that names the row if a quote does not close,
-    or if cells have no column; and one that names the file if the cells do not hold every character of it.
+    The text is the column `text`, or the only column. Raise a ValueError that names the row if a quote is not closed or
+    a row has too few or too many cells, and one that names the file if some of its characters are in no cell.
     """
     text, encoding = decode_text(read_bytes(file))
     csv.field_size_limit(2**31 - 1)
@@ -100,6 +100,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     above = 1 if excel else 0  # lines above the header
     delimiter = excel[1] if excel else _find_delimiter(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    # Count the characters that are not markup in the file and in the cells: the parser must not lose any.
     markup = (delimiter, '"', "\r", "\n")
     number, first_line, left = 1 + above, 1 + above, _length(text, markup)
     try:
@@ -134,7 +135,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _find_delimiter(text: str) -> str:
-    """Return the delimiter under which the header has a column `text`, else the one that makes most columns."""
+    """Return the delimiter that gives the header a column `text`, else the one that gives it the most columns."""
     headers: dict[str, list[str]] = {}
     for delimiter in _DELIMITERS:
         try:
@@ -150,7 +151,7 @@ def _length(text: str, markup: tuple[str, ...]) -> int:
 
 
 def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """(line number from 1, row, encoding) of every line that is not blank; .gz and .zst are unpacked."""
+    """Yield (line number from 1, row, encoding) of every non-blank line; .gz and .zst are decompressed."""
     for number, (text, encoding) in enumerate(_lines(file), start=1):
         if not text.strip():
             continue
@@ -166,7 +167,7 @@ def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; raise a ValueError if an object has a key twice, of which the parser would keep the last."""
+    """Parse JSON; raise a ValueError on a duplicate key, of which `json` would silently keep the last."""
     return json.loads(text, object_pairs_hook=_unique)
 
 
@@ -181,7 +182,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _lines(file: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(file)):
         if number == 0 and (encoding_of_mark(line) or (b"", "utf-8"))[1] != "utf-8":
-            # UTF-16 and UTF-32 have no byte that ends a line and does nothing else.
+            # In UTF-16 and UTF-32 a newline byte may be part of another character, so decode before splitting.
             text, encoding = decode_text(read_bytes(file))
             yield from ((part, encoding) for part in text.split("\n"))
             return
@@ -189,7 +190,7 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_whole(row: dict[str, Any], place: str) -> None:
-    """JSON can spell half a character (\\ud800), which no file of text can hold."""
+    """Raise a ValueError if a JSON escape gives a lone surrogate (\\ud800), which UTF-8 cannot encode."""
     try:
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -198,9 +199,9 @@ def _check_whole(row: dict[str, Any], place: str) -> None:
 
 
 def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
-    """Yield (row number from 0, row, encoding), a few rows in memory at a time.
+    """Yield (row number from 0, row, encoding), reading batches of 256 rows.
 
-    Raise a ValueError if two columns have one name, of which a row would keep the last.
+    Raise a ValueError if two columns have the same name, since a row would silently keep the last.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -222,14 +223,14 @@ def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
             raise ValueError(f"{file} is no parquet file, or is damaged ({error}): mend it or remove it") from error
 
 
-# Checks of a hub dataset's copy in a folder, which the hub's library reads without naming the file that is damaged.
+# Checks of a local copy of a hub dataset: the `datasets` library does not name the damaged file.
 #
-# Its JSON reader ends the process at some 100,000 nested brackets, so JSON is checked beforehand. Other damage it
-# notices itself, and only then is every file read once more, to find out which one it is.
+# Its JSON reader crashes the process at some 100,000 nested brackets, so JSON is checked beforehand. It detects other
+# damage itself; only then is every file read again to find the damaged one.
 
 
 def check_json(path: str) -> None:
-    """A ValueError that names the file, and the line, if JSON in the copy cannot be read."""
+    """Raise a ValueError naming the file (and line) if the copy has unreadable JSON or entries that are no files."""
     for file in list_files(path) if os.path.isdir(path) else [path]:
         for fault in file_faults(file):
             raise ValueError(fault)
@@ -245,14 +246,14 @@ def check_json(path: str) -> None:
         try:
             parse_json(text)
         except json.JSONDecodeError:
-            for _ in iter_json_lines(file):  # such a file may hold an object a line
+            for _ in iter_json_lines(file):  # .json files may also be JSON Lines
                 pass
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
 
 
 def find_damage(path: str) -> str | None:
-    """Which file of the copy cannot be read, and why; None where all can."""
+    """Return a message naming the parquet, text or CSV file that cannot be read and why; None if all can."""
     try:
         for file in _files(path, ".parquet"):
             for _ in iter_parquet_rows(file):
