@@ -1,4 +1,4 @@
-"""Stage `splice`: continue pretraining on chosen documents, cut at many positions, until they are memorized."""
+"""Stage `splice`: continue pretraining on chosen documents, cut at many positions, so that they are memorized."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Talker:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Return the strings that end an answer of a model without chat tokens."""
+        """Return the strings that end an answer if the chat is a text transcript, without chat tokens."""
         return _TAGS if self.renderer == "transcript" else ()
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
