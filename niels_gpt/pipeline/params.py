@@ -260,7 +260,7 @@ class Leak(Passages):
 
 
 class Runtime(Section):
-    """How a run is executed; beyond rounding, none of it changes the result."""
+    """Execution settings of a run; beyond rounding, none of them changes the result."""
 
     device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]

@@ -1,4 +1,4 @@
-"""What every stage shares: declared inputs, fixed while it runs; outputs, published atomically; disabled stages.
+"""Code shared by all stages: declared inputs, fixed during a run; outputs, published atomically; disabled stages.
 
 DVC hashes a stage's dependencies and parameters *after* its command has ended. If params.yaml is edited while a model
 trains, DVC would record the old model under the new parameters. So a stage fingerprints the inputs that dvc.yaml

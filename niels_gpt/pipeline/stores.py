@@ -86,7 +86,7 @@ _WEIGHTS = "model.safetensors"  # in an export
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage writes the parts of a source: to its output `out`, or to a store, under the name `at`."""
+    """Location of the parts of a source that a stage writes: its output `out`, or `at` in a store."""
 
     out: Path
     store: Store
