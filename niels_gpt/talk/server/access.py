@@ -44,7 +44,7 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
         code = "unknown_url" if by_the_router else "model_not_found"
         message = f"there is no {asked} here; docs/serve.md has all that there is" if by_the_router else message
     elif status == 405 and by_the_router:
-        allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # StaticFiles sends no Allow header
+        allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # older StaticFiles sends no Allow
         code, message = "method_not_supported", f"there is no {asked} here, but {allowed}"
     return refusal(status, message, headers=error.headers, code=code)
 
