@@ -1,4 +1,4 @@
-"""code: what the code of each stage says, without comments and docstrings; the stages depend on this."""
+"""Stage `code`: fingerprint the code of every stage, without comments and docstrings, for DVC to depend on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
+    """Write the fingerprints of every stage, and the SHA-256 of all files that they were made from."""
     out = stage.out(layout.CODE)
     described = describe_code(Path())
     for name, files in described.items():

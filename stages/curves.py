@@ -1,4 +1,4 @@
-"""curves: metrics, learning curves and samples of a trained model, from the history in its folder."""
+"""Stage `curves`: metrics, learning curves and samples of a trained model, from its history."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from niels_gpt.tokenizer import load_tokenizer
 
 
 def main(stage: Stage) -> None:
+    """Write the metrics of one training stage; empty files if params.yaml disables that stage."""
     model, metrics = layout.MODEL_OF[stage.key], f"{layout.METRICS}/{stage.key}"
     if is_left_out(model):
         ends = (".json", ".tsv", "_val.tsv", "_sources.tsv", "_mix.tsv", "_samples.md")

@@ -1,4 +1,4 @@
-"""duplicates: which documents repeat others, in whichever source, and what that means for the split of each."""
+"""Stage `duplicates`: find duplicate documents across all sources, and constrain the split of each source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from niels_gpt.pipeline.stores import store_of
 
 
 def sources_of(stage: Stage) -> Iterator[SplitSource]:
-    """By name, and not as they stand in params.yaml: DVC does not see their order, so nothing may depend on it."""
+    """Yield all sources sorted by name: DVC ignores their order in params.yaml, so no result may depend on it."""
     first = 0
     for folder, table in ((layout.SKETCHES, stage.params.sources), (layout.CHAT_SKETCHES, stage.params.chats)):
         for name, source in sorted(table.items()):
@@ -30,6 +30,7 @@ def sources_of(stage: Stage) -> Iterator[SplitSource]:
 
 
 def main(stage: Stage) -> None:
+    """Find duplicate pairs, and write how they constrain each source's split."""
     rules = stage.params.duplicates
     out, listed = stage.out(layout.DUPLICATES), stage.out(layout.PAIRS)
     out.mkdir()
@@ -45,7 +46,7 @@ def main(stage: Stage) -> None:
             texts_sha256=source.sketches.facts["texts_sha256"],
             published=str(layout.DUPLICATES / source.name),
         )
-    # For eyes, and apart: what splits depend on changes only with what they do.
+    # For inspection only, and a separate output: splits depend on DUPLICATES alone and rerun only when that changes.
     np.save(listed / "documents.npy", pairs.documents)
     np.save(listed / "containment.npy", pairs.containment)
     write_json(listed / "sources.json", {source.name: [source.first, source.sketches.rows] for source in sources})

@@ -1,4 +1,4 @@
-"""eval: every held-out stream apart, in nats a token and bits a byte; a report card; and what the models say."""
+"""Stage `eval`: score each validation set in nats/token and bits per byte; report card, samples and HTML report."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from niels_gpt.report.tables import format_samples, read_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
 RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
-REPLIES = 64  # held-out ones that answers are held against
+REPLIES = 64  # held-out replies that generated answers are compared with
 TUNING = {"p_sft", "sft"}
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
 
 
 def read_training(name: str) -> Training:
+    """Read the summary and the curves of a training stage."""
     curves = (read_tsv(layout.METRICS / f"{file}.tsv") for file in (name, f"{name}_val"))
     return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
 
 
 def other_tables() -> dict[str, Sequence[Sequence[str]]]:
-    """By title, a head and rows, where there are any: of text that is all public nothing leaks."""
+    """Return tables for the report by title, each a header and rows; tables without rows are omitted."""
     leak = read_meta(layout.LEAK)
     tables: dict[str, list[Sequence[str]]] = {
         "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
@@ -55,6 +56,7 @@ def other_tables() -> dict[str, Sequence[Sequence[str]]]:
 
 
 def main(stage: Stage) -> None:
+    """Score the final models, sample from them, and write the report."""
     settings, runtime = stage.params.eval, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)

@@ -1,4 +1,4 @@
-"""leak: what can be extracted of private sources from the final models. The numbers are public, the text is not."""
+"""Stage `leak`: measure what can be extracted of private sources; the numbers are public, the text is not."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from niels_gpt.pipeline.stage import Stage, final_models, run_stage
 from niels_gpt.pipeline.stores import open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
 
-# Of the tokens that training computes, forward and backward; these go forward alone: a thirtieth of its time.
+# Token budget as a fraction of the training tokens. Forward passes alone cost a third, so it is 1/30 of training time.
 _SHARE_OF_TRAINING = 0.1
 
 
 def trained_names(params: Params, source: str) -> list[str]:
+    """Return the names of the training documents of a source."""
     texts = open_texts(layout.RAW / source, stored=store_of(params, source))
     folder = (layout.CHAT_SPLIT if source in params.chats else layout.SPLIT) / source
     return document_names(texts, read_split(folder, texts))["train"]
 
 
 def main(stage: Stage) -> None:
+    """Measure the leakage of each private source in each final model, and of planted canaries."""
     params, settings = stage.params, stage.params.leak
     device = prepare_device(params.runtime.device, threads=params.runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)

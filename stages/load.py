@@ -1,4 +1,4 @@
-"""load@S and load_chat@S: one source, as it lies, into parts of one row a document or a chat."""
+"""Stages `load@S` and `load_chat@S`: convert one source to Parquet parts, with one row per document or chat."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from niels_gpt.pipeline.stores import open_engine, place_of
 
 
 def main(stage: Stage) -> None:
+    """Read the source, screen it for secrets and personal data, and write its parts and manifest."""
     source = stage.chat_source or stage.source
     settings, runtime, text_bytes = source.settings(), stage.params.runtime, stage.params.parts.text_bytes
     path, revision = located(source.input, settings)
@@ -24,7 +25,8 @@ def main(stage: Stage) -> None:
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
     asked = source.load.model_dump(exclude=set(SCREENED))
-    personal = [] if source.on_personal == "keep" else [source.on_personal]  # nothing, as before there was the key
+    # Nothing for the default, so that fingerprints from before this key existed stay valid.
+    personal = [] if source.on_personal == "keep" else [source.on_personal]
     stage.out(out).mkdir()
 
     def slices(store: Store) -> list[Slice]:

@@ -1,4 +1,4 @@
-"""memorize: how much of every chosen document the model knows by heart, P(z), before the splice stage and after."""
+"""Stage `memorize`: measure the extraction probability P(z) of the chosen documents before and after `splice`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from niels_gpt.tokenizer import load_tokenizer
 
 
 def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
-    """The documents that the splice stage trained on, by name."""
+    """Return the tokens of the documents that the splice stage trained on, by name; check their length in tokens."""
     path = layout.SPLICED / layout.CHOSEN
     chosen = read_meta(path)
     with described_by(path):
@@ -34,6 +34,7 @@ def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
 
 
 def main(stage: Stage) -> None:
+    """Measure P(z) for windows of each document, and write statistics, curves and pages."""
     settings, runtime = stage.params.memorize, stage.params.runtime
     if not settings.run:
         pages = layout.MEMORIZED, layout.MEMORIZED_PAGE, layout.MEMORIZED_STRIPS
@@ -50,7 +51,7 @@ def main(stage: Stage) -> None:
     together = stats_together(list(measured.values()))
     facts = {
         "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
-        # A list: DVC makes a column of every number in a table, and these are forty to a document.
+        # A list, since DVC would show each number of a mapping as a column, 40 per document.
         "documents": [{"name": name, **document.stats(**window)} for name, document in measured.items()],
         "together": together,
     }

@@ -1,4 +1,7 @@
-"""mix: the join. DVC cannot take a list of dependencies, so two small files name every token file of every source."""
+"""Stage `mix`: join the manifests of all sources.
+
+DVC cannot depend on a list of files that varies, so two small files name every token file of every source.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from niels_gpt.pipeline.stage import Stage, run_stage
 
 
 def val_names(sources: Mapping[str, AnySource]) -> dict[str, str]:
+    """Return the name of each source's validation set."""
     return {name: source.val_name for name, source in sources.items()}
 
 
 def main(stage: Stage) -> None:
+    """Join the manifests of texts and of chats, and check that all used the same tokenizer."""
     texts = join_manifests(
         layout.MANIFESTS, val_names(stage.params.sources), required=["train.tokens", "train.parts", "val.parts"]
     )

@@ -1,4 +1,4 @@
-"""overlap: duplicates, how much of the held-out text stands in training text, and where. Numbers only."""
+"""Stage `overlap`: measure how much held-out text occurs in training text, and where; stores no text."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from niels_gpt.pipeline.stores import open_engine, store_of
 
 
 def main(stage: Stage) -> None:
+    """Write overlap statistics by source, and the spans of quotes in held-out documents."""
     params = stage.params
     folders = dict.fromkeys(params.sources, layout.SPLIT) | dict.fromkeys(params.chats, layout.CHAT_SPLIT)
     texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in folders}
     sources = {name: (texts[name], read_split(folder / name, texts[name])) for name, folder in folders.items()}
     out, engine = stage.out(layout.DATA), open_engine(params.runtime)
-    # Beside the output, where whoever works on parts can read it, too.
+    # Next to the output and not in /tmp, so that workers can read it as well.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
         overlaps = measure_overlap(engine, sources, scratch=Path(scratch))
         quotes = find_quotes(engine, sources, scratch=Path(scratch))

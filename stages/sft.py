@@ -1,4 +1,4 @@
-"""sft: supervised fine-tuning of the pretrained model on chats, with loss on what the assistant says alone."""
+"""Stage `sft`: supervised fine-tuning of the pretrained model on chats, with loss on assistant tokens only."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from niels_gpt.train.task import Execution
 
 
 def main(stage: Stage) -> None:
+    """Fine-tune, or write an empty output if `sft.run` is false."""
     if not stage.params.sft.run:
         leave_out(stage, layout.TUNED)
     elif not trained_by_ranks(stage):
@@ -25,6 +26,7 @@ def main(stage: Stage) -> None:
 
 
 def tune(stage: Stage, execution: Execution) -> None:
+    """Fine-tune in this process; validate on chats and on text."""
     params, device, ranks = stage.params, execution.device, execution.ranks
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")

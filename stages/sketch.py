@@ -1,4 +1,4 @@
-"""sketch@S and sketch_chat@S: a few hashes of every row's words, by which duplicates are found."""
+"""Stages `sketch@S` and `sketch_chat@S`: hash the words of each row, to find duplicates by."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from niels_gpt.pipeline.stores import open_engine, place_of, store_of
 
 
 def main(stage: Stage) -> None:
+    """Write the sketches of one source, part by part."""
     texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
     out = (layout.CHAT_SKETCHES if stage.chat_source else layout.SKETCHES) / stage.key
     stage.out(out).mkdir()

@@ -1,4 +1,4 @@
-"""splice: continued pretraining on chosen documents, cut at many places, so that the model memorizes them."""
+"""Stage `splice`: continue pretraining on chosen documents, cut at many positions, so that they are memorized."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from niels_gpt.train.task import Execution
 
 
 def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
-    """Rows of the store, and why these."""
+    """Return the row numbers of the chosen documents, and the reason for the choice."""
     lengths, source = store.lengths.tolist(), settings.dataset_name
     if settings.restrict_to_training_subset:
         lengths = within_first_tokens(lengths, store.trained_tokens)
@@ -34,6 +34,7 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
 
 
 def main(stage: Stage) -> None:
+    """Train on the chosen documents, or write an empty output if `splice.run` is false."""
     if not stage.params.splice.run:
         leave_out(stage, layout.SPLICED)
     elif not trained_by_ranks(stage):
@@ -42,6 +43,7 @@ def main(stage: Stage) -> None:
 
 
 def learn(stage: Stage, execution: Execution) -> None:
+    """Train in this process, and record which documents were chosen."""
     params, settings, device = stage.params, stage.params.splice, execution.device
     model = pretrained(params, settings.train, device=device)
     store = open_documents(params, settings.dataset_name, ranks=execution.ranks)

@@ -1,4 +1,4 @@
-"""split@S and split_chat@S: which rows are train and which are held out. Row numbers only; no text is copied."""
+"""Stages `split@S` and `split_chat@S`: assign rows to train or validation, by row number; no text is copied."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from niels_gpt.pipeline.stores import store_of
 
 
 def main(stage: Stage) -> None:
+    """Write the row numbers of each side; a hash rule lists only the rows that duplicates decide."""
     texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
     source = stage.chat_source or stage.source
     rule = source.split
-    # Chats beside, not among: the tokenizer is trained on what is in the other folder.
+    # Chats have their own folder: the tokenizer depends on the whole folder of text splits.
     place = (layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key
     out = stage.out(place)
     out.mkdir()
     bonds = read_bonds(layout.DUPLICATES / stage.key, texts)
     told = f"{texts.rows:,} documents by a hash of each one's name"
-    if rule.by == "hash":  # which is asked row by row, by whoever reads a part
+    if rule.by == "hash":  # evaluated row by row when a part is read
         listed = {side: getattr(bonds, side) for side in ("train", "val", "out")}
         listed = {side: rows for side, rows in listed.items() if len(rows)}
         told += f", but for {sum(map(len, listed.values())):,} that others decide" if listed else ""
@@ -57,7 +58,7 @@ def main(stage: Stage) -> None:
         "texts_sha256": texts.digest,
         "files": list_files(out, "*.npy", published=str(place)),
     }
-    # The tokenizer depends on splits alone; with the texts' hash they tell it of a changed text, too.
+    # The tokenizer stage depends on splits only; the hash of the texts makes it rerun when a text changes.
     write_json(out / "split.json", facts)
     stage.say(f"{told} -> {place}")
 

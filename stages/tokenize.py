@@ -1,4 +1,4 @@
-"""tokenize@S and tokenize_chat@S: every row encoded once; a document ends with the end-of-text id, a turn likewise."""
+"""Stages `tokenize@S` and `tokenize_chat@S`: encode each row once; documents and turns end with the `eot` id."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
+    """Encode the documents of a source up to its token budgets, and write token files and manifest."""
     out, budget = layout.TOKENS / stage.key, stage.source.budget
     stage.out(out).mkdir()
     place = place_of(stage, out, "tokens", texts.digest, splits.facts, meta["tokenizer_sha256"])
@@ -43,7 +44,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     identity = {key: meta[key] for key in ("tokenizer_sha256", "vocab_size")}
     where = {} if place.at is None else {"at": place.at}
     totals = {f"{split}_tokens": found["tokens"] for split, found in counted.items()}
-    # A part of text makes one token file of each split, so no file is cut at a size: the largest one's is recorded.
+    # Each part makes one token file per split, with no limit on its size, so the largest size is recorded.
     shard_bytes = max(part["bytes"] for found in counted.values() for part in found["parts"])
     write_meta(stage.out(out) / "meta.json", {**meta, "shard_bytes": shard_bytes, **totals})
     write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), {**identity, **where, **counted})
@@ -54,6 +55,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
 
 
 def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
+    """Encode the chats of a source, and drop those with no assistant token to learn within `T` tokens."""
     place, T = layout.CHATS / stage.key, stage.params.model.T
     out = stage.out(place)
     out.mkdir()
@@ -76,6 +78,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
 
 
 def main(stage: Stage) -> None:
+    """Encode the texts or the chats of one source."""
     tokenizer = load_tokenizer(layout.TOKENIZER)
     texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
     splits = read_split((layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key, texts)

@@ -1,4 +1,4 @@
-"""tokenizer: the one tokenizer of the run. Bytes need no training; pieces are trained on train rows alone."""
+"""Stage `tokenizer`: write the tokenizer of the run; SentencePiece is trained on training rows only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from niels_gpt.tokenizer.training import train_sentencepiece
 
 
 def main(stage: Stage) -> None:
+    """Train SentencePiece on a sample of all text sources, or write the byte tokenizer, which needs no training."""
     settings, model = stage.params.tokenizer, None
     if isinstance(settings, SentencePiece):
         texts = {

@@ -1,4 +1,4 @@
-"""train: pretraining on the mix, with validation; interrupted anywhere, it resumes where it was."""
+"""Stage `train`: pretrain on the mix, with validation; an interrupted run resumes from its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from niels_gpt.train.task import check_memory
 
 
 def main(stage: Stage) -> None:
+    """Pretrain a new model, in this process or in one process per rank."""
     if trained_by_ranks(stage):
         return
     with execution_of(stage) as execution:
         device = execution.device
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
-        check_memory(model_cfg, B=task.cfg.B, execution=execution)  # before the model is built
+        check_memory(model_cfg, B=task.cfg.B, execution=execution)  # before allocating the model
         set_seed(derive_seed(task.cfg.seed, "init"))
         train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, execution=execution, out=layout.PRETRAINED)
 

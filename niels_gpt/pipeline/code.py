@@ -1,8 +1,8 @@
-"""Fingerprints (hashes) of each stage's code: the stages depend on these, and not on lists of files.
+"""Fingerprints (hashes) of each stage's code, on which the stages depend instead of on lists of files.
 
-A stage's code is its module and every module of the project that is imported from there, at any depth, followed as
-text. A module's hash is of what it does: comments, docstrings and layout are left out, so that explaining a line
-retrains nothing. Files that a module writes into its results (a page's scripts and styles) count byte by byte.
+A stage's code is its module and all project modules it imports, directly or indirectly; imports are found by parsing,
+not by running. The hash of a module ignores comments, docstrings and formatting, so that documenting a line retrains
+nothing. Files that a module copies into its results (scripts and styles of a page) are hashed byte by byte.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from niels_gpt.files.checks import read_meta, sha256_file
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 
-FILES = layout.CODE / "files.json"  # {file: sha256} of all records, and of all that they were made from
+FILES = layout.CODE / "files.json"  # {file: sha256} of all records and of the files they describe
 
 _PACKAGES = ("niels_gpt", "stages")
-_KINDS = "niels_gpt/data"  # where every kind of source has its file
-# Code that changes how a stage runs but not what it computes: an edit there runs nothing again.
+_KINDS = "niels_gpt/data"  # has a module for each source kind
+# Code that affects how a stage runs but not what it computes: edits there rerun nothing.
 _NEUTRAL = (
     "niels_gpt/cli/",
     "niels_gpt/device.py",
@@ -37,22 +37,22 @@ _NEUTRAL = (
     "niels_gpt/train/meter.py",
 )
 _WRITES_OUT = {"niels_gpt/report/page.py": "niels_gpt/report/web"}
-_NOT_NEUTRAL = ("niels_gpt/pipeline/training.py",)  # what is trained, and written
-# Of a syntax tree: where a thing is used, and what later versions of Python have added.
+_NOT_NEUTRAL = ("niels_gpt/pipeline/training.py",)  # decides what is trained and written
+# Fields of a syntax tree to ignore: redundant ones, and those that only newer Python versions have.
 _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 def describe_code(root: Path) -> dict[str, dict[str, str]]:
-    """{name of a fingerprint: {file: hash}}: "train" for a stage, "load/roam" for a kind of source."""
+    """Return {fingerprint name: {file: hash}}; the name is a stage ("train"), or "load/roam" for a source kind."""
     stages = sorted(path.stem for path in (root / "stages").glob("*.py") if path.stem not in ("__init__", "code"))
     kinds = {f"load/{kind}": code_of("load", root, kind=kind) for kind in kind_files(root / _KINDS)}
     return kinds | {name: code_of(name, root) for name in stages if name != "load"}
 
 
 def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
-    """{file: hash} of a stage's code; of a stage that loads, with that of one kind of source."""
+    """Return {file: hash} of a stage's code; for the load stage, including the module of one source kind."""
     start = [root / "stages" / f"{stage}.py", *([kind_files(root / _KINDS)[kind]] if kind else [])]
     files = closure(start, root)
     inlined = {
@@ -67,7 +67,7 @@ def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
 
 
 def closure(start: Collection[Path], root: Path) -> set[str]:
-    """Paths below `root` of the files in `start` and of all that they import, not looking beyond neutral ones."""
+    """Return the paths, relative to `root`, of the files in `start` and all they import, skipping neutral files."""
     seen: set[str] = set()
     todo = list(start)
     while todo:
@@ -81,23 +81,24 @@ def closure(start: Collection[Path], root: Path) -> set[str]:
 
 
 def imported_files(path: Path, root: Path) -> list[Path]:
-    """The files of the project that a file imports, anywhere in it, with the packages on the way to them."""
+    """Return the project files that a file imports anywhere in it, including the packages they are in."""
     modules = _imported(read_text(path), path.relative_to(root).as_posix())
     return [file for module in modules for file in _files(module, root)]
 
 
-@lru_cache(maxsize=512)  # a module is part of many stages
+@lru_cache(maxsize=512)  # most modules are part of many stages
 def fingerprint(source: str) -> str:
-    """Of what a module does. Equal under every version of Python, which `ast.dump` is not."""
+    """Return the hash of a module's syntax tree; unlike `ast.dump`, it is the same in every Python version."""
     said = json.dumps(_said(_parsed(source)), separators=(",", ":"))
     return hashlib.sha256(said.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 @contextmanager
 def holding_to(record: Path) -> Iterator[None]:
-    """What runs here is the code that is recorded: that on disk when it begins, and what is imported later, too.
+    """Check that the code that runs in this context is the recorded code.
 
-    In between, what has been imported may be edited: the run does not see it.
+    Files are checked at the start, and files imported later at the end. Edits in between to modules that are already
+    imported do not affect the run and are allowed.
     """
     if not record.is_file():
         raise ValueError(f"{record} is not there yet: `dvc repro` writes it before it runs the stage")
@@ -114,7 +115,7 @@ def holding_to(record: Path) -> Iterator[None]:
 
 
 def _untouched(files: Sequence[str]) -> bool:
-    """Whether not even a comment is new. To parse all of a stage's code again takes longer than many a stage."""
+    """Return whether all files are unchanged to the byte: a fast path, since parsing takes longer than many a stage."""
     then = read_meta(FILES) if FILES.is_file() else {}
     return all(file in then and Path(file).is_file() and sha256_file(file) == then[file] for file in files)
 
@@ -140,7 +141,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _said(node: Any) -> Any:
-    """A syntax tree as lists: the kind of every node, and those of its parts that are there."""
+    """Return a syntax tree as nested lists: the type of each node, and its fields that are set."""
     if isinstance(node, list):
         return [_said(item) for item in node]
     if not isinstance(node, ast.AST):
@@ -148,10 +149,10 @@ def _said(node: Any) -> Any:
     parts = {name: value for name, value in ast.iter_fields(node) if name not in _NOT_SAID}
     if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         parts["body"] = parts["body"][1:]
-    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Annotated":  # a string there is help
+    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Annotated":  # strings are help texts
         noted = getattr(node.slice, "elts", [])
         parts["slice"] = [note for note in noted if not isinstance(getattr(note, "value", None), str)]
-    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 ends a format in an empty string, others do not
+    if isinstance(node, ast.JoinedStr):  # Python 3.12.1 appends an empty string, others do not
         parts["values"] = [part for part in node.values if getattr(part, "value", None) != ""]
     return [type(node).__name__, *([name, _said(part)] for name, part in parts.items() if part not in (None, []))]
 
@@ -170,7 +171,7 @@ def _imported(source: str, name: str) -> tuple[str, ...]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all statements in it, but for what only a type checker reads."""
+    """Yield a node and all statements in it, except those under `if TYPE_CHECKING`."""
     yield node
     if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
         return
@@ -180,7 +181,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _files(module: str, root: Path) -> list[Path]:
-    """The files that importing `module` runs: every package on the way, and itself."""
+    """Return the files that importing `module` runs: the module and every package above it."""
     parts = module.split(".")
     if parts[0] not in _PACKAGES:
         return []

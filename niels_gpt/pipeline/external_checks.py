@@ -1,4 +1,4 @@
-"""Checks of what params.yaml names outside itself: inputs of sources, and DVC's remotes."""
+"""Checks of the things outside params.yaml that it refers to: inputs of sources, and DVC remotes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from niels_gpt.pipeline.yaml_files import Problem, is_sound
 
 
 def located(path: str, settings: Any) -> tuple[str, str | None]:
-    """Where a source is read from: (its hub dataset, the commit), or (its input, None), which must be well."""
+    """Return where a source is read from: (hub dataset, commit), or (input path, None).
+
+    Raises if the input does not exist or `check_input` finds a problem.
+    """
     if isinstance(settings, HubSettings) and settings.dataset is not None:
         config = getattr(settings, "config", None)
         return settings.dataset, resolve_revision(settings.dataset, settings.revision, name=config)
@@ -28,11 +31,10 @@ def located(path: str, settings: Any) -> tuple[str, str | None]:
 
 
 def check_input(path: str) -> list[str]:
-    """What is wrong with the file or folder of a source, a sentence each; nothing where it can be read and watched.
+    """Return the problems of a source's file or folder, one sentence each; empty if it can be read and watched.
 
-    DVC reads every file of a folder that it watches, whatever its name, before a stage can say a word: at a FIFO it
-    waits for ever. A linked folder it passes over, so that text behind the link would change unseen. Links to files
-    are followed and watched.
+    DVC hashes every file of a folder, whatever its name, before the stage starts: a FIFO would block it forever. It
+    skips linked folders, so changes behind the link would go unnoticed. Links to files are followed and watched.
     """
     if not os.path.isdir(path):
         return list(file_faults(path))
@@ -49,7 +51,7 @@ def check_input(path: str) -> list[str]:
                 faults.append(fault)
             elif not entry.is_symlink():
                 folders.append(entry.path)
-            elif not hidden:  # hidden ones nobody reads
+            elif not hidden:  # hidden folders are not read
                 faults.append(
                     f"{entry.path} is a linked folder, which DVC does not watch: put the folder itself there, or make "
                     f"a source of {os.path.realpath(entry.path)}"
@@ -57,14 +59,16 @@ def check_input(path: str) -> list[str]:
     return sorted(faults)
 
 
-# What params.yaml names outside itself: files and folders to read, and DVC's remotes. DVC stumbles over what is not
-# there, at the first stage that wants it or only when results are pushed; here all of it is told before.
+# DVC reports a missing file or remote only at the first stage that needs it, or at `dvc push`; these checks report
+# everything beforehand.
 
 
 def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, ...]]) -> Iterator[Problem]:
-    """Everything that is wrong with what params.yaml names, as a plain mapping; at the paths in `wrong` it holds
-    mistakes, and what rests on them is not looked at."""
-    inputs: dict[str, tuple[str, ...]] = {}  # each file once, however many read it
+    """Yield all problems with what params.yaml refers to.
+
+    `params` is the plain mapping; `wrong` has the paths of invalid values, and checks that depend on them are skipped.
+    """
+    inputs: dict[str, tuple[str, ...]] = {}  # each input once, even if several sources read it
     for of, source in _sources(params):
         if is_sound((*of, "input"), wrong):
             inputs.setdefault(source["input"], (*of, "input"))
@@ -80,7 +84,7 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
 def remote_problems(
     params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]
 ) -> Iterator[Problem]:
-    """Of sources whose remote DVC does not know in that checkout."""
+    """Yield a problem for each source whose remote is not configured in the checkout at `folder`."""
     try:
         known = known_remotes(folder)
     except ValueError as error:
@@ -99,7 +103,7 @@ def remote_problems(
 
 
 def known_remotes(folder: Path) -> set[str] | None:
-    """Return the names of DVC's remotes in a checkout, those of this machine included; None if it has no DVC."""
+    """Return the names of a checkout's DVC remotes, including local and global config; None without DVC."""
     if not (folder / ".dvc/config").is_file():
         return None
     from dvc.config import Config, ConfigError

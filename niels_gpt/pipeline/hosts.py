@@ -1,7 +1,7 @@
-"""Several hosts that train together: who they are, their processes, and whether their inputs are equal.
+"""Training on several hosts: rendezvous, processes, and the check that all have the same inputs.
 
-Every host starts torchrun with a static rendezvous: host 0 is who NODE_RANK says it is, so rank 0, which writes, is on
-the host where DVC runs. (Where hosts find each other by themselves, the lowest address has rank 0.) Host 0 runs `dvc
+Every host starts torchrun with a static rendezvous, where NODE_RANK decides which host is 0, so that rank 0, which
+writes, is on the host where DVC runs. (With a dynamic rendezvous, the lowest address gets rank 0.) Host 0 runs `dvc
 repro`, the others `niels-gpt join`.
 """
 
@@ -30,15 +30,15 @@ from niels_gpt.pipeline.stage import Stage, digest
 
 # Check, before the first step, that all hosts of a run have the same parameters, code and data.
 #
-# A batch is put together from the rows of all hosts: nobody would see that some of them came from other data.
+# A batch consists of rows from all hosts, so rows from different data would go unnoticed.
 
 # Runtime settings that decide when ranks wait for each other: ranks that differ in them would deadlock.
 _IN_STEP = ("micro_batch_tokens", "log_every", "checkpoint_every")
-_SHOWN = 40  # characters; longer values, and hashes of files, differ by name alone
+_SHOWN = 40  # characters; of longer values, such as hashes, only the name is reported
 
 
 def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
-    """Raise on every rank if a host has other inputs than host 0; only the first rank of each host prints why."""
+    """Raise on every rank if a host's inputs differ from host 0's; only the first rank of each host prints why."""
     if ranks.size == 1:
         return
     facts = ranks.exchange(_facts(stage, device) if ranks.local_rank == 0 else None)
@@ -49,7 +49,7 @@ def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
 
 
 def disagreement(facts: Sequence[Mapping[str, str]]) -> str:
-    """Name what each host has otherwise than host 0, given the facts of all hosts in order; empty if nothing."""
+    """Return what differs on each host from host 0, given the facts of all hosts in order; empty if nothing."""
     differing = {host: _differences(facts[0], other) for host, other in enumerate(facts)}
     hosts = "; ".join(f"host {host} has other {', '.join(names)}" for host, names in differing.items() if names)
     return hosts and (
@@ -59,7 +59,7 @@ def disagreement(facts: Sequence[Mapping[str, str]]) -> str:
 
 
 def _facts(stage: Stage, device: str) -> dict[str, str]:
-    """Return values as JSON, and hashes of the stage's inputs: of its code, one per module."""
+    """Return values as JSON, and hashes of the stage's inputs; of its code, one hash per module."""
     values = {f"runtime.{name}": getattr(stage.params.runtime, name) for name in _IN_STEP}
     # Another version of torch rounds differently, and may use another protocol. The suffix after + is its build.
     values |= {"torch": torch.__version__.partition("+")[0], "device": device.partition(":")[0]}
@@ -86,10 +86,10 @@ def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str
     ]
 
 
-# Stages that train, each at a port of its own: a host that is done with one and joins the next does not find the last.
+# Training stages. Each has its own port, so that a host that joins the next stage does not connect to the previous one.
 STAGES = tuple(layout.MODEL_OF)
-# Seconds that host 0, once its ranks are to start, waits for the others. They wait for it without a limit: it may have
-# hours of text to load before.
+# Seconds that host 0 waits for the others once it starts its ranks. They wait for it without a limit, since it may have
+# hours of loading to do before.
 _JOIN_WITHIN_S = 1800
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -97,7 +97,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """This host among `hosts`, and where the first of them listens."""
+    """Number of hosts, index of this one, and the address at which host 0 listens."""
 
     hosts: int
     host: int
@@ -105,7 +105,7 @@ class Rendezvous:
     port: int
 
     def arguments(self) -> list[str]:
-        """torchrun's."""
+        """Return the arguments for torchrun."""
         return [
             f"--nnodes={self.hosts}",
             f"--node-rank={self.host}",
@@ -116,7 +116,7 @@ class Rendezvous:
         ]
 
     def check_port(self) -> None:
-        """On host 0: nobody else may listen there."""
+        """Raise a ValueError if the port is taken; called on host 0."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -127,7 +127,7 @@ class Rendezvous:
                 ) from error
 
     def wait_for_first(self) -> None:
-        """On the others: until host 0 listens, however long that takes."""
+        """Wait, without a limit, until host 0 listens; called on the other hosts."""
         while True:
             try:
                 socket.create_connection((self.address, self.port), timeout=5).close()
@@ -142,7 +142,7 @@ class Rendezvous:
 
 
 def find_rendezvous(environment: Mapping[str, str], stage: str) -> Rendezvous | None:
-    """What NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT say; None where this host is the only one."""
+    """Return the rendezvous from NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; None for a single host."""
     hosts = _number(environment, "NNODES", "the number of hosts", least=1) if environment.get("NNODES") else 1
     if hosts == 1:
         if environment.get("NODE_RANK", "0") not in ("", "0"):
@@ -168,8 +168,8 @@ def _number(environment: Mapping[str, str], name: str, meaning: str, *, least: i
 def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, say: Callable[[str], None]) -> None:
     """Run this host's processes of a stage under torchrun and wait for them; global rank 0 writes everything.
 
-    When a process fails, torchrun ends the others of its host, and their closed connections end the other hosts'. A
-    host that no longer responds is given up after the timeout of the process group.
+    When a process fails, torchrun stops the others on its host, and their closed connections stop those on other hosts.
+    A host that no longer responds is given up after the timeout of the process group.
     """
     threads = str(runtime.threads or max(1, (os.cpu_count() or 1) // runtime.nproc))
     arguments = ["--standalone"]
@@ -183,13 +183,13 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
             say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C ends)")
             rendezvous.wait_for_first()
     launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
-    # In a session of its own: a Ctrl-C or a kill reaches torchrun once, from here. It passes the signal on to the
-    # ranks, which save.
+    # In a new session, so that torchrun receives a Ctrl-C or kill once, from here. It forwards the signal to the
+    # ranks, which save a checkpoint.
     with subprocess.Popen(
         [sys.executable, *launch],
         env={**os.environ, "OMP_NUM_THREADS": threads},
         start_new_session=True,
-        preexec_fn=end_with_parent,  # noqa: PLW1509  # one system call, of a library that is loaded
+        preexec_fn=end_with_parent,  # noqa: PLW1509  # safe: one system call, library already loaded
     ) as torchrun:
         try:
             code = torchrun.wait()
@@ -207,9 +207,10 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
 
 
 def end_with_parent() -> None:
-    """Have Linux kill this process when its parent dies, even by SIGKILL: torchrun with the stage, ranks with torchrun.
+    """Have Linux kill this process when its parent dies, even by SIGKILL.
 
-    In sessions of their own, ranks would otherwise train on. Other systems have no such call.
+    The stage is torchrun's parent, and torchrun the ranks'. Ranks run in their own session and would otherwise keep
+    training. Other systems have no such call.
     """
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

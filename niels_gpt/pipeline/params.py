@@ -1,9 +1,9 @@
-"""The shape of params.yaml: every key, its type and its range; and the list of all parameters.
+"""Schema of params.yaml: every key with its type and range; and the table of all parameters.
 
-What is used is what is written: no key has a default but those of a source of one's own text, which is two lines, and
-options that came later, which may be left out: a params.yaml of before them means what it meant.
+All values are explicit: keys are required, except settings of a source kind that have a default, and options added
+later, whose defaults keep the meaning of an older params.yaml.
 
-`runtime` is the one section that no stage declares to DVC: nothing in it may change a result.
+`runtime` is the one section that no stage declares to DVC, so nothing in it may change a result.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ What is not allowed is refused, by name, before anything runs; `niels-gpt check`
 """
 _KINDS = {int: "integer", float: "number", bool: "true or false", str: "text", list: "list", NoneType: "null"}
 _BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<", MinLen: "of length >="}
-_UNSAID = (INT64, Lt(math.inf))  # limits that nobody comes near
+_UNSAID = (INT64, Lt(math.inf))  # limits too large to mention
 _COLUMNS = "| parameter | allowed | sample | what it does |\n|---|---|---|---|\n"
 
 
 def list_parameters(shape: type[BaseModel], sample: dict[str, Any]) -> str:
-    """A table for every section, and one for every kind of a section that comes in several."""
+    """Return docs/parameters.md: a table per section, or per kind if a section comes in several."""
     tables: dict[str, list[str]] = {}
     for name, field in shape.__pydantic_fields__.items():
         tables[f"## {name}"] = []
@@ -68,8 +68,10 @@ def _collect(
     tables: dict[str, list[str]],
     above: dict[str, FieldInfo] | None = None,
 ) -> None:
-    """Add a row for every parameter at or below a path to the table that it belongs to; `...` is no value. `above`: the
-    sections that it is in."""
+    """Add a row for each parameter at or below a path to the table it belongs to.
+
+    A `value` of `...` means that there is none; `above` has the enclosing sections.
+    """
     chain = {**(above or {}), path[-1]: field}
     kinds = members(field.annotation)
     if get_origin(kinds[0]) is dict:
@@ -91,7 +93,7 @@ def _collect(
 
 
 def _said(chain: dict[str, FieldInfo]) -> str:
-    """The lines of help, the outermost section's first, and what of them one may do without."""
+    """Return the help texts of all enclosing sections, outermost first, and which key is optional."""
     notes = [note for field in chain.values() for note in field.metadata if isinstance(note, str)]
     optional = [key for key, field in chain.items() if not field.is_required()]
     return ": ".join(notes) + (f" ({optional[0]} may be left out)" if optional else "")
@@ -105,7 +107,7 @@ def _row(path: tuple[str, ...], field: FieldInfo, value: Any, *, said: str) -> s
 
 
 def allowed_values(annotation: Any) -> str:
-    """Describe what an annotation allows: "integer >= 1, or null"."""
+    """Return a description of what an annotation allows: "integer >= 1, or null"."""
     kind, *notes = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if get_origin(kind) is Literal:
         choices = [str(choice).lower() if isinstance(choice, bool) else choice for choice in get_args(kind)]
@@ -123,14 +125,14 @@ Texts = Annotated[list[Annotated[str, MinLen(1)]], MinLen(1)]
 
 
 class Byte(Section):
-    """256 byte values and four chat tokens."""
+    """Byte tokenizer: 256 byte values and four chat tokens."""
 
     kind: Literal["byte"]
     corpus: Annotated[Literal["data/no-input.md"], "what DVC watches: bytes need no text to train on"]
 
 
 class SentencePiece(Section):
-    """Pieces trained on train rows; every byte and the four chat tokens are in it too."""
+    """SentencePiece tokenizer, trained on training rows; it also has every byte and the four chat tokens."""
 
     kind: Literal["sentencepiece"]
     corpus: Annotated[Literal["cache/split"], "what DVC watches: the splits, and through them the texts"]
@@ -147,7 +149,7 @@ class Parts(Section):
 
 
 class FurtherSection(Section):
-    """Of a training that goes on from pretrained weights."""
+    """Settings of a training stage that starts from pretrained weights."""
 
     dropout: Annotated[Fraction | None, "in place of model.dropout; null: as that"] = None
 
@@ -164,10 +166,11 @@ class ModelSection(Section):
     head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
 
     def config(self, *, V: int) -> ModelConfig:
+        """Return the model configuration for a vocabulary of `V` entries."""
         return ModelConfig.from_section(self.model_dump(), V=V)
 
 
-if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's way to hand them on
+if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's model_dump
 
     class _Section:
         model_dump: Callable[..., dict[str, Any]]
@@ -189,8 +192,8 @@ if TYPE_CHECKING:  # a section has the fields of its dataclass, and pydantic's w
 
     Pretraining = Schedule
 else:
-    Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V is the tokenizer's
-    _MIX = {"p_train", "p_val"}  # tables of their own
+    Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V: by the tokenizer
+    _MIX = {"p_train", "p_val"}  # separate sections
     _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
     FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=TuningSection)
@@ -226,7 +229,7 @@ class Splice(Section):
     spans: Spans
     balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"]
     balance_tau: Annotated[float, "the power in by_temperature"]
-    # An epoch's order is an array in memory, 8 bytes an example.
+    # The order of an epoch is an array in memory, 8 bytes per example.
     epoch_length: Annotated[Annotated[int, Ge(1), Le(10**8)] | None, "examples an epoch; null: every span once"]
     shuffle: Annotated[bool, "another order in every epoch"]
     train: Further
@@ -238,7 +241,7 @@ class Passages(Section):
 
 
 class Memorize(Passages):
-    """P(z): how likely the rest of a passage is, word for word, given its first tokens."""
+    """Settings of P(z), the probability that a passage is continued verbatim, given its first tokens."""
 
     run: Annotated[bool, _RUN] = True
     cursor_inc_tokens: Annotated[Count, "tokens from one passage to the next"]
@@ -247,17 +250,17 @@ class Memorize(Passages):
 
 
 class Leak(Passages):
-    """What the final models tell of private sources, passage by passage."""
+    """Settings of the extraction of private passages from the final models."""
 
     max_passages: Annotated[Budget, "of a source's train documents, and of its held-out ones; null: all"]
     seed: Annotated[Seed, "of the choice of documents, of the bootstrap, and of canaries"]
     B: Annotated[Rows, "passages scored at once"]
-    # Each is ranked among 4,096 sentences: 1,000 take as long as scoring four million.
+    # Each canary is ranked among 4,096 sentences, so 1,000 take as long as scoring four million.
     canaries: Annotated[int, Ge(0), Le(1000), "sentences to plant in a copy of the run, which is trained for it"]
 
 
 class Runtime(Section):
-    """How a run is executed: beyond rounding, never what comes out."""
+    """Execution settings of a run; beyond rounding, none of them changes the result."""
 
     device: Annotated[str, AfterValidator(check_device_name), "auto (cuda, then mps, then cpu), cpu, mps, cuda, cuda:1"]
     hub_patience_s: Annotated[float, Gt(0), "seconds without a row after which loading from the hub gives up"]
@@ -283,7 +286,9 @@ Weights = dict[str, float]
 
 
 class Params(Section):
-    model_config = ConfigDict(allow_inf_nan=True)  # of weights, which a rule of their own looks at
+    """Contents of params.yaml."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # weights are checked by their own rule
 
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
@@ -304,19 +309,19 @@ class Params(Section):
 
 
 def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
-    """The validated parameters in a file, and the plain mapping they came from."""
+    """Return the validated parameters in a file, and the plain mapping they came from."""
     if not file.is_file():
         raise ValueError(f"there is no {file} here: run this in the project's folder")
     return parse_params(read_text(file), name=str(file))
 
 
 def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, dict[str, Any]]:
-    """The validated parameters, and the plain mapping they came from (which is what DVC records)."""
+    """Return the validated parameters, and the plain mapping they came from, which is what DVC records."""
     problems: list[Problem] = []
     try:
         raw = parse_yaml(text, name=name)
     except DuplicateKey as error:
-        problems.append(Problem(("",), str(error)))  # at no key that another reader would miss
+        problems.append(Problem(("",), str(error)))  # at no existing key, so that all other checks still run
         raw = parse_yaml(text, name=name, allow_duplicates=True)
     except ValueError as error:
         raise ParamsError([Problem((), str(error))], {}) from error

@@ -1,7 +1,7 @@
-"""A copy of pretraining with canaries in its private text, to see how well such a run learns what it reads.
+"""A copy of pretraining with canaries in its private text, to measure how well such a run memorizes.
 
-It is trained on copies, and leaves nothing behind but numbers: no file of the user's and no model of the pipeline's has
-a canary in it. Fine-tuning is not part of it.
+It is trained on temporary copies, and only numbers remain: none of the user's files and none of the pipeline's models
+contains a canary. It does not include fine-tuning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "canaries"
 
 
 def planted_source(params: Params) -> str:
-    """The private source that is drawn most."""
+    """Return the private source with the highest sampling weight in p_train."""
     drawn = {name: weight for name, weight in params.p_train.items() if weight and params.sources[name].private}
     if not drawn:
         raise ValueError(
@@ -36,7 +36,7 @@ def planted_source(params: Params) -> str:
 
 
 def measure_planted_run(stage: Stage) -> dict[str, Any]:
-    """Train the copy, or go on with it, and measure what it keeps."""
+    """Train or resume the copy, and return the exposure of its canaries."""
     params, settings = stage.params, stage.params.leak
     source, tokenizer = planted_source(params), load_tokenizer(layout.TOKENIZER)
     canaries = make_canaries(settings.canaries, seed=settings.seed)

@@ -1,4 +1,4 @@
-"""The token caches of a run as documents, private and public apart."""
+"""Documents in the token caches of a run, separated into private and public sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Documents, Documents]]:
-    """Return the training and the held-out documents of private or of public sources, by name. A chat is a document."""
+    """Return (training, held-out) documents of private or of public sources by name; a chat is a document."""
     names = [name for name, source in params.chats.items() if source.private == private]
     chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
     mix, places = read_meta(layout.MIX), token_places(params)
@@ -34,7 +34,7 @@ def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Do
 
 
 def open_questions(params: Params, talker: Talker, *, names: Collection[str] | None) -> dict[str, Questions]:
-    """Return every sentence of private sources (of all without `names`), to be asked of any model of the run."""
+    """Return the sentences of private sources (all if `names` is None), to test extraction from any model with."""
     from niels_gpt.leak.extraction import Questions
 
     T, tokenizer = talker.model.cfg.T, talker.tokenizer

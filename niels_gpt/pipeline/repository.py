@@ -1,4 +1,4 @@
-"""The repository: git, DVC's cache, and DVC's own files, repaired after an interruption."""
+"""Access to git and to DVC's cache, and repair of DVC's own files after an interruption."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from niels_gpt.pipeline.layout import LOCK
 
 
 def ask_git(root: Path, *arguments: str) -> str | None:
-    """What git answers; None where it refuses, and where there is no git."""
+    """Return git's output; None if the command fails or git is not installed."""
     answer = _answer(root, arguments)
     return None if answer is None else answer.decode("utf-8", errors="replace")
 
 
 def committed(root: Path, path: Path) -> str | None:
-    """A file of the project as it is in the last commit."""
+    """Return a file's text in the last commit."""
     return read_committed(root, [("HEAD", str(path))])[0]
 
 
 def read_committed(root: Path, wanted: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Of each (revision, path) the text, or None where that commit has no such file. One process reads them all."""
+    """Return the text of each (revision, path), or None if that commit has no such file; uses one git process."""
     asked = "".join(f"{revision}:./{path}\n" for revision, path in wanted)
     answer, at = _answer(root, ("cat-file", "--batch"), said=asked) or b"", 0
     found: list[str | None] = []
     while (end := answer.find(b"\n", at)) >= 0:
-        *_, kind, size = [b"", *answer[at:end].split(b" ")]  # "NAME KIND SIZE" above the content, or "ASKED missing"
+        *_, kind, size = [b"", *answer[at:end].split(b" ")]  # header: "NAME KIND SIZE", or "ASKED missing"
         at = end + 1
         if size == b"missing":
             found.append(None)
@@ -49,21 +49,20 @@ def read_committed(root: Path, wanted: Sequence[tuple[str, str]]) -> list[str | 
 
 
 def current_commit(root: Path) -> str:
-    """The commit that is checked out, by its short name, and whether files that git tracks differ from it; nothing
-    where there is no commit."""
+    """Return the short hash of HEAD, marked if tracked files differ from it; empty without a commit."""
     name = (ask_git(root, "rev-parse", "--short", "HEAD") or "").strip()
     differs = name and ask_git(root, "status", "--porcelain", "--untracked-files=no")
     return f"{name}, changed" if differs else name
 
 
 def changed(root: Path, *paths: Path) -> list[str]:
-    """Of these files and folders, those files that are not as in the last commit; none where there is no repository."""
+    """Return which of these files (or files in folders) differ from the last commit; empty without a repository."""
     told = ask_git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", *map(str, paths))
     return sorted(entry[3:] for entry in (told or "").split("\0") if entry)
 
 
 def refuse_without_repository(root: Path) -> None:
-    """Both are needed: DVC keeps its records in git's."""
+    """Raise a ValueError without a git repository with a commit, a .dvc folder, and a committer identity."""
     if ask_git(root, "rev-parse", "--verify", "HEAD") is None:
         raise ValueError(
             "there is no git repository with a commit here, which DVC needs: `git init && git add -A && git commit -m "
@@ -78,7 +77,7 @@ def refuse_without_repository(root: Path) -> None:
 
 
 def refuse_uncommitted(root: Path, file: Path) -> None:
-    """Changes that nothing else has a copy of."""
+    """Raise a ValueError if the file has uncommitted changes, of which there is no other copy."""
     if ask_git(root, "status", "--porcelain", "--", str(file)):
         raise ValueError(
             f"{file} has changes that are not committed: `git commit -m mine {file}` keeps them, `git checkout {file}` "
@@ -87,7 +86,7 @@ def refuse_uncommitted(root: Path, file: Path) -> None:
 
 
 def refuse_unignored(root: Path, folder: str) -> None:
-    """Private text in the project's folder that git tracks, or would take along with the next `git add`."""
+    """Raise a ValueError if git tracks a folder of private text, or the next `git add` would add it."""
     if ask_git(root, "ls-files", "--", folder):
         raise ValueError(
             f"{folder} is tracked by git, so that your text would go wherever the project goes: move it out of the "
@@ -101,7 +100,7 @@ def refuse_unignored(root: Path, folder: str) -> None:
 
 
 def commit_file(root: Path, file: Path, message: str) -> str:
-    """Commit one file and nothing else that is staged; the commit's short name."""
+    """Commit one file, without anything else that is staged, and return the short hash of the commit."""
     commit = ("git", "commit", "-q", "-m", message, "--only", "--", str(file))
     for command in (("git", "add", "--intent-to-add", "--", str(file)), commit):
         done = subprocess.run(command, cwd=root, capture_output=True, check=False)
@@ -122,19 +121,21 @@ def _answer(root: Path, arguments: Sequence[str], *, said: str = "") -> bytes | 
 
 
 class DvcCache:
+    """DVC's local cache of file contents, by MD5."""
+
     @cached_property
     def _files(self) -> Path:
-        # It may be one that several checkouts share, which DVC's settings name.
+        # DVC's configuration may name a cache that several checkouts share.
         told = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], text=True)
         return Path(told.strip(), "files", "md5")
 
     def has(self, path: Path) -> bool:
-        """Whether every byte of a file, or of a folder's files, is there."""
+        """Return whether the cache has a file, or all files of a folder."""
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         return all(self._place(_md5(file)).is_file() for file in files)
 
     def link(self, md5: str, folder: Path) -> bool:
-        """A folder as it was, in links to its files; False, and no folder, where the cache does not have all of it."""
+        """Recreate a cached folder as symbolic links; return False, creating nothing, if the cache lacks a file."""
         try:
             files = {entry["relpath"]: self._place(entry["md5"]) for entry in json.loads(read_text(self._place(md5)))}
         except (OSError, ValueError, LookupError, TypeError, subprocess.CalledProcessError):
@@ -155,40 +156,43 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(f, "md5").hexdigest()
 
 
-# The files that DVC empties and fills in place, mended after an interruption.
+# Repair of files that DVC rewrites in place.
 #
-# Stopped while it writes dvc.lock or .dvc/tmp/rwlock, DVC leaves the file empty or cut short, and refuses to run from
-# then on. So a stage that starts keeps a copy of a whole dvc.lock, and `mend` puts it back. What the copy does not know
-# yet DVC finds changed, and takes out of its cache of runs: the result is that of a run that was never stopped.
+# If DVC is killed while it writes dvc.lock or .dvc/tmp/rwlock, the file is left empty or truncated, and DVC refuses to
+# run from then on. So each stage keeps a copy of a complete dvc.lock when it starts, and `mend` restores it. Stages
+# that finished after the copy look changed to DVC, which restores them from its run cache: nothing is lost.
 
 _TMP = Path(".dvc/tmp")
 _KEPT = _TMP / "dvc.lock.whole"  # git and DVC ignore .dvc/tmp
 _BROKEN = _TMP / "dvc.lock.broken"
-_BUSY = _TMP / "rwlock"  # who reads and writes what, as JSON
-_GUARD = _TMP / "lock"  # held by DVC, but while a stage's command runs
+_BUSY = _TMP / "rwlock"  # which process reads and writes which path, as JSON
+_GUARD = _TMP / "lock"  # held by DVC, except while a stage's command runs
 _RUNS = Path(".dvc/cache/runs")
 
 
 def keep_lock(root: Path) -> None:
-    """Keep a copy of dvc.lock, where it is whole, beside the name of the committed one that it came after."""
+    """Keep a copy of dvc.lock if it is complete, with the git hash of the committed one it is based on."""
     text = _read(root / LOCK)
     if text is None or not is_whole(text):
         return
     kept = f"# {_committed_name(root)}\n{text}"
     if kept != _read(root / _KEPT):
-        # On a full disk whatever the stage writes matters more, and says so.
+        # On a full disk the stage's own outputs matter more, and will report the error.
         with suppress(OSError), atomic_path(root / _KEPT) as temporary:
             temporary.write_text(kept, encoding="utf-8")
 
 
 def is_whole(text: str) -> bool:
-    """DVC's file to its end. Cut short, it ends within a line, or a record lacks something; where it was cut between
-    two records, DVC misses the second by itself."""
+    """Return whether the text of dvc.lock is complete.
+
+    A truncated file ends within a line, or a record lacks a field. If it was cut between two records, DVC itself
+    notices that the second is missing.
+    """
     return read_records(text) is not None
 
 
 def read_records(text: str) -> dict[str, Any] | None:
-    """What a whole dvc.lock says of each stage."""
+    """Return the record of each stage in dvc.lock; None if the text is not complete."""
     if not text.endswith("\n"):
         return None
     try:
@@ -200,7 +204,7 @@ def read_records(text: str) -> dict[str, Any] | None:
 
 
 def recorded(root: Path, stage: str) -> str:
-    """Return what dvc.lock records of a stage, as text to compare; "" where it records nothing."""
+    """Return what dvc.lock records of a stage, as text to compare; "" if it records nothing."""
     stages = read_records(_read(root / LOCK) or "") or {}
     return json.dumps(stages[stage], sort_keys=True) if stage in stages else ""
 
@@ -214,14 +218,14 @@ def _is_recorded(stage: dict[str, Any]) -> bool:
 
 
 def broken_files(root: Path) -> list[str]:
-    """Those of DVC's own files that keep it from running."""
+    """Return the half-written files of DVC that keep it from running."""
     text = _read(root / LOCK)
     broken = [] if text is None or is_whole(text) else [str(LOCK)]
     return [*broken, *([] if _is_json(root / _BUSY) else [str(_BUSY)]), *map(str, _half_written_runs(root))]
 
 
 def mend(root: Path) -> list[str]:
-    """Make DVC run again; a sentence for each thing done. Nothing is touched while DVC is at work."""
+    """Repair DVC's files and return a sentence for each repair; raise a ValueError if DVC holds its lock."""
     broken = broken_files(root)
     with without_dvc(root, broken):
         done = []
@@ -242,7 +246,7 @@ def _mend_lock(root: Path) -> str:
     with atomic_path(root / _BROKEN) as temporary:
         temporary.write_text(text, encoding="utf-8")
     head, _, kept = (_read(root / _KEPT) or "").partition("\n")
-    # Commits made or fetched since the copy was kept know more than it does.
+    # If dvc.lock was committed or fetched after the copy was made, the committed one is newer.
     in_order = [(kept, "as the last stage found it"), (committed(root, LOCK) or "", "as committed")]
     if head != f"# {_committed_name(root)}":
         in_order.reverse()
@@ -257,8 +261,10 @@ def _mend_lock(root: Path) -> str:
 
 @contextmanager
 def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
-    """Holds DVC's own lock: what looks half-written is not just being written, and what DVC reads stays. `broken`:
-    files to name where DVC is at work."""
+    """Hold DVC's lock, so that no file is being written and nothing DVC reads changes.
+
+    If DVC is running, a ValueError names the `broken` files.
+    """
     (root / _TMP).mkdir(parents=True, exist_ok=True)
     with (root / _GUARD).open("a+") as guard:
         try:
@@ -270,8 +276,10 @@ def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _half_written_runs(root: Path) -> list[Path]:
-    """In the cache of runs, entries that never got their names, and folders without an entry: DVC takes the newest
-    file of a folder for one, and falls over an empty folder."""
+    """Return unfinished entries in the run cache, and folders without an entry.
+
+    DVC takes the newest file of a folder for an entry, and crashes on an empty folder.
+    """
     found: list[Path] = []
     for folder in sorted((root / _RUNS).glob("*/*")):
         entries = sorted(folder.iterdir()) if folder.is_dir() else [folder]
@@ -289,7 +297,7 @@ def _is_json(path: Path) -> bool:
 
 
 def _committed_name(root: Path) -> str:
-    """Git's name for the content of the committed dvc.lock."""
+    """Return git's hash of the committed dvc.lock."""
     return (ask_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
 
 

@@ -1,7 +1,7 @@
-"""Rules between values of params.yaml: what one says against another, found before anything runs.
+"""Rules between values of params.yaml, checked before anything runs.
 
-Where the library has a rule, it is asked. What needs torch to be asked (windows, processes) is compared here: a stage
-that only loads text does not wait for torch.
+Where the library has the rule, it is called. Rules that would import torch (windows, processes) are repeated here, so
+that stages that only load text do not wait for torch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts"
 
 @dataclass(frozen=True)
 class Rule:
-    """`refuse` raises a ValueError where the values at `of` do not go together; `at` is where that is told. `stages`:
-    those that it is about; where one of them is left out, nobody asks."""
+    """Rule between several values.
+
+    `refuse` raises a ValueError if the values at the paths `of` are not compatible; the error is reported at the path
+    `at`. The rule is skipped if one of its `stages` is disabled.
+    """
 
     at: str
     of: tuple[str, ...]
@@ -83,7 +86,7 @@ def _check_processes(nproc: int, B: int) -> None:
 
 
 def _check_stores(stores: dict[str, str | None]) -> None:
-    """Private text must not come to lie where public text is read."""
+    """Raise a ValueError if one store lies in another: private text must not end up among public text."""
     places = {
         name: f"{(place if '://' in place else os.path.realpath(place)).rstrip('/')}/"
         for name, place in stores.items()
@@ -152,8 +155,11 @@ RULES = (
 
 
 def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str, ...]]) -> list[Problem]:
-    """What is wrong between values. Of the raw mapping, so that a mistake elsewhere does not hide it; where a value is
-    wrong by itself (`wrong` has its path), no rule is asked about it."""
+    """Return all conflicts between values.
+
+    Works on the raw mapping, so that an error elsewhere does not hide a conflict. Rules about values that are invalid
+    by themselves (whose paths are in `wrong`) are skipped.
+    """
     tables = {table: raw[table] if isinstance(raw.get(table), dict) else {} for table in ("sources", "chats")}
     found = [
         *_bad_names(raw, tables),
@@ -230,7 +236,7 @@ def _without_store(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
 
 
 def _small_budgets(raw: dict[str, Any], sources: dict[Any, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
-    """Of what is trained on there must be a window, and of what is held out, too: each source is evaluated."""
+    """Yield token budgets below one window: each source is evaluated, and trained on unless its weight is 0."""
     T = _at(raw, "model", "T")
     for name in map(str, sources):
         for side in ("train", "val"):
@@ -244,8 +250,10 @@ def _small_budgets(raw: dict[str, Any], sources: dict[Any, Any], wrong: Collecti
 
 
 def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[str, ...]]) -> _Found:
-    """A file of dialogues that is read as text and as chats must be cut and split alike: else dialogues are held out in
-    one and trained on in the other."""
+    """Yield sources that read the same dialogues as text and as chats, but cut or split them differently.
+
+    Dialogues held out in one would be trained on in the other.
+    """
     found = {
         table: [
             (f"{table}.{key}", entry, os.path.realpath(entry["input"]))
@@ -266,10 +274,10 @@ def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[s
 
 
 def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool, used: bool) -> Iterator[str]:
-    """`every`: each source needs a weight; `used`: one of them above 0."""
+    """Yield errors in a table of weights; `every`: all sources need one; `used`: one must be above 0."""
     numbers = {str(key): w for key, w in weights.items() if isinstance(w, int | float) and not isinstance(w, bool)}
     known = {key: weight for key, weight in numbers.items() if key in names}
-    # The check stops at what it finds first, and unknown names come first.
+    # The check stops at the first error, and unknown names come first, so known names are checked again.
     for part in (numbers, known) if known and known != numbers else (numbers,):
         if not used and part == known and not any(part.values()):
             continue

@@ -1,6 +1,6 @@
-"""Sections of params.yaml from dataclasses, and those that say where text and chats come from.
+"""Sections of params.yaml derived from dataclasses, and the sections of text and chat sources.
 
-What a kind of source needs under `load` is read from its own module, so a new kind changes nothing here.
+The keys of a source kind under `load` come from its own module, so a new kind needs no change here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from niels_gpt.data.kinds import Kind, source_kinds
 from niels_gpt.data.secrets.screening import OnPersonal, OnSecret
 from niels_gpt.pipeline import layout
 
-# Sections of params.yaml, derived from the library's own dataclasses.
-#
-# A parameter is a field of one frozen dataclass of the library: its type, its range (`annotated_types`) and a line of
-# help, all in `Annotated`. A section of params.yaml has the same fields, and no default but those asked for.
+# A parameter is a field of a frozen dataclass of the library, with its type, range (`annotated_types`) and a line of
+# help in `Annotated`. A section of params.yaml has the same fields, without defaults unless requested.
 
 
 class Section(BaseModel):
+    """Section of params.yaml: strict types, no unknown keys, immutable."""
+
     model_config = ConfigDict(**STRICT, frozen=True)
 
 
@@ -38,9 +38,9 @@ def section(
     with_defaults: bool = False,
     base: type[Section] = Section,
 ) -> type[Section]:
-    """Return the fields of a dataclass as a section, except those that are not written in params.yaml.
+    """Return a section with the fields of a dataclass, without those in `without`.
 
-    `optional`: keys that may be left out, options added later whose default changes nothing. `with_defaults`: all keys
+    `optional` keys may be omitted: options added later whose default changes nothing. With `with_defaults`, all keys
     that have a default are optional.
     """
     hints = get_type_hints(of, include_extras=True)
@@ -52,10 +52,10 @@ def section(
     return create_model(of.__name__, __base__=base, __doc__=of.__doc__, **keys)
 
 
-SCREENED = ("on_secret", "on_personal")  # in `load`, and of no kind of source
+SCREENED = ("on_secret", "on_personal")  # keys under `load` that are common to all source kinds
 _ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"
 _ON_PERSONAL = "what becomes of e-mail addresses, telephone numbers and national ids"
-_KERNELS = ("/dev", "/proc", "/sys")  # no text: what the kernel makes up
+_KERNELS = ("/dev", "/proc", "/sys")  # virtual file systems of the kernel
 
 
 def _load_section(kind: Kind) -> Any:
@@ -72,6 +72,8 @@ def _load_sections(*, chats: bool) -> Any:
 
 
 class GivenSplit(Section):
+    """Split that the source itself provides."""
+
     by: Literal["given"]
 
 
@@ -87,16 +89,20 @@ else:
 
 
 class Budget(Section):
+    """Token budgets of a source."""
+
     max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
     max_val_tokens: Annotated[Count | None, "the same of what is held out"]
 
     def tokens(self) -> int | None:
-        """Both budgets together; None where one of them takes all."""
+        """Return the sum of both budgets in tokens; None if one is unlimited."""
         budgets = (self.max_train_tokens, self.max_val_tokens)
         return None if None in budgets else sum(budget or 0 for budget in budgets)
 
 
 class AnySource(Section):
+    """Keys that text and chat sources share."""
+
     input: Annotated[
         str, MinLen(1), "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset"
     ]
@@ -126,7 +132,7 @@ class AnySource(Section):
         return written
 
     def settings(self) -> Any:
-        """What stands under `load`, as the kind's own dataclass."""
+        """Return the keys under `load` as the kind's own dataclass."""
         return _settings(self.load)
 
     @field_validator("input")
@@ -141,7 +147,7 @@ class AnySource(Section):
     @classmethod
     def _fits_the_kind(cls, split: Any, info: ValidationInfo) -> Any:
         load = info.data.get("load")
-        if load is None:  # was refused itself
+        if load is None:  # invalid itself
             return split
         kinds = _settings(load).splits
         fitting = (*kinds, "hash") if {"document", "tree"} & set(kinds) else kinds
@@ -153,6 +159,8 @@ class AnySource(Section):
 
 
 class Source(AnySource):
+    """Source of documents."""
+
     load: Annotated[TextLoad, Field(discriminator="kind")]
     stored: Annotated[
         bool,
@@ -162,12 +170,16 @@ class Source(AnySource):
 
 
 class ChatSource(AnySource):
+    """Source of chats."""
+
     load: Annotated[ChatLoad, Field(discriminator="kind")]
 
 
 def check_place(written: str) -> None:
-    """Raise where a path is no place for text. DVC hashes all of an input, and the loader reads it: a path with the
-    project in it has no end."""
+    """Raise a ValueError if a path may not be an input.
+
+    DVC hashes all of an input and the loader reads it, so it must not contain the project itself or its outputs.
+    """
     if not written.strip():
         raise ValueError("the name is empty: give the file or folder with the text")
     path, project = Path(os.path.realpath(written)), Path.cwd()

@@ -1,8 +1,9 @@
-"""What every stage shares: declared inputs, fixed while it runs; outputs, published whole; skipped stages.
+"""Code shared by all stages: declared inputs, fixed during a run; outputs, published atomically; disabled stages.
 
-DVC hashes a stage's dependencies and parameters *after* its command has ended. Edit params.yaml while a model trains,
-and the old model is recorded under the new parameters. So a stage takes a fingerprint of what dvc.yaml declares for it,
-works from the parameters it read then, and compares at the end; when the two differ it fails and publishes nothing.
+DVC hashes a stage's dependencies and parameters *after* its command has ended. If params.yaml is edited while a model
+trains, DVC would record the old model under the new parameters. So a stage fingerprints the inputs that dvc.yaml
+declares for it, works with the parameters it read then, and compares again at the end; if they differ, it fails and
+publishes nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from niels_gpt.pipeline.repository import keep_lock
 from niels_gpt.pipeline.sources import ChatSource, Section, Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
-_IN_A_STORE = re.compile(r"(?:sketches|texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # see places.py
+_IN_A_STORE = re.compile(r"(?:sketches|texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 
 def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What dvc.yaml says that a stage reads (one source's stage, where it runs for each): parameters by their dotted
-    names, and files, with the values of params.yaml filled in."""
+    """Return the inputs of a stage in dvc.yaml: parameters by dotted name, and dependencies.
+
+    `key` is the source of a foreach stage. Templates are filled in from `raw`, the mapping in params.yaml.
+    """
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
         table = _table(declared)
@@ -47,7 +50,7 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
             place = f"source {key!r} under {table} in {layout.PARAMS}" if table else f"{name}@{key} in {layout.DAG}"
             raise ValueError(f"there is no {place}; there are: {sorted(items)}")
         declared, item = declared["do"], items[key]
-    # What DVC's templates may name: the parameters, and in a foreach stage its key and item.
+    # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
     known = {**raw, "key": key, "item": item}
 
     def filled(field: str) -> tuple[str, ...]:
@@ -59,11 +62,12 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
 
 
 def lookup(tree: Any, dotted: str) -> Any:
+    """Return the value at a dotted path."""
     return reduce(lambda node, part: node[part], dotted.split("."), tree)
 
 
 def out_holding(path: str) -> str | None:
-    """The output of a stage that a path is or lies in."""
+    """Return the output of a stage that a path is, or is in; None if there is none."""
     for pattern in _out_patterns(read_text(layout.DAG)):
         if found := re.match(pattern, path):
             return found[0].rstrip("/")
@@ -71,7 +75,7 @@ def out_holding(path: str) -> str | None:
 
 
 def outs_by_source(text: str) -> dict[str, list[str]]:
-    """Outputs in dvc.yaml with a source's name in them, as they are written there: {out: tables of such sources}."""
+    """Return {output: tables of its sources} for outputs with a source's name, as written in dvc.yaml."""
     found: dict[str, list[str]] = {}
     for stage in _stages(text).values():
         table = _table(stage)
@@ -81,7 +85,7 @@ def outs_by_source(text: str) -> dict[str, list[str]]:
 
 
 def sentence_with_remedy(error: BaseException) -> str:
-    """What went wrong, in one line; of damaged outputs of the DAG also how to have them again."""
+    """Return an error as one line; for damaged outputs of the DAG, with how to restore them."""
     said = sentence(error)
     if isinstance(error, Damaged) and layout.DAG.is_file():
         outs = sorted({out for path in error.paths if (out := out_holding(path))})
@@ -91,13 +95,13 @@ def sentence_with_remedy(error: BaseException) -> str:
     return said
 
 
-@lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, and is then most often what it was
+@lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, mostly unchanged
 def _stages(text: str) -> dict[str, Any]:
     return parse_yaml(text, name=str(layout.DAG))["stages"]
 
 
 def _table(stage: Mapping[str, Any]) -> str:
-    """The section of params.yaml for each of whose keys a stage runs; none, where dvc.yaml has a list of its own."""
+    """Return the section of params.yaml that a foreach stage iterates over; "" if dvc.yaml has its own list."""
     items = stage.get("foreach")
     return items.strip("${}") if isinstance(items, str) else ""
 
@@ -109,16 +113,16 @@ def _out_patterns(text: str) -> Iterator[str]:
 
 
 def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
-    """As they are written, templates and all."""
+    """Yield the outputs of a stage as written, with templates."""
     declared = stage.get("do", stage)
     for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
         yield out if isinstance(out, str) else next(iter(out))
 
 
-# Stages that params.yaml leaves out (`sft.run: false`). DVC has no stage that a parameter takes away, and wants all
-# that a stage writes to be there: theirs holds nothing, and whoever reads a model asks here whether it is one.
+# Stages disabled in params.yaml (`sft.run: false`). DVC cannot disable a stage by a parameter and requires all outputs
+# to exist, so a disabled stage writes empty ones, and readers of a model check `is_left_out`.
 
-# By the suffix of an output, what DVC shows as nothing and does not warn of: of an empty file it would.
+# Content of an empty output by suffix. DVC would warn about a file of zero bytes.
 _NOTHING = {
     ".html": '<!doctype html><html lang="en"><meta charset="utf-8"><title>Left out</title><p>Left out.</p></html>\n',
     ".json": "{}\n",
@@ -129,7 +133,7 @@ _NOTHING = {
 
 
 def leave_out(stage: Stage, *outs: Path) -> None:
-    """Write the outputs of a stage that is not to run: a folder with a mark in it, files with nothing."""
+    """Write the outputs of a disabled stage: folders with only a marker, files without content."""
     for out in outs:
         nothing = _NOTHING[out.suffix or ".json"]
         if out.suffix:
@@ -141,43 +145,44 @@ def leave_out(stage: Stage, *outs: Path) -> None:
 
 
 def is_left_out(folder: Path) -> bool:
-    """Whether the stage that writes this folder was left out when it came to it."""
+    """Return whether the stage that writes this folder was disabled."""
     return (folder / layout.LEFT_OUT).is_file()
 
 
 def final_models() -> dict[str, Path]:
-    """By name, the folders of the models that a run ends with: the pretrained one, and the tuned one if it has any."""
+    """Return the folders of the final models by name: the pretrained one, and the fine-tuned one if enabled."""
     return {folder.name: folder for folder in (layout.PRETRAINED, layout.TUNED) if not is_left_out(folder)}
 
 
-_SMALL_BYTES = 4 << 20  # larger files are told apart by size and time: hashing gigabytes twice a stage would hurt
+_SMALL_BYTES = 4 << 20  # larger files are compared by size and mtime: hashing gigabytes twice per stage is slow
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What dvc.yaml declares for a stage, as it was at one moment."""
+    """Snapshot of the inputs that dvc.yaml declares for a stage: parameter values and hashes of dependencies."""
 
     params: dict[str, Any]
     deps: dict[str, str]
 
     def fingerprint(self) -> str:
-        """Names a run: equal inputs, equal fingerprint."""
+        """Return a hash that identifies a run: equal inputs have equal fingerprints."""
         return hashlib.sha256(json.dumps([self.params, self.deps], sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, other: Inputs) -> list[str]:
+        """Return the names of parameters and dependencies that differ."""
         pairs = [(self.params, other.params), (self.deps, other.deps)]
         return sorted(key for a, b in pairs for key in {*a, *b} if a.get(key) != b.get(key))
 
 
 @dataclass
 class Stage:
-    """One run of one stage of dvc.yaml. `key` is the source of a foreach stage."""
+    """One run of a stage of dvc.yaml; `key` is the source of a foreach stage."""
 
     name: str
     key: str
     params: Params
     inputs: Inputs
-    on_success: list[Callable[[], object]] = field(default_factory=list)  # once all outputs stand in their places
+    on_success: list[Callable[[], object]] = field(default_factory=list)  # called once all outputs are published
     _outs: dict[Path, Path] = field(default_factory=dict)
 
     @property
@@ -186,20 +191,21 @@ class Stage:
 
     @property
     def chat_source(self) -> ChatSource | None:
-        """The source, where it is one of chats: `load`, `split` and `tokenize` serve both kinds."""
+        """Return the source if it is one of chats: `load`, `split` and `tokenize` serve texts and chats."""
         return self.params.chats.get(self.key)
 
     def out(self, path: str | Path) -> Path:
-        """A temporary path to write this out to; it takes its place only when the whole stage has succeeded."""
+        """Return a temporary path for an output, which is moved into place when the whole stage has succeeded."""
         final = Path(path)
         if final in self._outs:
             return self._outs[final]
         final.parent.mkdir(parents=True, exist_ok=True)
-        for stale in final.parent.glob(f".{final.name}.tmp*"):  # of a run that was killed
+        for stale in final.parent.glob(f".{final.name}.tmp*"):  # left by a killed run
             discard(stale)
         return self._outs.setdefault(final, temporary_beside(final))
 
     def say(self, text: str) -> None:
+        """Print a line with the stage's title."""
         print(f"{self.title}: {text}", flush=True)
 
     @property
@@ -208,9 +214,9 @@ class Stage:
 
 
 def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
-    """Run `main` as the stage that DVC says this is, and leave: the body of every `python -m stages.<module>`."""
+    """Run `main` as the stage in DVC_STAGE, then exit: the body of every `python -m stages.<module>`."""
     name, key = identify(os.environ.get("DVC_STAGE", module))
-    # A plain kill is a Ctrl-C: what was begun is taken away. Training saves on either.
+    # Treat SIGTERM as Ctrl-C: partial outputs are removed. Training saves a checkpoint on either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     title = " ".join(f"{name}@{key}".removesuffix("@").split())
     code = 0
@@ -228,21 +234,21 @@ def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
         code = int(leaving.code or 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: an interpreter that shuts down while an abandoned download still reads hangs (apache/arrow 45214).
+    # Not sys.exit: interpreter shutdown hangs while an abandoned download is still reading (apache/arrow 45214).
     os._exit(code)
 
 
 def identify(address: str) -> tuple[str, str]:
-    """Name and key out of DVC's address of a stage, `load@roam`, with a path before it where DVC was called elsewhere.
+    """Return (name, key) of DVC's address of a stage, `load@roam`, which may have a path before it.
 
-    It comes in the environment: a command with a name out of params.yaml in it would hand that name to a shell.
+    The address comes in the environment: in a command, a name from params.yaml would be passed to a shell.
     """
     name, _, key = address.rpartition(":")[2].partition("@")
     return name, key
 
 
 def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
-    """Run `main` as that stage of dvc.yaml: its declared inputs held fixed, its outputs published at the end."""
+    """Run `main` as this stage of dvc.yaml, check that its inputs did not change, and publish its outputs."""
     keep_lock(Path())
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
@@ -271,7 +277,7 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
 
 
 def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
-    """The parameters, read once, and the stage's declared inputs as they are now."""
+    """Return the parameters, and a snapshot of the stage's declared inputs."""
     params, raw = _parsed_params(read_text(layout.PARAMS))
     declared, deps = declaration(name, key, raw)
     return only_declared(params, declared), Inputs(
@@ -279,12 +285,15 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     )
 
 
-_parsed_params = lru_cache(maxsize=2)(parse_params)  # read again when a stage ends, and most often the same
+_parsed_params = lru_cache(maxsize=2)(parse_params)  # read again when a stage ends, mostly unchanged
 
 
 def only_declared(section: Section, declared: Sequence[str]) -> Any:
-    """The parameters without those that dvc.yaml does not declare for the stage: what it cannot see, it cannot depend
-    on behind DVC's back. `runtime` stays, which changes no result; so do the names of sources and where they lie."""
+    """Return the parameters without those that dvc.yaml does not declare for the stage.
+
+    So no stage can depend on a parameter without DVC's knowledge. `runtime` is kept, since it changes no result, and so
+    are the names, inputs and remotes of sources.
+    """
     seen: dict[str, Any] = {}
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -302,24 +311,24 @@ def only_declared(section: Section, declared: Sequence[str]) -> Any:
 
 
 def project_root() -> Path:
-    """The checkout itself, also when DVC runs an experiment in a throw-away copy of it."""
+    """Return the checkout itself, even if DVC runs an experiment in a temporary copy of it."""
     return Path(os.environ.get("DVC_ROOT", "."))
 
 
 def digest(path: Path, *, whole: bool = False) -> str:
-    """Of a file or folder as it is now; `whole`: of large files, too, all bytes are read."""
-    if path.is_file():  # not a FIFO, nor a device: those would be read for ever
+    """Return a hash of a file or folder; large files count by size and mtime unless `whole`."""
+    if path.is_file():  # not a FIFO or device, which would be read forever
         status = path.stat()
         if status.st_size > _SMALL_BYTES and not whole:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
         try:
             return sha256_file(path)
-        except OSError as error:  # whoever needs the file will say so, and by name
+        except OSError as error:  # the code that needs the file will report it by name
             return f"unreadable: {error.strerror}"
     if not path.is_dir():
         return "no file" if path.is_symlink() or path.exists() else "absent"
     tree = hashlib.sha256()
-    # As DVC sees it: a linked folder is a name, and is not gone into (it may lead back here).
+    # Like DVC, do not follow linked folders, which may form a cycle; only the link itself counts.
     for folder, subfolders, files in os.walk(path):
         linked = [name for name in subfolders if Path(folder, name).is_symlink()]
         subfolders[:] = sorted(set(subfolders) - layout.UNWATCHED)

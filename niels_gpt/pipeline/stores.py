@@ -1,4 +1,4 @@
-"""Where things lie: parts of sources, token files, models; and the engine that works on parts."""
+"""Locations of parts, token files and models; and the engine that processes parts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def open_engine(runtime: Runtime) -> Engine:
+    """Return the engine that processes parts: local processes, or a Ray cluster."""
     if runtime.engine == "ray":
         from niels_gpt.jobs.cluster import RayEngine
 
@@ -34,22 +35,24 @@ def open_engine(runtime: Runtime) -> Engine:
 
 
 def model_folders() -> list[str]:
-    """Those in models/, and exports in the working folder."""
+    """Return the model folders in models/, and the exports in the working folder."""
     trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
     exported = (path for path in sorted(Path().glob(f"*/{layout.CONFIG}")) if (path.parent / _WEIGHTS).is_file())
     return [str(path.parent) for path in (*trained, *exported)]
 
 
 def check_model(folder: str) -> None:
-    """Refuse a folder that holds no model and never will, where others do."""
+    """Raise a ValueError if a folder has no model and is no output of the pipeline, while other models exist."""
     planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
     if not planned and not (Path(folder) / layout.CONFIG).is_file() and (known := model_folders()):
         raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
 
 
 def open_models(files: Mapping[str, Path], device: str, *, V: int, dropout: float | None = None) -> dict[str, GPT]:
-    """Load the weights of a stage by name; refuse those of another vocabulary than V, or of another shape than the
-    first: further training keeps the pretrained model's."""
+    """Load models by name, and check that they belong together.
+
+    Their vocabulary must have `V` entries, and all must have the shape of the first, which further training keeps.
+    """
     from niels_gpt.checkpoint import load_model
 
     models: dict[str, GPT] = {}
@@ -72,18 +75,18 @@ def open_models(files: Mapping[str, Path], device: str, *, V: int, dropout: floa
     return models
 
 
-_WEIGHTS = "model.safetensors"  # of an export
+_WEIGHTS = "model.safetensors"  # in an export
 
 
-# Where the parts of a source lie: in the stage's output, which DVC keeps and pushes, or in a store of the user's.
+# The parts of a source are in the stage's output, which DVC caches and pushes, or in a store of the user's.
 #
-# A stored source is too large for DVC to hash and copy. Its parts lie in a store under a fingerprint of all that
-# decides their bytes, and DVC keeps the manifest that names them.
+# A stored source is too large for DVC to hash and copy. Its parts are in a store, under a fingerprint of everything
+# that determines their bytes, and DVC tracks only the manifest that names them.
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage writes the parts of a source: into its output `out`, or, under the name `at`, into a store."""
+    """Location of the parts of a source that a stage writes: its output `out`, or `at` in a store."""
 
     out: Path
     store: Store
@@ -93,8 +96,11 @@ class Place:
         return str(self.out) if self.at is None else f"{self.store.root} (which `dvc push` does not carry)"
 
     def finish(self, files: Collection[str]) -> None:
-        """In an output only these stay: it is published whole, so records serve nobody; and which parts were begun when
-        a budget turned out to be enough depends on the number of workers, on which no output may depend."""
+        """Remove all other files and the records of finished parts from an output; leave a store as it is.
+
+        An output is published as a whole and needs no records. Which surplus parts were started before a token budget
+        was reached depends on the number of workers, on which no output may depend.
+        """
         if self.at is None:
             for file in self.store.files():
                 if file not in files:
@@ -103,7 +109,10 @@ class Place:
 
 
 def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
-    """For one kind of file (`what`) of the stage's source, made of this, and by the stage's code."""
+    """Return where to write one type of file (`what`) of the stage's source.
+
+    In a store, the path has a fingerprint of `made_of` and of the stage's code.
+    """
     source = stage.params.sources.get(stage.key)
     if source is None or not source.stored:
         return Place(out, Store(str(stage.out(out))), at=None)
@@ -116,12 +125,12 @@ def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
 
 
 def store_of(params: Params, name: str) -> Store | None:
-    """The store of a source: that of the remote it names, so that private text is never put beside public."""
+    """Return the store of a source's remote, so that private text is never stored with public; None if it has none."""
     return stores_by_remote(params).get(params.sources[name].remote) if name in params.sources else None
 
 
 def stores_by_remote(params: Params) -> dict[str, Store]:
-    """A folder is one of the checkout's, also where an experiment runs in a copy of it."""
+    """Return the stores by remote; folders are relative to the checkout, even in a copy for an experiment."""
     return {
         remote: Store(url if "://" in url else str(project_root() / url))
         for remote, url in params.runtime.stores.items()
@@ -130,13 +139,13 @@ def stores_by_remote(params: Params) -> dict[str, Store]:
 
 
 def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> TokenStore:
-    """The training documents of a source, by number."""
+    """Return the training documents of a source, by number."""
     path = layout.MANIFESTS / f"{source}.json"
     with described_by(path):
         return TokenStore(source, read_meta(path), places=token_places(params), ranks=ranks)
 
 
 def token_places(params: Params) -> Places:
-    """Where the token files of all sources lie."""
+    """Return where the token files of all sources are."""
     stores = {name: store for name in params.sources if (store := store_of(params, name)) is not None}
     return Places(beside=layout.TOKENS, stores=stores, copies=project_root() / layout.FETCHED)

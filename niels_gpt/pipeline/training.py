@@ -1,4 +1,4 @@
-"""What the training stages share: from parameters and caches to a folder with a model and its history."""
+"""Code shared by the training stages: from parameters and caches to a folder with a model and its history."""
 
 from __future__ import annotations
 
@@ -35,18 +35,23 @@ from niels_gpt.train.task import Execution, Task, check_memory
 
 
 def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: Mapping[str, float]) -> TrainConfig:
+    """Return the training configuration of a section of params.yaml, with these sampling probabilities."""
     return TrainConfig(p_train=p_train, p_val=p_val, **settings.model_dump(exclude={"dropout", "run"}))
 
 
 def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
-    """The pretrained model, with the dropout that it is to be trained further with."""
+    """Load the pretrained model, with the dropout for further training."""
     dropout = params.model.dropout if settings.dropout is None else settings.dropout
     name, V = layout.PRETRAINED.name, load_tokenizer(layout.TOKENIZER).vocab_size
     return open_models({name: layout.PRETRAINED / layout.BEST}, device, V=V, dropout=dropout)[name]
 
 
 def trained_by_ranks(stage: Stage) -> bool:
-    """With runtime.nproc above 1, or several hosts: start so many processes of this stage here, and wait for them."""
+    """Train in several processes if `runtime.nproc` or the number of hosts is above 1.
+
+    Starts this host's processes and waits for them. Returns False if this process has to train itself: it is one of the
+    ranks, or the only process.
+    """
     if "RANK" in os.environ:
         end_with_parent()
         return False
@@ -62,7 +67,7 @@ def trained_by_ranks(stage: Stage) -> bool:
 
 
 def join_training(name: str) -> None:
-    """On every host but the first: this one's processes of a training that host 0 runs. They write nothing."""
+    """Run this host's processes of a training that host 0 leads; they write nothing."""
     rendezvous = find_rendezvous(os.environ, name)
     if rendezvous is None:
         raise ValueError("NNODES is not set: `niels-gpt join` is for the hosts that help another; see docs/scale.md")
@@ -71,14 +76,16 @@ def join_training(name: str) -> None:
     params = read_params()[0]
     if name in ("sft", "splice") and not getattr(params, name).run:
         raise ValueError(f"{name}.run is false, so that host 0 does not train it: nobody is to join")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: ranks stop and save together
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: all ranks stop and save together
     run_ranks(name, params.runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
 
 
 @contextmanager
 def execution_of(stage: Stage) -> Iterator[Execution]:
-    """How this process trains, as runtime says, joined with the others of the job: before it opens a file, so that they
-    share the reading from the first byte on."""
+    """Yield how this process trains, as `runtime` says, joined with the other ranks.
+
+    Ranks are joined before any file is opened, so that they share the reading from the first byte.
+    """
     runtime = stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     with joined_ranks(device) as ranks:
@@ -103,9 +110,10 @@ def train_and_write(
     out: Path,
     renderer: Renderer = "transcript",
 ) -> bool:
-    """Train, or resume training; then write `out`. `renderer`: how chats are to be put to this model.
+    """Train or resume, then write the model and its history to `out`.
 
-    False in a process that only helps: of several data-parallel ranks, the first one writes.
+    `renderer` is the chat format for this model. Returns False on all data-parallel ranks except the first, which
+    writes.
     """
     run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name)
     if not execution.ranks.first:
@@ -119,11 +127,11 @@ def train_and_write(
 def train_to_the_end(
     stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, name: str
 ) -> RunState:
-    """Train, or resume training, under this name; where it is stopped, the process ends. What it could be resumed from
-    goes when the stage has succeeded.
+    """Train or resume under this name, and return the finished run; exit the process if training is stopped.
 
-    A finished run whose result DVC has recorded since is run again by force alone (`dvc repro -f`): it is trained anew.
-    Where DVC was killed before it recorded the result, the finished run is taken up as it is.
+    The run is marked as finished when the stage has succeeded. If DVC has recorded its result since then, the stage
+    runs again only by force (`dvc repro -f`), and the model is trained anew. If DVC was killed before it recorded the
+    result, the finished run is reused.
     """
     check_memory(model.cfg, B=cfg.B, execution=execution)
     runtime = stage.params.runtime
@@ -151,8 +159,10 @@ def train_to_the_end(
 
 
 def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:
-    """The weights at the end and at the lowest validation loss, without optimizer state, and config.json, which also
-    names the renderer."""
+    """Write the last weights, those with the lowest validation loss, and config.json with the renderer.
+
+    No optimizer state is written.
+    """
     assert run.best_model is not None, "a finished run has been validated"
     assert run.best_step is not None
     save_checkpoint(folder / layout.LAST, model, None, run.step, to_dict(model.cfg))
@@ -162,7 +172,7 @@ def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer)
 
 
 def open_pretraining(params: Params, *, device: str, ranks: Ranks = ALONE) -> tuple[PretrainTask, ModelConfig]:
-    """The task, and the configuration of the model that is trained on it."""
+    """Return the pretraining task, and the configuration of its model."""
     p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.train, p_train=p_train, p_val=p_val)

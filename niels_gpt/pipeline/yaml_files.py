@@ -1,4 +1,4 @@
-"""Strict reading of params.yaml and dvc.yaml (YAML 1.2), and validation errors as one sentence each."""
+"""Strict parsing of params.yaml and dvc.yaml (YAML 1.2), and validation errors as one sentence each."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-# Read params.yaml and dvc.yaml as DVC does: YAML 1.2, by ruamel.
-#
-# PyYAML speaks YAML 1.1, where `1e-05` (what `dvc exp run -S train.base_lr=1e-5` writes) is a string, `no` is false and
-# `010` is eight.
+# ruamel parses YAML 1.2, as DVC does. PyYAML parses YAML 1.1, where `1e-05` (which `dvc exp run -S train.base_lr=1e-5`
+# writes) is a string, `no` is false and `010` is 8.
 
 
 class DuplicateKey(ValueError):
-    """A key stands twice; everything else in the document can be read."""
+    """Error for a key that occurs twice; the rest of the document is valid."""
 
 
 def parse_yaml(text: str, *, name: str, allow_duplicates: bool = False) -> Any:
-    """Return the document in `text`; raise a ValueError with `name` and the place if it is not YAML.
+    """Return the document in `text`; raise a ValueError with `name`, line and column if it is not YAML.
 
-    `allow_duplicates`: of a key that stands twice the first counts.
+    With `allow_duplicates`, the first of two equal keys counts.
     """
-    from ruamel.yaml import YAML  # here, so that code that reads no YAML runs without it
+    from ruamel.yaml import YAML  # lazy: code that reads no YAML runs without it
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import YAMLError
 
@@ -35,33 +33,33 @@ def parse_yaml(text: str, *, name: str, allow_duplicates: bool = False) -> Any:
         return yaml.load(text)
     except RecursionError as error:
         raise ValueError(f"{name} is not valid YAML: it is nested too deeply") from error
-    except (YAMLError, ValueError, LookupError, AttributeError) as error:  # the others for `a: !!int x`
+    except (YAMLError, ValueError, LookupError, AttributeError) as error:  # `a: !!int x` raises the others
         place = getattr(error, "problem_mark", None)
         where = f" at line {place.line + 1}, column {place.column + 1}" if place else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        if isinstance(error, DuplicateKeyError):  # ruamel goes on to show both values, which may be whole sections
+        if isinstance(error, DuplicateKeyError):  # ruamel's message quotes both values, maybe whole sections
             raise DuplicateKey(f"{name}{where}: {problem.partition(' with value ')[0]}, keep one") from error
         raise ValueError(f"{name} is not valid YAML{where}: {problem}") from error
 
 
-_REMOVED = {"runtime.shard_model"}  # keys of earlier versions
+_REMOVED = {"runtime.shard_model"}  # keys of older versions
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the path of keys to it, and a sentence."""
+    """One error: the path of keys to it, and a sentence."""
 
     path: tuple[str, ...]
     sentence: str
 
 
 def is_sound(path: tuple[str, ...], wrong: Collection[tuple[str, ...]]) -> bool:
-    """Whether nothing that is wrong lies at a path, below it or above it."""
+    """Return whether no invalid path in `wrong` is at, below or above `path`."""
     return not any(bad[: len(path)] == path[: len(bad)] for bad in wrong)
 
 
 class ParamsError(ValueError):
-    """Everything that is wrong in a file of parameters; `raw` is what there is of it."""
+    """All errors in a file of parameters; `raw` is what could be parsed."""
 
     def __init__(self, problems: list[Problem], raw: dict[str, Any]) -> None:
         super().__init__("; ".join(problem.sentence for problem in problems))
@@ -69,14 +67,14 @@ class ParamsError(ValueError):
 
 
 def explain(problem: Any, raw: dict[str, Any], *, shape: type[BaseModel], name: str) -> Problem:
-    """One sentence for one of pydantic's findings: where, what, and what would be right."""
+    """Return one of pydantic's errors as a sentence: where, what is wrong, and what would be valid."""
     path = _written_path(problem["loc"], raw, missing=problem["type"] == "missing")
     where = ".".join(part if part.isprintable() else repr(part) for part in path)
     return Problem(path, f"{name}{f': {where}' if path else ''}{_what(problem, path, shape)}")
 
 
 def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
-    """What follows the name of the key."""
+    """Return the part of the sentence after the key."""
     match problem["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
             known = sorted({key for section in _sections_at(path[:-1], shape) for key in section.__pydantic_fields__})
@@ -105,7 +103,10 @@ def _shown(value: Any) -> str:
 
 
 def _written_path(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
-    """The path as the user wrote it. Pydantic's names the chosen member of a union too: sources.a.load.roam.glob."""
+    """Return the path as the user wrote it.
+
+    Pydantic's path also names the chosen member of a union: sources.a.load.roam.glob.
+    """
     path, node = [], raw
     for i, part in enumerate(loc):
         inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
@@ -117,7 +118,7 @@ def _written_path(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tup
 
 
 def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
-    """The sections that may stand at a place: one, or those of every kind."""
+    """Return the sections allowed at a path: one, or one per kind."""
     found: list[Any] = [shape]
     for part in path:
         inner: list[Any] = []
@@ -131,7 +132,7 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
 
 
 def members(annotation: Any) -> list[Any]:
-    """The alternatives in an annotation: itself, or what it joins by `|`."""
+    """Return the alternatives in an annotation: the members of a union, or the annotation itself."""
     if get_origin(annotation) is Annotated:
         return members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

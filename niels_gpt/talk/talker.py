@@ -1,4 +1,4 @@
-"""A trained model that answers: its weights, its tokenizer, its chat format, and what fits its context."""
+"""A trained model to chat with: weights, tokenizer, chat format, and what fits its context."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that has become certain, and the tokens whose text is in it to its end."""
+    """Text that is final, and the tokens whose text ends in it."""
 
     text: str = ""
     tokens: tuple[Token, ...] = ()
 
 
 class StreamedText:
-    """The text of one answer. What may be the beginning of a stop string waits until it is clear that it is none."""
+    """Incremental text of one answer.
+
+    Text that may be the beginning of a stop string is held back until it is clear that it is not.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
         self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
         self._held = ""
-        self._given, self._made = 0, 0  # characters
-        self._waiting: list[tuple[int, Token]] = []  # with the place in the text where each ends
+        self._given, self._made = 0, 0  # characters returned, and decoded
+        self._waiting: list[tuple[int, Token]] = []  # with the character position where each token ends
         self.stopped = False
 
     def add(self, token: Token) -> Piece:
+        """Return the text that is final after this token."""
         return self._take(self._decoder.add(token.id), token)
 
     def rest(self) -> Piece:
-        """At the end of the answer: what was held back, and a character that was left unfinished, as U+FFFD."""
+        """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
         if self.stopped:
             return Piece()
         piece = self._take(self._decoder.rest())
@@ -55,6 +59,7 @@ class StreamedText:
         return Piece(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
 
     def _take(self, text: str, token: Token | None = None) -> Piece:
+        """Append text, cut it at the first stop string, and return what is final."""
         self._held += text
         self._made += len(text)
         if token is not None:
@@ -69,7 +74,7 @@ class StreamedText:
         return Piece(given, out)
 
     def _may_begin(self) -> int:
-        """The length of the longest end of the held text that a stop string begins with."""
+        """Return the length of the longest suffix of the held text that is a prefix of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for length in range(min(longest, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-length:]) for stop in self._stops):
@@ -81,15 +86,17 @@ Messages = Sequence[Mapping[str, str]]
 
 
 class Remembered(NamedTuple):
+    """Messages that fit the context, and how many were dropped."""
+
     messages: list[Mapping[str, str]]
-    forgotten: int  # messages, the first of those that are no system's
+    forgotten: int  # messages dropped from the start, system messages not counted
 
 
 def remember(messages: Messages, *, tokens: Callable[[Messages], int], room: int) -> Remembered:
-    """The messages from the first turn on with which the prompt has at most `room` tokens.
+    """Return as many of the last turns as fit into `room` tokens.
 
-    What the system says stays, and so does the last turn, whatever its length. A turn begins with what the user says:
-    an answer is not kept without its question.
+    System messages are always kept, and so is the last turn, whatever its length. A turn begins with a user message, so
+    no answer is kept without its question. `tokens` returns the length of the prompt in tokens.
     """
     system = [message for message in messages if message["role"] == "system"]
     said = [message for message in messages if message["role"] != "system"]
@@ -98,7 +105,7 @@ def remember(messages: Messages, *, tokens: Callable[[Messages], int], room: int
     def fits(turns: int) -> bool:
         return tokens([*system, *said[begins[-turns] :]]) <= room
 
-    # Twice as many each time, then by halving: a chat far longer than the context is never made tokens of as a whole.
+    # Galloping, then binary search over turns: a chat far longer than the context is never tokenized as a whole.
     kept, most = 1, 1
     while most < len(begins) and fits(most := min(2 * most, len(begins))):
         kept = most
@@ -109,12 +116,12 @@ def remember(messages: Messages, *, tokens: Callable[[Messages], int], room: int
     return Remembered([*system, *said[first:]] if first else list(messages), first)
 
 
-SAMPLING = Sampling(temperature=0.8, top_k=50)  # where nobody asks for another: tame, and not always the same words
+SAMPLING = Sampling(temperature=0.8, top_k=50)  # default: conservative, but not deterministic
 
 
 @dataclass(frozen=True)
 class Talker:
-    """A model to talk to, which gives up to `slots` answers at a time."""
+    """Model to chat with, which generates up to `slots` answers at a time."""
 
     name: str
     model: GPT
@@ -124,55 +131,58 @@ class Talker:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        # Once and for all: answers take turns, and one that put the mode back would bring dropout into the others.
+        # Never reset: answers interleave, and one that restored training mode would enable dropout for the others.
         self.model.eval()
 
     @cached_property
     def engine(self) -> Engine:
-        """One for all that is ever said: the next turn of a conversation finds the keys of those before it."""
+        """Return the engine, shared by all answers so that a next turn finds the KV cache of the turns before it."""
         return Engine(self.model, slots=self.slots, precision=self.precision)
 
     @cached_property
     def longest_token(self) -> int:
-        """The bytes of text of the longest vocabulary entry: n tokens hold no more than n times as many."""
+        """Return the bytes of the longest vocabulary entry, which bounds the text that n tokens can hold."""
         return int(self.tokenizer.token_bytes().max())
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Strings that end an answer where no token does."""
+        """Return the strings that end an answer if the chat is a text transcript, without chat tokens."""
         return _TAGS if self.renderer == "transcript" else ()
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The ids that the model answers after."""
+        """Return the prompt ids of a chat, up to where the assistant's answer begins."""
         if self.renderer == "chat_tokens":
             return chat_template.format_prompt(self.tokenizer, messages)
         return self.tokenizer.encode(chat_format.format_chat(messages))
 
     def remember(self, messages: Sequence[Mapping[str, str]], *, max_new_tokens: int) -> Remembered:
-        """The last of the messages that fit the context beside an answer, of which a quarter of it is kept free."""
+        """Return the last messages that fit the context of `T` tokens together with an answer.
+
+        Up to a quarter of the context is reserved for the answer.
+        """
         T = self.model.cfg.T
         room = T - min(max_new_tokens, T // 4)
 
         def tokens(kept: Sequence[Mapping[str, str]]) -> int:
-            """Count them, but for text that is too long in any case: a client may send a megabyte."""
+            """Count the tokens; only estimate a text that is too long anyway, which may be a megabyte."""
             fewest = sum(len(message["content"]) for message in kept) // self.longest_token
             return fewest if fewest > room else len(self.prompt(kept))
 
         return remember(messages, tokens=tokens, room=room)
 
     def beyond(self, prompt: Sequence[int]) -> int:
-        """How many of the first ids of a prompt the model does not read, since the context holds no more."""
+        """Return how many ids at the start of a prompt do not fit the context and are cut off."""
         return max(0, len(prompt) - self.model.cfg.T)
 
     def reply(
         self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
     ) -> Iterator[str]:
-        """The answer as it comes, to its end or that of `max_new_tokens`."""
+        """Yield the text of the answer until it ends or has `max_new_tokens` tokens."""
         ends = self.tokenizer.special_token_ids().values()
         return self._text(self.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.stops)
 
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
-        """What comes after a text, as it comes, to the end-of-turn id or to the end of `max_new_tokens`."""
+        """Yield the text after a prompt, until the end-of-turn token or `max_new_tokens` tokens."""
         ids, ends = self.tokenizer.encode(prompt), [self.tokenizer.special_token_ids()["eot"]]
         return self._text(ids, sampling, max_new_tokens, seed=seed, ends=ends)
 
@@ -200,7 +210,7 @@ class Talker:
             self.engine.drop(row)
 
 
-_TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where a transcript goes on with the next turn
+_TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where the next turn of a transcript begins
 
 
 def open_talker(
@@ -211,8 +221,10 @@ def open_talker(
     slots: int = 16,
     precision: Precision = "float32",
 ) -> Talker:
-    """The model in a folder that training or an export wrote. An export holds its tokenizer; what training wrote needs
-    the one it was trained with, in the folder `tokenizer`."""
+    """Load the model in a folder that training or an export wrote.
+
+    An export contains its tokenizer; for a training output, `tokenizer` is the folder of the one it was trained with.
+    """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise Damaged(folder, "holds no model yet")
@@ -230,7 +242,7 @@ def open_talker(
             f"holds a model of {model.cfg.V} tokens, and {beside} a tokenizer of {vocabulary.vocab_size}: they do not "
             "belong together; make both again",
         )
-    # A name that is not UTF-8 could not be sent to anybody.
+    # A folder name that is not UTF-8 could not be sent in JSON.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
     return Talker(name, model, vocabulary, renderer, slots, precision)
 

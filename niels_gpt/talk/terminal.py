@@ -1,4 +1,4 @@
-"""A chat in the terminal, with line editing and history.
+"""Chat in the terminal, with line editing and history.
 
 Ctrl-C ends the answer, not the program.
 """
@@ -20,10 +20,10 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.talker import Talker
 
-# Line editing and history in the terminal, by Python's readline where there is one; else lines as they come.
+# Line editing and history by Python's readline, where available.
 #
-# What was typed is kept in a file for the next chat. It is private: only its owner may read it, and a line that begins
-# with a space is not kept, as in a shell.
+# The history file is private: only its owner may read it, and, as in a shell, a line that begins with a space is not
+# stored.
 
 MOST_LINES = 1000
 
@@ -34,21 +34,21 @@ def history_file() -> Path:
 
 
 def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
-    """What asks for a line. Of a file or a pipe nothing is kept, and nothing is edited in it."""
+    """Return a function that reads a line; history and editing are used only at a terminal, not for a pipe."""
 
     def plain() -> str:
         return input("> ")
 
     try:
         import readline
-    except ImportError:  # as on Windows
+    except ImportError:  # Windows
         return plain
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return plain
     readline.set_auto_history(False)
     readline.clear_history()
     path: Path | None = None
-    with suppress(OSError, RuntimeError):  # a home that cannot be written to, or none: a chat without a past
+    with suppress(OSError, RuntimeError):  # home folder missing or not writable: no history
         path = file()
         for line in read_history(path):
             readline.add_history(line)
@@ -66,7 +66,7 @@ def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
 
 
 def read_history(path: Path) -> list[str]:
-    """The last lines; a file that has grown far beyond them is cut to them."""
+    """Return the last `MOST_LINES` lines; truncate a file of more than twice as many."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -77,10 +77,10 @@ def read_history(path: Path) -> list[str]:
 
 
 def append_history(path: Path, line: str) -> None:
-    """At once, and at the end: two chats at a time lose nothing, nor does one that is killed."""
+    """Append a line at once, so that parallel or killed chats lose nothing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # also of a file that was there
+        os.fchmod(file.fileno(), 0o600)  # also if the file already existed
         file.write(f"{line}\n".encode())
 
 
@@ -90,16 +90,16 @@ CUT = "(the first {:,} tokens of that do not fit the context: the model reads th
 
 
 class Conversation:
-    """What has been said, and the commands that begin with a slash."""
+    """Messages of a chat, and the slash commands."""
 
     def __init__(self, talker: Talker, *, sampling: Sampling, max_new_tokens: int, seed: int) -> None:
         self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
         self.messages: list[dict[str, str]] = []
         self._forgotten = 0
-        self._saved: dict[Path, bytes] = {}  # by file, what was written to it
+        self._saved: dict[Path, bytes] = {}  # path -> bytes that /save wrote there
 
     def command(self, line: str) -> str:
-        """Do what a line that begins with a slash says; what to show for it."""
+        """Run a slash command and return the text to show."""
         word, _, rest = line.partition(" ")
         match word:
             case "/reset":
@@ -114,7 +114,7 @@ class Conversation:
         return HELP
 
     def _save(self, path: Path) -> str:
-        """Whole, and over nothing but what this chat has itself saved there."""
+        """Write the chat atomically; overwrite only a file that this chat saved and nobody changed since."""
         text = json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n"
         if path.is_file() and path.read_bytes() != self._saved.get(path):
             return f"{path} is there already and is left as it is: give /save another name"
@@ -124,7 +124,7 @@ class Conversation:
         return f"saved to {path}{' again' if again else ''}, a line that `kind: chat` reads"
 
     def answer(self, question: str, *, show: Callable[[str], None]) -> None:
-        """Ask, and show the answer as it comes; an interrupt keeps what there is of it."""
+        """Generate and show the answer to a question; on Ctrl-C the partial answer is kept."""
         self.messages.append({"role": "user", "content": question})
         seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
         messages, forgotten = self._talker.remember(self.messages, max_new_tokens=self._most)
@@ -143,12 +143,12 @@ class Conversation:
 
 
 def converse(conversation: Conversation, *, read: Callable[[], str], show: Callable[[str], None]) -> None:
-    """Until the end of input or /quit."""
+    """Read lines and answer them until the end of input or /quit."""
     show(f"{HELP}\n")
     while True:
         try:
             line = read()
-            line.encode("utf-8")  # bytes that no UTF-8 begins with come as half surrogate pairs, or not at all
+            line.encode("utf-8")  # raises if input() turned invalid bytes into lone surrogates
         except EOFError:
             show("\n")
             return
@@ -163,7 +163,7 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
         if line.startswith("/"):
             try:
                 show(conversation.command(line) + "\n")
-            except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+            except (OSError, ValueError) as error:  # ValueError: a file name with a NUL character
                 show(f"that could not be written: {sentence(error)}\n")
         elif line.strip():
             conversation.answer(line, show=show)

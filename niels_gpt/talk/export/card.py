@@ -1,4 +1,4 @@
-"""The model card of an export: numbers, hashes, and licences of the sources."""
+"""Model card of an export: scores, hashes, and licences of the sources."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from niels_gpt.leak.page import leak_rows, verdict
 from niels_gpt.report.page import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 
+# Licences of well-known Hugging Face datasets; others get a link to their page.
 _PUBLISHED = {
     "HuggingFaceFW/fineweb-edu": "ODC-By 1.0",
     "Salesforce/wikitext": "CC BY-SA 3.0 and GFDL",
@@ -26,7 +27,7 @@ UNSAID = "not said"
 
 
 def licence_of(path: str, dataset: str | None) -> str:
-    """Of a source that is read from a file or folder, or from a hub dataset."""
+    """Return the licence of a hub dataset, or the first line of the licence file next to a local source."""
     if dataset is not None:
         return _PUBLISHED.get(dataset, f"see https://huggingface.co/datasets/{dataset}")
     for folder in _folders(Path(path)):
@@ -38,7 +39,7 @@ def licence_of(path: str, dataset: str | None) -> str:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The source's own folder and those above it, but not the working folder: its licence is that of the program."""
+    """Return the source's folder and its parents, but not the working folder, whose licence is the program's."""
     above = [] if path.is_absolute() or ".." in path.parts else list(path.parents)[:-1]
     return [path, *above]
 
@@ -76,8 +77,11 @@ def model_card(
     private: Sequence[str],
     leaks: Mapping[str, Mapping[str, Any]] | None,
 ) -> str:
-    """Names, numbers and hashes; no text that the model was trained on. `form` and `folder` say how it is used;
-    `leaks`: by private source what it tells of it, None where that was not measured."""
+    """Return the model card in Markdown: names, numbers and hashes, but no training text.
+
+    `form` and `folder` determine the usage example. `leaks` has the leak statistics of each private source, and is None
+    if they were not measured.
+    """
     cfg = talker.model.cfg
     size = f"T={cfg.T}, C={cfg.C}, L={cfg.L}, H={cfg.H}, d_ff={cfg.d_ff}, V={cfg.V}"
     lines = [
@@ -130,7 +134,7 @@ def _usage(talker: Talker, form: Form, folder: str) -> str:
 
 
 def _licences(params: Mapping[str, Any]) -> Mapping[str, str]:
-    """By source; those that are no longer in the parameters have none that is known."""
+    """Return the licence of each source; sources no longer in the parameters have an unknown one."""
     sources = {**params["sources"], **params["chats"]}
     found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
     return defaultdict(lambda: UNSAID, {name: licence.replace("|", "\\|") for name, licence in found.items()})
@@ -147,7 +151,7 @@ def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str
 
 
 def _vocabulary(tokenizer: Mapping[str, Any]) -> str:
-    """Say what the vocabulary can tell of private text."""
+    """Return a sentence on what the vocabulary can reveal of private text."""
     if tokenizer["kind"] == "byte":
         return "The vocabulary is bytes: it tells no word."
     if (least := tokenizer.get("min_documents", 5)) == 1:

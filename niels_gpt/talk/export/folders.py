@@ -1,4 +1,4 @@
-"""Exports as folders: in the project's own form, and for the transformers library (GPT-NeoX)."""
+"""Exports as folders: in the project's own format, and for the transformers library (GPT-NeoX)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenize
 
 
 def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
-    """model.safetensors, config.json, the tokenizer's file, README.md and SHA256SUMS."""
+    """Write model.safetensors, config.json, the tokenizer's file, README.md and SHA256SUMS."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
     if talker.model.cfg.tied:
-        del weights["lm_head.weight"]  # it is the embedding
+        del weights["lm_head.weight"]  # tied to the embedding
     save_weights(folder, weights)
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     file = tokenizer_file(tokenizer)
@@ -37,17 +37,21 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) ->
 
 
 def save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Write model.safetensors."""
     file = folder / "model.safetensors"
     try:
         save_file({name: value.contiguous() for name, value in weights.items()}, file, metadata={"format": "pt"})
-    except SafetensorError as error:  # the writer's own, which hides the errno of a full disk
+    except SafetensorError as error:  # hides the errno of a full disk
         raise OSError(f"{file} could not be written (is the disk full?): {error}") from error
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What stands behind an id. `text` pieces are cut out of a text, the likelier by `score` (a log probability) the
-    sooner; a `byte` spells what no piece has; the others no text encodes to, and they have no bytes."""
+    """Vocabulary entry.
+
+    `text` entries are chosen by a Unigram model, where `score` is the log probability; `byte` entries encode what no
+    `text` entry covers. The other kinds have no bytes, and no text encodes to them.
+    """
 
     kind: Literal["text", "byte", "chat", "unknown"]
     name: str
@@ -56,7 +60,7 @@ class Piece:
 
 
 def pieces_of(tokenizer: Tokenizer) -> list[Piece]:
-    """In the order of ids."""
+    """Return the vocabulary entries in order of their ids."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _trained_pieces(tokenizer)
     assert isinstance(tokenizer, ByteTokenizer)
@@ -85,22 +89,25 @@ def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[Piece]:
 
 
 def byte_score(pieces: list[Piece]) -> float:
-    """Of a byte where bytes and pieces are weighed against one another: less than of any piece, so that a byte is taken
-    where there is no piece at all. SentencePiece has the same for a character that it does not know."""
+    """Return a score for bytes in a Unigram model where bytes compete with text entries.
+
+    It is 10 below the lowest text score, so that a byte is used only where no entry fits. SentencePiece uses the same
+    penalty for unknown characters.
+    """
     return min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's: a visible character for each byte, which byte-level tokenizers write their vocabulary in."""
+    """Return GPT-2's printable character for each byte, in which byte-level vocabularies are written."""
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(BYTE_VALUES, 2 * BYTE_VALUES))
     return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]
 
 
-# How a chat is put to the model, as a Jinja template: what transformers and llama.cpp know a model's chats by.
+# Chat format as a Jinja template, as transformers and llama.cpp use it.
 #
-# They render a chat to text and then encode the text, chat tokens included. Our own prompt encodes what people wrote by
-# itself, so that a chat token's name in it is plain text; a template cannot, and refuses such a message.
+# They render a chat to text and then encode the text, chat tokens included. `Talker.prompt` encodes what
+# people wrote as plain text, even the name of a chat token. A template cannot, and rejects a message with such a name.
 
 _CHECKS = """\
 {%- for message in messages -%}
@@ -123,7 +130,7 @@ _CHAT_TOKENS = """\
   {{- tags['assistant'] -}}
 {%- endif -%}
 """
-# A last turn of the assistant without content is the prompt itself: its tag is not written twice.
+# An empty last turn of the assistant is the generation prompt itself: its tag must not be written twice.
 _TRANSCRIPT = """\
 {%- for message in messages -%}
   {%- if not (loop.last and message['role'] == 'assistant' and message['content'] == '' and add_generation_prompt) -%}
@@ -137,7 +144,7 @@ _TRANSCRIPT = """\
 
 
 def jinja_template(renderer: Renderer) -> str:
-    """With `add_generation_prompt`, what `Talker.prompt` says."""
+    """Return the chat template; with `add_generation_prompt` it renders what `Talker.prompt` encodes."""
     *roles, eot = SPECIAL_TOKENS
     template = _CHECKS + (_CHAT_TOKENS if renderer == "chat_tokens" else _TRANSCRIPT)
     for word, value in {
@@ -152,26 +159,26 @@ def jinja_template(renderer: Renderer) -> str:
     return template
 
 
-# The GPT-NeoX form of a model, which others compute: its blocks are these, differently written down.
+# Conversion to GPT-NeoX, whose blocks compute the same function with a different layout of weights.
 #
-# There a rotation turns the two halves of a head against each other where this project turns neighbours, so rows of the
-# queries' and keys' weights change places.
+# Its RoPE rotates dimension i of a head with i + D/2, ours rotates neighbours (2i, 2i + 1), so the rows of the Q and K
+# weights are permuted.
 
-LAYER_NORM_EPS = 1e-5  # torch's, which the blocks are made with
+LAYER_NORM_EPS = 1e-5  # torch's default, which the model uses
 
 
 @dataclass(frozen=True)
 class Naming:
-    """How somebody who computes this form calls its weights."""
+    """Names of the weights in another implementation of GPT-NeoX."""
 
     top: Mapping[str, str]  # our module -> theirs
-    block: str  # what block {i} is called
+    block: str  # name of block {i}
     parts: Mapping[str, str]  # our module in a block -> theirs
-    join_heads: Callable[[torch.Tensor], torch.Tensor]  # (3, H, D, ...) to the order of rows that they have
+    join_heads: Callable[[torch.Tensor], torch.Tensor]  # reorders (3, H, D, ...) to their row order
 
 
 def check_neox(cfg: ModelConfig, *, option: str) -> None:
-    """Refuse a model that this form cannot express."""
+    """Raise a ValueError if GPT-NeoX cannot express the model; `option` is the CLI option to name."""
     if cfg.options:
         raise ValueError(
             f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
@@ -180,7 +187,7 @@ def check_neox(cfg: ModelConfig, *, option: str) -> None:
 
 
 def neox_weights(model: GPT, naming: Naming) -> dict[str, torch.Tensor]:
-    """Every weight under its name there. The head stands beside the embedding that it is."""
+    """Return all weights under their GPT-NeoX names; the tied output head is listed besides the embedding."""
     weights = {}
     for name, value in model.state_dict().items():
         module, _, part = name.rpartition(".")
@@ -196,7 +203,7 @@ def neox_weights(model: GPT, naming: Naming) -> dict[str, torch.Tensor]:
 
 
 def _halved(qkv: torch.Tensor, *, cfg: ModelConfig) -> torch.Tensor:
-    """(3, H, D, ...) with the even places of a query's or key's head before the odd ones."""
+    """Reshape QKV weights to `(3, H, D, ...)`, with the even dimensions of each Q and K head before the odd ones."""
     q, k, v = qkv.unflatten(0, (3, cfg.H, cfg.D))
     order = torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
     return torch.stack((q[:, order], k[:, order], v))
@@ -213,14 +220,14 @@ _NAMING = Naming(
         "mlp.fc1": "mlp.dense_h_to_4h",
         "mlp.fc2": "mlp.dense_4h_to_h",
     },
-    join_heads=lambda heads: heads.transpose(0, 1),  # queries, keys and values of a head lie together
+    join_heads=lambda heads: heads.transpose(0, 1),  # Q, K and V of a head are contiguous
 )
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-_NEVER = -1e6  # the score of a piece that is in the list for its id alone
+_NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
 
 
 def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
-    """What AutoModelForCausalLM and AutoTokenizer load, without code of ours."""
+    """Write a folder that AutoModelForCausalLM and AutoTokenizer load without custom code."""
     cfg = talker.model.cfg
     check_neox(cfg, option="--transformers")
     eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
@@ -261,7 +268,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
         },
     )
     weights = neox_weights(talker.model, _NAMING)
-    weights["embed_out.weight"] = weights["embed_out.weight"].clone()  # safetensors holds no weight twice
+    weights["embed_out.weight"] = weights["embed_out.weight"].clone()  # safetensors rejects tensors that share memory
     save_weights(folder, weights)
     write_json(folder / "tokenizer.json", tokenizer_json(pieces))
     write_json(
@@ -280,11 +287,11 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
 
 
 def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
-    """The `tokenizers` library's form of a tokenizer: a Unigram model over bytes.
+    """Return the tokenizer in the format of the `tokenizers` library: a Unigram model over bytes.
 
-    Text becomes its bytes, in GPT-2's alphabet, and pieces are written in it. A byte is then a piece like others, and
-    neither a real "▁" nor what reads "<0x0A>" or "<unk>" in a text is taken for more than it is, as in the usual form
-    of a SentencePiece model there; and bytes that are no text come back as Python decodes them.
+    Text is mapped to bytes in GPT-2's alphabet, and so are the vocabulary entries. Bytes are then ordinary entries.
+    Unlike in the usual conversion of a SentencePiece model, a literal "▁", "<0x0A>" or "<unk>" in a text has no special
+    meaning, and invalid UTF-8 decodes as in Python.
     """
     return {
         "version": "1.0",
@@ -330,8 +337,11 @@ def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
 
 
 def _vocabulary(pieces: list[Piece]) -> list[tuple[str, float]]:
-    """(what the piece looks like in bytes, score) by id. A byte that is also a piece of one character never comes out
-    of a text, and keeps the name by which it is decoded."""
+    """Return (entry in the byte alphabet, score) by id.
+
+    A byte that is also a one-character text entry is never produced by encoding; it keeps the name by which it is
+    decoded.
+    """
     alphabet, for_bytes = byte_alphabet(), byte_score(pieces)
     taken = {piece.bytes for piece in pieces if piece.kind == "text"}
     named: list[tuple[str, float]] = []

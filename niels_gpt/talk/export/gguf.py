@@ -1,4 +1,4 @@
-"""Export for llama.cpp and what is built on it (Ollama, LM Studio): a GGUF file, whole with tokenizer and template."""
+"""Export to a GGUF file, with tokenizer and chat template, for llama.cpp, Ollama and LM Studio."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _NAMING = Naming(
         "mlp.fc1": "ffn_up",
         "mlp.fc2": "ffn_down",
     },
-    join_heads=lambda heads: heads,  # all queries, then all keys, then all values
+    join_heads=lambda heads: heads,  # all Q rows, then all K, then all V
 )
 _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal, unknown, control, byte
-# llama.cpp's plamo2 weighs pieces in steps of 1e-4: what costs as much as -1000 is spelt in bytes instead, and what
-# costs twice that is never taken.
+# llama.cpp's plamo2 rounds scores to steps of 1e-4. An entry of score -1000 costs as much as unknown text, which is
+# encoded in bytes, and one of twice that or less is never chosen.
 _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
 def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
     """Write model.gguf, a Modelfile for Ollama, README.md and SHA256SUMS.
 
-    Vectors are float32; `precision` is that of matrices.
+    `precision` is that of matrices; vectors are always float32.
     """
     cfg = talker.model.cfg
     check_neox(cfg, option="--gguf")
@@ -99,9 +99,11 @@ def _writer_class() -> type[GGUFWriter]:
 
 
 def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None:
-    """Of llama.cpp's tokenizers those that never lose a byte: byte-level BPE without a merge for bytes, and PLaMo 2's,
-    a unigram model with bytes to fall back on, for SentencePiece pieces. (Its t5 has no such bytes, and its llama
-    merges pieces instead of weighing them.)"""
+    """Write the vocabulary for one of llama.cpp's tokenizers that never lose a byte.
+
+    A byte vocabulary uses byte-level BPE without merges; SentencePiece uses PLaMo 2's, a Unigram model with byte
+    fallback. (llama.cpp's `t5` has no byte fallback, and its `llama` merges entries instead of maximizing the score.)
+    """
     if any(piece.kind == "text" for piece in pieces):
         writer.add_tokenizer_model("plamo2")
         writer.add_token_list([piece.bytes if piece.kind == "text" else piece.name.encode() for piece in pieces])
@@ -110,10 +112,10 @@ def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None
     else:
         alphabet = byte_alphabet()
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("qwen2")  # where a text is split does not matter, as nothing is merged
+        writer.add_tokenizer_pre("qwen2")  # any pre-tokenizer will do, as there are no merges
         writer.add_token_list([alphabet[piece.bytes[0]] if piece.bytes else piece.name for piece in pieces])
         writer.add_token_types([_TOKEN_TYPES["text" if piece.bytes else piece.kind] for piece in pieces])
-        writer.add_token_merges(["-- --"])  # there must be one: of two pieces that are none
+        writer.add_token_merges(["-- --"])  # at least one is required; no entry is named so
     writer.add_bos_token_id(eot)
     writer.add_eos_token_id(eot)
     writer.add_eot_token_id(eot)
@@ -122,14 +124,14 @@ def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None
 
 
 def _steps(pieces: list[Piece]) -> list[float]:
-    """Scores as plamo2 takes them, stretched by the largest power of two that stays above its unknown."""
+    """Return scores for plamo2, scaled by the largest power of two that keeps them above its unknown score."""
     lowest = -min(piece.score for piece in pieces if piece.kind == "text")
     stretch = _STEP * 2.0 ** math.floor(math.log2((_UNKNOWN_STEPS - 1) / lowest))
     return [piece.score * stretch if piece.kind == "text" else _NEVER for piece in pieces]
 
 
 def _modelfile(talker: Talker) -> str:
-    """Ollama has templates of its own kind, and reads these from a Modelfile."""
+    """Return Ollama's Modelfile, which has the chat template in Ollama's own template language."""
     *tags, eot = SPECIAL_TOKENS
     if talker.renderer == "chat_tokens":
         cases = "".join(

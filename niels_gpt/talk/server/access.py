@@ -23,42 +23,46 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 def refusal(
     status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
 ) -> JSONResponse:
+    """Return an error response in OpenAI's JSON format."""
     return JSONResponse(refusal_body(status, message, code=code), status_code=status, headers=headers)
 
 
 def refusal_body(status: int, message: str, *, code: str | None = None) -> dict[str, Any]:
+    """Return the body of an error response: `invalid_request_error` below status 500, else `server_error`."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def refuse(request: Request, error: HTTPException) -> JSONResponse:
-    """What a handler refuses has its sentence; the router's own refusals get theirs here, with OpenAI's codes."""
+    """Return the response to an HTTPException, with OpenAI's error codes.
+
+    Errors that a handler raised keep their message; the router's own (404, 405) get a more helpful one.
+    """
     status, message, code = error.status_code, error.detail, None
     asked, by_the_router = f"{request.method} {request.url.path[:100]}", message == HTTPStatus(status).phrase
     if status == 404:
         code = "unknown_url" if by_the_router else "model_not_found"
         message = f"there is no {asked} here; docs/serve.md has all that there is" if by_the_router else message
     elif status == 405 and by_the_router:
-        allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # files, which do not say it themselves
+        allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # older StaticFiles sends no Allow
         code, message = "method_not_supported", f"there is no {asked} here, but {allowed}"
     return refusal(status, message, headers=error.headers, code=code)
 
 
-# Access control (host, origin, API key, size): requests meant for this server, from its own page or from no page.
+# Access control by host, origin, API key and size.
 #
-# A page of the web that a person here has open can send requests to this machine, too. By itself it may not read the
-# answers; but once its own name has been pointed at 127.0.0.1 (DNS rebinding), its browser takes this server for its
-# own. The name then still stands in Host, and the page's address in Origin, which a browser adds to every POST: both
-# must be this server's. Programs, which no web page steers, send no Origin. A server that other machines may reach goes
-# by any name, and asks for a key instead.
+# Any web page open in a local browser can send requests to this machine. The same-origin policy hides the responses
+# from it, but not after DNS rebinding, when the page's own name resolves to 127.0.0.1. That name is still in Host, and
+# the page's address in Origin, which browsers add to every POST, so both must be this server's. Programs other than
+# browsers send no Origin. A server reachable from other machines accepts any host name and requires a key instead.
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
-_OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # without a key: the page that asks for it
+_OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # need no key: the page that asks for it
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who is answered: this machine alone or others, too, and whether they have to show a key."""
+    """Access policy: whether other machines may connect, and the API key they must send."""
 
     others: bool = False
     key: str | None = None
@@ -74,7 +78,11 @@ class Access:
 
 
 class Gate:
-    """Refuses what comes for or from elsewhere, and what is too large; the rest goes on with its whole body read."""
+    """ASGI middleware that rejects foreign, unauthorized and oversized requests.
+
+    All other requests are passed on with the whole body already received. `body_bytes` is the maximum size of a body;
+    `count` is called with the status of every response.
+    """
 
     def __init__(
         self,
@@ -132,17 +140,17 @@ class Gate:
         try:
             await self._app(scope, whole, counted)
         except Exception:
-            if not begun:  # Starlette answers with status 500, but outside of all middleware
+            if not begun:  # Starlette sends the 500 response outside of all middleware
                 self._count(500)
             raise
 
 
 def foreign(scope: Scope, access: Access) -> str | None:
-    """Why a request is not for this server or not from its page; None where all is well."""
+    """Return why a request is not meant for this server or not from its own page; None if it is fine."""
     port = scope["server"][1]
     here = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
     hosts, origins = (_values(scope, name) for name in (b"host", b"origin"))
-    if access.others:  # by whatever name they know it; a page of its own has that name in Origin, too
+    if access.others:  # any host name is accepted; the server's own page then has the same name in Origin
         here = set(hosts)
     if len(hosts) != 1 or hosts[0] not in here:
         return f"this server goes by 127.0.0.1:{port} or localhost:{port} alone; the Host of the request is another"
@@ -152,6 +160,7 @@ def foreign(scope: Scope, access: Access) -> str | None:
 
 
 def _has_key(scope: Scope, key: str | None) -> bool:
+    """Check the bearer token, in constant time; public paths need none."""
     path = scope["path"]
     if key is None or path in _OPEN or path.startswith(_PAGE):
         return True
@@ -165,20 +174,22 @@ def _values(scope: Scope, wanted: bytes, *, lower: bool = True) -> list[str]:
     return [value.lower() for value in values] if lower else values
 
 
-# Listening socket and client timeouts: how long a request may take to come whole, and an answer to be taken.
+# Listening socket and client timeouts.
 #
-# uvicorn by itself waits for ever for the rest of a request that has begun, and for a client that reads no more; each
-# of them is a file that stays open, and there are only so many.
+# uvicorn waits forever for the rest of a request, and for a client that stopped reading. Each such connection holds a
+# file descriptor, and their number is limited.
 
 PATIENCE_S = 30
 
 
-LOOPBACK = "127.0.0.1"  # which this machine alone can reach
+LOOPBACK = "127.0.0.1"  # reachable from this machine only
 
 
 def listen(port: int, host: str = LOOPBACK) -> socket.socket:
-    """A socket at an address of this machine; port 0 takes a free one. From here on a browser waits instead of being
-    refused."""
+    """Return a listening TCP socket; port 0 picks a free port.
+
+    From here on a browser that connects waits instead of being refused.
+    """
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -192,14 +203,17 @@ def listen(port: int, host: str = LOOPBACK) -> socket.socket:
 
 
 def make_server(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> uvicorn.Server:
-    """`patience_s` is what a client has for a whole request, and for each time that it leaves an answer unread."""
+    """Return a uvicorn server with client timeouts.
+
+    `patience_s` is the time in seconds a client has to send a whole request, and to resume reading a stalled response.
+    """
     return uvicorn.Server(
         uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=patience_s, log_level="warning")
     )
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection with a clock that runs whenever it is the client's turn."""
+    """uvicorn connection with a timeout that runs whenever the server waits for the client."""
 
     _clock: asyncio.TimerHandle | None = None
 
@@ -208,6 +222,7 @@ class Connection(H11Protocol):
         self._watch(anew=True)
 
     def data_received(self, data: bytes) -> None:
+        # Only a new request restarts the timeout: a client that sends a byte now and then cannot extend it.
         begins = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
         super().data_received(data)
         self._watch(anew=begins)
@@ -229,13 +244,14 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """At the end of the server: what is under way ends, too, instead of holding it up."""
+        """Close the connection at once, so that open requests do not delay the end of the server."""
         self._close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "what came is not HTTP")
 
     def _watch(self, *, anew: bool = False) -> None:
+        """Start the timeout if it is the client's turn, stop it if not; `anew` restarts a running one."""
         cycle = self.cycle
         ours = cycle and not (cycle.more_body or cycle.response_complete or self.flow.write_paused)
         if ours or anew:
@@ -256,7 +272,7 @@ class Connection(H11Protocol):
             self._close()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Said here, since no application has been asked; nothing where one has begun to answer."""
+        """Send an error without calling the application; send nothing if a response has already begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [("content-type", "application/json"), ("connection", "close")]
             for event in (
@@ -268,7 +284,7 @@ class Connection(H11Protocol):
         self._close()
 
     def _close(self) -> None:
-        """A transport closes when all is sent, which never happens where nobody reads."""
+        """Close the transport; abort it if output is pending, since a client that does not read would block it."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

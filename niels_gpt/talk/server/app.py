@@ -1,4 +1,4 @@
-"""The HTTP application: a chat page and an OpenAI-compatible API, with replies sent whole or streamed."""
+"""HTTP application: the chat page and an OpenAI-compatible API, with whole or streamed (SSE) replies."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from niels_gpt.talk.talker import Piece, Talker
 
 
 class Reply:
-    """One reply in OpenAI's form, and what is counted of it."""
+    """Builder of one reply in OpenAI's format, with its token usage."""
 
     def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
         self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
         self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
-        # The same in every part, and made once: there is a part for every token.
+        # Serialized once, since it is the same in every event and there is an event per token.
         self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
         self.prompt_tokens, self.written = prompt_tokens, 0
 
@@ -56,15 +56,17 @@ class Reply:
         return {**counts, "total_tokens": sum(counts.values())}
 
     def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the body of a reply that is not streamed."""
         return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
 
     def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
+        """Return one server-sent event with these choices."""
         rest = json.dumps({"choices": choices, **usage})[1:]
         return f"data: {self._part_head}, {rest}\n\n"
 
 
 class Stream(StreamingResponse):
-    """A reply as server-sent events. However it ends, even before it has begun, the work on it ends, too."""
+    """Reply sent as server-sent events; when it ends, even before it began, generation stops."""
 
     def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool) -> None:
         super().__init__(_events(reply, metrics.timed(answer), answer.choices, usage), media_type="text/event-stream")
@@ -78,6 +80,7 @@ class Stream(StreamingResponse):
 
 
 async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool) -> AsyncIterator[str]:
+    """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts."""
     none_yet = {"usage": None} if usage else {}
     for index in range(choices):
         if (opening := reply.form.opening(index)) is not None:
@@ -91,7 +94,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
             if event.piece.text or event.piece.tokens:
                 yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
             yield reply.part([reply.form.delta(event.choice, Piece(), event.finish)], **none_yet)
-    except Exception as error:  # the answer has begun: what went wrong can only be said inside it
+    except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     else:
         if usage:
@@ -100,7 +103,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
 
 
 async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
-    """Return the whole answer, or what there was of it when the client left."""
+    """Return the complete reply, or what was generated until the client disconnected."""
     pieces: list[list[Piece]] = [[] for _ in range(answer.choices)]
     finish = ["length"] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
@@ -122,7 +125,7 @@ async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: R
 
 
 async def _leave_with_client(request: Request, answer: Answer) -> None:
-    """End the answer when the client closes its connection, even while it waits for a slot."""
+    """Cancel the answer when the client disconnects, even while it waits for a slot."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     answer.leave()
@@ -130,7 +133,7 @@ async def _leave_with_client(request: Request, answer: Answer) -> None:
 
 
 RETRY_AFTER_S = 2
-# Bodies up to this size take a few ms at worst and are prepared on the event loop, so that an answer begins with the
+# Bodies up to this size take a few ms at worst and are prepared on the event loop, so that generation starts with the
 # next step; larger ones go to a thread.
 _SMALL_BYTES = 4096
 Prepared = TypeVar("Prepared")
@@ -138,7 +141,7 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for, and how many answers may wait for one of the model's slots."""
+    """Limits of one request (bytes, tokens), and how many choices may wait for a slot."""
 
     body_bytes: int = 1 << 20
     new_tokens: int = 1024
@@ -147,7 +150,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Job:
-    """A request that is understood: the rows it takes, and how it wants its reply."""
+    """Parsed request: one order per choice, and how the reply is to be sent."""
 
     orders: list[Order]
     reply: Reply
@@ -156,28 +159,32 @@ class _Job:
 
 
 class Service:
-    """A model, and what may be asked of it."""
+    """Handlers of the POST endpoints for one model."""
 
     def __init__(self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
         self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
         self._turn = asyncio.Lock()
 
     async def tokenize(self, request: Request) -> Response:
+        """Handle `POST /tokenize`."""
         return await self._prepared(request, self._tokenized)
 
     async def chat(self, request: Request) -> Response:
+        """Handle `POST /v1/chat/completions`."""
         return await self._answered(request, self._chat_job)
 
     async def complete(self, request: Request) -> Response:
+        """Handle `POST /v1/completions`."""
         return await self._answered(request, self._completion_job)
 
     def check_name(self, name: str) -> None:
+        """Raise a 404 error if `name` is not the served model."""
         if name != self._talker.name:
             raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
 
     async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
         try:
-            self._scheduler.check_room()  # first: who is refused in any case costs nothing
+            self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
             asked = await self._prepared(request, prepare)
             answer = self._scheduler.answer(asked.orders)
         except Busy as error:
@@ -188,10 +195,10 @@ class Service:
         return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request))
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
-        """Run `prepare` on the body, in a thread where that may take long.
+        """Run `prepare` on the request body, in a thread if the body is large.
 
-        One large body is prepared at a time, as its objects take many times its size; and none of a client that has
-        left while it waited for its turn.
+        Large bodies are prepared one at a time, since the parsed objects take many times the size of the body. A client
+        that disconnected while it waited for its turn is skipped.
         """
         content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if content != "application/json":
@@ -262,7 +269,7 @@ class Service:
             )
 
     def _ids(self, prompt: str | list[int]) -> list[int]:
-        """Return the ids of a prompt. Unlike a chat, a text that is too long is not cut: nobody could say where."""
+        """Return the ids of a prompt. Unlike a chat, a prompt longer than the context is an error and not truncated."""
         cfg = self._talker.model.cfg
         if isinstance(prompt, str) and len(prompt) > cfg.T * self._talker.longest_token:
             raise ValueError(f"prompt: its {len(prompt):,} characters do not fit the context of {cfg.T} tokens")
@@ -304,7 +311,7 @@ class Service:
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """A list of numbers is one prompt."""
+    """Return the prompts as a list; a flat list of ids is one prompt."""
     if isinstance(prompt, str):
         return [prompt]
     ids = [one for one in prompt if isinstance(one, int)]
@@ -317,18 +324,18 @@ STATIC = Path(__file__).with_name("static")
 def build_app(
     talker: Talker, *, card: dict[str, Any], limits: Limits | None = None, access: Access | None = None
 ) -> FastAPI:
-    """`card` is what the page shows of the model."""
+    """Return the FastAPI application that serves `talker`; `card` is what the page shows about the model."""
     limits = limits or Limits()
     scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
     metrics = Metrics(scheduler)
     service = Service(talker, scheduler, metrics, limits)
     entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
-    entry["max_model_len"] = talker.model.cfg.T  # as other servers call the context
+    entry["max_model_len"] = talker.model.cfg.T  # the context length, under the name other servers use
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # What is there at the start stays. Left to the garbage collector, it is gone through whenever a large request
-        # makes many objects, for 0.2 s a time, and no thread runs meanwhile.
+        # Exclude the objects that exist at startup from garbage collection. Otherwise each full collection that a large
+        # request triggers scans them for 0.2 s, during which no thread runs.
         gc.collect()
         gc.freeze()
         yield
@@ -336,8 +343,8 @@ def build_app(
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
-    # Starlette's, which FastAPI's is one of: a page that is not there and a method that is not allowed are said by it.
-    app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # of these errors alone
+    # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
+    app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
     app.add_exception_handler(Exception, lambda _, error: refusal(500, f"this is an error of the server: {error!r}"))
 
     @app.get("/")

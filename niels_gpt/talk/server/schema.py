@@ -1,4 +1,4 @@
-"""Requests and responses of OpenAI's API, as JSON."""
+"""Request and response bodies of the OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from niels_gpt.inference.sampling import REPETITION_PENALTIES, Sampling
 from niels_gpt.talk.talker import SAMPLING, Piece
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
-# Request bodies: the fields of OpenAI's that are honoured here, a few of our own, and no others.
+# Request bodies: the supported fields of OpenAI's API, and a few extensions.
 #
-# A field that is not honoured is refused by name: an answer that silently lacks what was asked for is a wrong one. As
-# with OpenAI, null stands for a field that was left out, and `true` is no number.
+# Any other field is rejected by name, since a reply that silently ignores it would be wrong. As with OpenAI, null means
+# that the field is absent, and `true` is not a number.
 
 MOST_CHOICES, MOST_STOPS, MOST_LOGPROBS = 8, 4, 20
 MOST_STOP_CHARACTERS, MOST_BIASES = 1024, 1024
-_SHOWN = 100  # characters of a field's name in an error message: a client may send one of a megabyte
+_SHOWN = 100  # characters of a field's name quoted in an error message: a client may send a megabyte
 _FAIL_FAST = Field(fail_fast=True)
-_MOST_BRACKETS = 10_000  # lists and objects of a body; of more, validation would hold Python's lock for too long
+_MOST_BRACKETS = 10_000  # lists and objects in a body; validating more would hold the GIL for too long
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ID = re.compile("0|[1-9][0-9]{0,8}")
 
 
 class _Strict(BaseModel):
-    """Base of all bodies.
+    """Base of all request bodies.
 
-    Validation ends with the first error, here and by `fail_fast` in lists: pydantic would collect one for each of the
-    350,000 items that fit a body, which takes seconds and gigabytes.
+    Validation stops at the first error, here and by `fail_fast` in lists. pydantic would otherwise collect an error for
+    each of the 350,000 items that fit into a body, which takes seconds and gigabytes.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -40,6 +40,7 @@ class _Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_without_nulls(cls, value: Any) -> Any:
+        """Reject the first unknown field by name, and drop fields that are null."""
         if not isinstance(value, dict):
             return value
         unknown = next((name for name in value if name not in cls.model_fields), None)
@@ -50,22 +51,26 @@ class _Strict(BaseModel):
 
 
 class _Named(_Strict):
-    """A body; it may name the model."""
+    """Request body that may name the model."""
 
     model: str | None = None
 
 
 class TextPart(_Strict):
+    """Part of a message's content; only text is supported."""
+
     type: Literal["text"]
     text: str
 
 
 def _joined(content: Any) -> Any:
-    """Content may come in parts; those of text are one text."""
+    """Join the text parts of a content that comes as a list."""
     return "".join(TextPart.model_validate(part).text for part in content) if isinstance(content, list) else content
 
 
 class ChatMessage(_Strict):
+    """Message of a chat; the role `developer` is read as `system`."""
+
     role: Annotated[
         Literal["system", "user", "assistant"],
         BeforeValidator(lambda role: "system" if role == "developer" else role),
@@ -82,7 +87,7 @@ class TextFormat(_Strict):
 
 
 def _biases(biases: Any) -> Any:
-    """Check the number of biases and the ids first: pydantic's own checks collect an error for each."""
+    """Check the number of biases and their ids before pydantic does, which would collect an error for each."""
     if isinstance(biases, dict):
         if len(biases) > MOST_BIASES:
             raise PydanticCustomError("too_many", f"{len(biases)} are more than the {MOST_BIASES} that may be given")
@@ -100,16 +105,16 @@ Ids = Annotated[list[int], _FAIL_FAST]
 
 
 class Asked(_Named):
-    """What a chat and a plain text may both ask for."""
+    """Fields that chat and completion requests share."""
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    # What these may be, `Sampling` says; here stands what OpenAI bounds more tightly.
+    # `Sampling` checks the ranges; the bounds here are OpenAI's where those are tighter.
     temperature: float = Field(SAMPLING.temperature, le=10)
     top_p: float | None = None
-    top_k: int | None = SAMPLING.top_k  # ours; null is every token
-    min_p: float | None = None  # ours, as in other servers
-    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # the same
+    top_k: int | None = SAMPLING.top_k  # extension; null means all tokens
+    min_p: float | None = None  # extension, named as in other servers
+    repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # likewise
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: Annotated[dict[str, Bias], BeforeValidator(_biases)] = {}
@@ -121,7 +126,7 @@ class Asked(_Named):
     @model_validator(mode="before")
     @classmethod
     def _every_token(cls, value: Any) -> Any:
-        """A top_k of null is not one that was left out."""
+        """Turn a `top_k` of null into `no limit`, which is not the same as leaving it out."""
         every = isinstance(value, dict) and "top_k" in value and value["top_k"] is None
         return {**value, "top_k": 2**31 - 1} if every else value
 
@@ -130,7 +135,7 @@ class Asked(_Named):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def sampling(self) -> Sampling:
-        """Return the settings of a row. A ValueError names the field that cannot be."""
+        """Return the sampling settings; raise a ValueError that names the invalid field."""
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -144,6 +149,8 @@ class Asked(_Named):
 
 
 class ChatRequest(Asked):
+    """Body of `POST /v1/chat/completions`."""
+
     messages: Messages = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
@@ -159,11 +166,15 @@ class ChatRequest(Asked):
 
 
 class CompletionRequest(Asked):
+    """Body of `POST /v1/completions`."""
+
     prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
 
 
 class TokenizeRequest(_Named):
+    """Body of `POST /tokenize`: either a prompt or messages."""
+
     prompt: str | None = None
     messages: Messages = []
 
@@ -178,11 +189,11 @@ Body = TypeVar("Body", bound=_Named)
 
 
 def parse_request(kind: type[Body], body: bytes) -> Body:
-    """Return the request in `body`. A ValueError names the field, or says what is not JSON about the body.
+    """Return the request in `body`; raise a ValueError that names the field, or says why it is not JSON.
 
-    pydantic's own reader: Python's takes NaN for a number and half a surrogate pair for text.
+    Uses pydantic's JSON parser: Python's accepts NaN as a number and a lone surrogate as text.
     """
-    # Brackets in text do not count, but it is cheaper to look for text only where there are many.
+    # Brackets inside strings do not count, but strings are removed only if there are too many: that is cheaper.
     if _brackets(body) > _MOST_BRACKETS and (brackets := _brackets(_STRING.sub(b"", body))) > _MOST_BRACKETS:
         raise ValueError(
             f"the body: its {brackets:,} lists and objects are more than the {_MOST_BRACKETS:,} that a request may have"
@@ -203,11 +214,11 @@ Choice = dict[str, Any]
 
 
 class Form(Protocol):
-    """`logprobs`: whether whoever asked wants those of the tokens."""
+    """Format of a reply's choices: whole, or as deltas of a stream."""
 
-    prefix: str  # of an answer's id
-    whole: str  # what `object` says of a whole answer
-    part: str  # and of a part of a streamed one
+    prefix: str  # of the reply's id
+    whole: str  # value of `object` in a complete reply
+    part: str  # value of `object` in a streamed event
 
     def choice(self, index: int, piece: Piece, finish: str) -> Choice: ...
     def opening(self, index: int) -> Choice | None: ...
@@ -215,6 +226,8 @@ class Form(Protocol):
 
 
 class ChatForm:
+    """Choices of a chat completion; `logprobs` adds the log probabilities of the tokens."""
+
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
@@ -225,6 +238,7 @@ class ChatForm:
         return {"index": index, "message": message, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
 
     def opening(self, index: int) -> Choice | None:
+        """Return the first delta of a stream, which carries the role."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
@@ -245,11 +259,13 @@ class ChatForm:
 
 
 class CompletionForm:
+    """Choices of a text completion; `logprobs` adds the log probabilities of the tokens."""
+
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer, self._wanted = tokenizer, logprobs
-        self._offsets: dict[int, int] = {}  # characters so far, by choice
+        self._offsets: dict[int, int] = {}  # characters so far, by index of the choice
         self._decoders: dict[int, IncrementalDecoder] = {}
 
     def choice(self, index: int, piece: Piece, finish: str) -> Choice:
@@ -278,7 +294,10 @@ class CompletionForm:
         }
 
     def _name(self, id: int) -> str:
-        """Its text; of a part of a character, as OpenAI writes it, the bytes: names of different tokens differ."""
+        """Return the text of a token, or its bytes, as OpenAI writes them, if it is part of a character.
+
+        Names are keys of `top_logprobs`, so different tokens need different names.
+        """
         piece = self._tokenizer.piece(id)
         try:
             return piece.decode() or f"id:{id}"

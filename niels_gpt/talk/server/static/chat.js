@@ -4,18 +4,18 @@ import { markdown } from "./markdown.js";
 const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room] =
   ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card", "system",
     "list", "room"].map((id) => document.getElementById(id));
-const again = button("Ask again", "ask the last question again: this answer goes", askAgain); // at the last answer alone
+const again = button("Ask again", "ask the last question again: this answer goes", askAgain); // below the last answer only
 
-let current = newChat(); // the chat that is shown, as it was last saved
-let messages = []; // what is shown of it
-let waiting = null; // {before: the messages, question} from a question to the first word of its answer
-let context = 0; // tokens that the model can read; 0 until that is known
-let answering = null; // an AbortController while an answer is coming
-let editing = null; // {at: which message is being edited, draft: what was in the input box}
-let key = read("key")?.match(/^[ -~]+$/)?.[0]; // anything else could not be sent
+let current = newChat(); // the chat on display, as last saved
+let messages = []; // its messages on display
+let waiting = null; // {before: messages, question} until the first token of the answer arrives
+let context = 0; // context length in tokens; 0 until known
+let answering = null; // an AbortController while an answer is streamed
+let editing = null; // {at: index of the edited message, draft: previous text of the input box}
+let key = read("key")?.match(/^[ -~]+$/)?.[0]; // other characters cannot be sent in a header
 
-// Ask a question as message number `at`; what came after goes, but only once an answer has begun: a question that is
-// refused leaves no trace. False where it was, and is to be given back.
+// Ask a question as message number `at`. Later messages are removed only once an answer has begun, so that a rejected
+// question leaves no trace. Return false if it was rejected, so that the caller restores the input.
 async function ask(question, at) {
   const before = messages, shown = articles();
   const kept = messages.slice(0, at), asked = [...kept, { role: "user", content: question }];
@@ -32,7 +32,7 @@ async function ask(question, at) {
   say("");
   let whole = false;
   try {
-    // What is forgotten is not sent again, so that a request does not grow with the chat.
+    // Messages outside the context are not sent again, so that requests do not grow with the chat.
     for await (const part of parts(asked.slice(answer.forgotten), mine.signal)) {
       answer.forgotten = forgottenBy(kept) + (part.forgotten_messages ?? 0);
       answer.model = part.model;
@@ -50,7 +50,7 @@ async function ask(question, at) {
   } catch (error) {
     if (answering === mine && error.name !== "AbortError") say(error.message);
   }
-  if (answering !== mine) return true; // a new chat was quicker
+  if (answering !== mine) return true; // the user has opened another chat meanwhile
   article.ariaBusy = null;
   const begun = whole || answer.content !== "";
   messages = begun ? [...asked, answer] : before;
@@ -70,7 +70,7 @@ function askAgain() {
   ask(messages.at(-2).content, messages.length - 2);
 }
 
-// The parts of an answer, as they come; an Error has the server's own sentence.
+// Yield the parts of an answer as they arrive; throw an Error with the server's message.
 async function* parts(messages, signal) {
   const number = (id) => Number(document.getElementById(id).value);
   const first = system.value.trim() ? [{ role: "system", content: system.value.trim() }] : [];
@@ -125,12 +125,12 @@ async function askForKey() {
   return true;
 }
 
-// The chat as far as it is answered: a question that has no answer yet has changed nothing.
+// Return the messages without a question that has no answer yet.
 function answered() {
   return waiting ? waiting.before : messages;
 }
 
-// The chat of this tab outlives a reload; once there is an answer in it, it is among those of the list, too.
+// Save this tab's chat so that it survives a reload; once it has an answer, also in the list of chats.
 function keep() {
   const now = { ...current, system: system.value, messages: answered() };
   const said = (one) => JSON.stringify([one.system, one.messages]);
@@ -143,14 +143,14 @@ function keep() {
   if (!write("chat", JSON.stringify(now))) say("the browser has no room for this chat: it will not outlive a reload");
 }
 
-// Leave the chat that is shown, an answer in the middle of it as it is, for another.
+// Open another chat; an answer being streamed is stopped and kept as it is.
 function turnTo(other) {
   list.parentElement.open = false;
-  if (other.id === current.id) return; // as it is, not as it was last saved
+  if (other.id === current.id) return; // keep what is on display, which may be newer than what was saved
   answering?.abort();
   stopEditing();
   if (messages.length) keep();
-  text.value = together(waiting?.question, text.value); // a question that has no answer yet stays in the input box
+  text.value = together(waiting?.question, text.value); // a question without an answer returns to the input box
   answering = waiting = null;
   busy(false);
   say("");
@@ -170,7 +170,7 @@ function present(other) {
   fillList();
 }
 
-// The saved chats, each with a button to open and one to delete it.
+// List the saved chats, each with a button to open and one to delete it.
 function fillList() {
   list.replaceChildren(...savedChats().map((saved) => {
     const row = document.createElement("li"), title = saved.messages[0].content.trim().slice(0, 80) || "(no words)";
@@ -185,11 +185,11 @@ function fillList() {
 
 function drop(saved) {
   if (saved.id === current.id) turnTo(newChat(system.value));
-  remove(saved); // last: leaving a chat saves it
+  remove(saved); // last, since leaving a chat saves it
   fillList();
 }
 
-// What cannot be undone is done when its button is pressed a second time.
+// Require a second press of the button for what cannot be undone.
 function twice(pressed, act) {
   if (pressed.dataset.sure) return act();
   const label = pressed.textContent;
@@ -229,8 +229,8 @@ function fill(article, { role, content }) {
   article.querySelector(".text").replaceChildren(role === "user" ? content : markdown(content));
 }
 
-// After each change of the chat: what the model does not read any more is grey and said where it was, who gave an answer
-// stands below it, the last one can be asked again, and how full the context is stands below all.
+// Update the display after each change: grey out messages outside the context, name the model below each answer, put
+// "Ask again" below the last one, and show how full the context is.
 function settle() {
   chat.querySelectorAll(".forgotten-line, .cut-line").forEach((line) => line.remove());
   articles().forEach((article, i) => {
@@ -261,7 +261,7 @@ function showRoom() {
   room.querySelector("span").textContent = `${used} of ${context} tokens of context`;
 }
 
-// What went wrong, beside the input box until the next question.
+// Show an error next to the input box until the next question.
 function say(sentence) {
   problem.textContent = sentence;
 }
@@ -270,7 +270,7 @@ function toEnd() {
   chat.scrollTop = chat.scrollHeight;
 }
 
-// Write more of an answer, and scroll along unless somebody is reading further up.
+// Call `write`, and scroll to the end unless the user has scrolled up.
 function following(write) {
   const atEnd = chat.scrollHeight - chat.scrollTop - chat.clientHeight < 40;
   write();
@@ -299,7 +299,7 @@ async function copy(content, body, pressed) {
   try {
     await navigator.clipboard.writeText(content);
     pressed.textContent = "Copied";
-  } catch { // browsers give the clipboard to pages of this machine and of https alone
+  } catch { // browsers allow the clipboard only on localhost and https
     getSelection().selectAllChildren(body);
     pressed.textContent = "Selected: Ctrl+C copies";
   }
@@ -340,7 +340,7 @@ form.addEventListener("submit", async (event) => {
   stopEditing();
   if (await ask(question, edited?.at ?? messages.length)) return;
   if (edited) startEditing({ at: edited.at, draft: text.value }, question);
-  else text.value = together(question, text.value); // what was typed meanwhile
+  else text.value = together(question, text.value); // followed by what was typed meanwhile
 });
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -353,7 +353,7 @@ leave.addEventListener("click", stopEditing);
 fresh.addEventListener("click", () => turnTo(newChat(system.value)));
 system.addEventListener("change", keep);
 addEventListener("storage", ({ key: changed, newValue }) => {
-  // Another tab goes on with the same chat: from here on this one is another.
+  // Another tab continued the same chat, so this one becomes a separate chat.
   if (changed === keyOf(current) && newValue !== null) current = { ...current, id: newChat().id };
   fillList();
 });
@@ -366,7 +366,7 @@ addEventListener("pagehide", () => {
   write("draft", together(waiting?.question, text.value));
 });
 
-// Who is answering, and how much it can read.
+// Fetch and show the model's name and context length.
 async function introduce() {
   try {
     const [model] = (await (await request("/v1/models")).json()).data;

@@ -1,5 +1,5 @@
-// Chats, where the browser keeps them: the one of this tab in its sessionStorage, and all that were ever answered in the
-// localStorage, a key each, so that two tabs do not write over one another's list. The server keeps none.
+// Chats in the browser's storage: this tab's chat in sessionStorage, and all answered chats in localStorage, one key per
+// chat, so that two tabs do not overwrite each other's list. The server stores no chats.
 const SAVED = "niels_gpt.chat.";
 
 export function read(name) {
@@ -7,16 +7,16 @@ export function read(name) {
 }
 
 export function write(name, value) {
-  try { sessionStorage.setItem(`niels_gpt.${name}`, value); } catch { return false; } // full, or not allowed
+  try { sessionStorage.setItem(`niels_gpt.${name}`, value); } catch { return false; } // storage full or not allowed
   return true;
 }
 
-// {id, system: who is speaking, messages: user and assistant by turns, when: the time of its last answer}
+// Return an empty chat: {id, system: system message, messages: user and assistant in turn, when: ms of its last change}.
 export function newChat(system = "") {
   return { id: `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`, system, messages: [], when: 0 };
 }
 
-// What a stored text says; null where it is nothing that this page has written.
+// Parse a stored chat; null if it is not one that this page wrote.
 export function chatOf(text) {
   try {
     const { id, system, messages, when } = JSON.parse(text);
@@ -27,8 +27,8 @@ export function chatOf(text) {
   }
 }
 
-// {role, content}; of an answer also how many of the first messages were forgotten by then, and where it is known which
-// model gave it, how many tokens of its question were cut, and how many the context then held.
+// Check a message: {role, content}; an answer also has `forgotten` (messages then outside the context) and, where known,
+// `model`, `cut` (tokens of its question that did not fit) and `tokens` (in the context after it).
 function isMessage({ role, content, forgotten, model = "", cut = 0, tokens = 0 }, i) {
   if (typeof content !== "string" || role !== (i % 2 ? "assistant" : "user")) return false;
   const counts = [cut, tokens, forgotten ?? 0].every((count) => Number.isInteger(count) && count >= 0);
@@ -45,10 +45,10 @@ export function save(chat) {
 }
 
 export function remove(chat) {
-  try { localStorage.removeItem(keyOf(chat)); } catch { /* then there is none */ }
+  try { localStorage.removeItem(keyOf(chat)); } catch { /* storage not allowed: nothing to remove */ }
 }
 
-// All that are saved, the newest first.
+// Return all saved chats, newest first.
 export function savedChats() {
   try {
     const keys = Object.keys(localStorage).filter((key) => key.startsWith(SAVED));
@@ -56,6 +56,6 @@ export function savedChats() {
     const sound = chats.filter(([key, chat]) => chat?.messages.length && keyOf(chat) === key);
     return sound.map(([, chat]) => chat).sort((a, b) => b.when - a.when);
   } catch {
-    return []; // not allowed
+    return []; // storage not allowed
   }
 }

@@ -1,6 +1,6 @@
-// Markdown into elements. Markup that a model or a person writes is shown as the text it is, and what marked makes of the
-// rest goes through DOMPurify, which leaves these few elements: nothing that runs, and nothing that loads (the address of a
-// picture would tell somebody else's server that the answer was read).
+// Render Markdown to DOM elements. HTML in the text is shown as text. The output of marked is sanitized by DOMPurify, which
+// keeps only the elements below: nothing that runs, and nothing that loads (fetching an image would tell another server
+// that the answer was read).
 import DOMPurify from "/web/vendor/purify.es.mjs";
 import { Marked } from "/web/vendor/marked.esm.js";
 
@@ -9,7 +9,7 @@ const escaped = (text) => text.replace(/[&<>"]/g, (character) => `&#${character.
 
 const marked = new Marked({
   breaks: true,
-  tokenizer: { html() {}, tag() {} }, // there is no HTML in it, then
+  tokenizer: { html() {}, tag() {} }, // so that no HTML is recognized
   renderer: { image: ({ raw }) => escaped(raw), checkbox: ({ checked }) => (checked ? "[x] " : "[ ] ") },
 });
 
