@@ -230,7 +230,7 @@ def inspect_duplicates(
     source: Annotated[str | None, typer.Argument(help="only pairs of which one lies in this source")] = None,
     n: Annotated[int, typer.Option(min=1, help="how many pairs")] = 5,
 ) -> None:
-    """Show near-duplicate documents side by side: the lines they share, and the share of the smaller one."""
+    """Show near-duplicate documents side by side: shared lines, and how much of the smaller one is in the other."""
     with one_sentence():
         for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
             typer.echo(visible(line))
