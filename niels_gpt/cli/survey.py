@@ -279,7 +279,7 @@ def _is_binary(text: str) -> bool:
 
 
 def _beginnings(texts: Iterable[str]) -> list[str]:
-    """Return the beginnings of texts, some multiple of `_COUNTED_CHARACTERS` in all."""
+    """Return the beginnings of all texts or, if there are many, of every n-th."""
     every = list(texts)
     room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // max(1, len(every)))
     return [text[:room] for text in every[:: max(1, len(every) * room // (4 * _COUNTED_CHARACTERS))]]
