@@ -98,6 +98,7 @@ def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
 
 _LEAST_TEXT_FOR_PIECES = 50e3
 _VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16128, 32768)
+# (text is smaller than this many bytes, preferred vocabulary size)
 _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 
@@ -121,7 +122,7 @@ def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float
     by_text = _OF_MOST_EPOCHS * most_epochs(parameters) * text_tokens
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
-    # A batch of about 2 * sqrt(tokens) tokens was best at 2 M and 8 M tokens (docs/recipe.md).
+    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
     B = round(min(most, 2 * math.sqrt(tokens)) / size.T)
     B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
     steps = max(1, int(tokens / (B * size.T)))
