@@ -19,7 +19,7 @@ from niels_gpt.model.size import most_epochs
 LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
 _SEED = 42
 _HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
-_MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000
+_MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out whole documents; choose them by hash
 # With fewer, the sample's min_documents (5) would require a word in over a quarter of them. That cost 0.3 to 2.1% more
 # bits per byte on 100 kB of notes cut into 6 to 100 documents.
 FEW_DOCUMENTS = 20
@@ -300,7 +300,8 @@ def _settings(
 
 
 _AT_ONCE_ON_CPU = 4096  # tokens of a micro-batch
-_LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}  # (embedding, vectors)
+# (C >= 512, C > 128): learning-rate scales of (embedding, vectors)
+_LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}
 
 
 def _groups(embedding: float, vectors: float) -> dict[str, float]:
