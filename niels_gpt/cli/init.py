@@ -245,6 +245,7 @@ def _planned(
     return plan, text
 
 
+# Keys of `runtime` that are kept from the current params.yaml: they describe the machine, not the text.
 _OF_THE_MACHINE = ("device", "threads", "engine", "workers", "ray_address", "stores", "nproc", "compile")
 _USED = 0.3  # speed of a small model's training step relative to a large matrix product
 
