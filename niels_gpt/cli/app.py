@@ -75,7 +75,7 @@ def begin(
 
 @app.command(cls=PresetCommand)
 def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
-    """Write a preset's values into params.yaml. Comments stay in sections with the preset's keys."""
+    """Write a preset's values into params.yaml, keeping comments in sections with the preset's keys."""
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
         known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
@@ -108,7 +108,7 @@ def chat(
     seed: Seed = 0,
     bf16: Bf16 = False,
 ) -> None:
-    """Chat with the model in the terminal. Ctrl-C stops an answer; commands: /reset, /system, /save, /quit."""
+    """Chat with the model in the terminal (Ctrl-C stops an answer; commands: /reset, /system, /save, /quit)."""
     from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse, line_reader
 
@@ -255,7 +255,7 @@ def check() -> None:
 
 @app.command()
 def mend() -> None:
-    """Restore or delete files that DVC left half-written when interrupted. Nothing else is touched."""
+    """Restore or delete files that DVC left half-written when interrupted; touch nothing else."""
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
