@@ -1,6 +1,6 @@
-"""`make same`: after a refactoring that changes no number, DVC is told that what was made is still what the code makes.
+"""`make same`: after a refactoring that changes no number, record in dvc.lock that all outputs are up to date.
 
-Only where nothing but the code of a stage differs from dvc.lock; what has other parameters or other inputs runs again.
+Only stages whose sole change is their code are recorded; those with other parameters or inputs need `dvc repro`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from niels_gpt.pipeline import layout
 
 
 def only_code_changed(status: dict[str, Any]) -> list[str]:
-    """Of the stages that `dvc status --json` lists, those whose one change is in the record of their code."""
+    """Return the stages of `dvc status --json` in which only the recorded code has changed."""
     return [stage for stage, changes in status.items() if all(map(_is_of_code, changes))]
 
 
 def _is_of_code(change: Any) -> bool:
-    """DVC's form: {"changed deps": {path: how}}, or a word like "changed command"."""
+    """Return whether a change is of code alone: {"changed deps": {path: how}}, or a string like "changed command"."""
     deps = change.get("changed deps", {}) if isinstance(change, dict) else {}
     return bool(deps) and all(dep.startswith(f"{layout.CODE}/") for dep in deps)
 
 
 def main() -> None:
+    """Run the stage `code`, then commit to dvc.lock every stage in which only the code has changed."""
     subprocess.run(["dvc", "repro", "--quiet", "code"], check=True)
     status = json.loads(subprocess.check_output(["dvc", "status", "--json"]))
     same = only_code_changed(status)

@@ -1,4 +1,4 @@
-"""niels-gpt: what a person does with the pipeline beside `dvc repro`."""
+"""niels-gpt: the commands that users type besides `dvc repro`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, th
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """params.yaml as far as it can be read, and everything that is wrong in it."""
+    """Return params.yaml as far as it can be parsed, and every problem found in it."""
     try:
         return read_params()[1], ()
     except ParamsError as error:
@@ -69,18 +69,19 @@ def begin(
         bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
     ] = False,
 ) -> None:
+    """Prepare stdout and stderr before any command runs."""
     print_any_text()
 
 
 @app.command(cls=PresetCommand)
 def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without .yaml")]) -> None:
-    """Write a preset's values into params.yaml. Your comments stay where they are."""
+    """Write a preset's values into params.yaml, keeping comments in sections with the preset's keys."""
     chosen = layout.PRESETS / f"{name}.yaml"
     if not chosen.is_file():
         known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
-        whole = layout.PRESETS / "sample.yaml"  # on which the others rest
+        whole = layout.PRESETS / "sample.yaml"  # the base of all other presets
         parse_params(read_text(whole), name=str(whole))
         wanted = read_preset(layout.PRESETS, name)
         parse_params(wanted, name=str(chosen))
@@ -107,7 +108,7 @@ def chat(
     seed: Seed = 0,
     bf16: Bf16 = False,
 ) -> None:
-    """Talk to the model. Answers stream; Ctrl-C ends one, /reset, /system and /save do what they say."""
+    """Chat with the model in the terminal (Ctrl-C stops an answer; commands: /reset, /system, /save, /quit)."""
     from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse, line_reader
 
@@ -129,7 +130,7 @@ def sample(
     seed: Seed = 0,
     bf16: Bf16 = False,
 ) -> None:
-    """Let the model go on from a text."""
+    """Continue a text, by default with the pretrained model."""
     with one_sentence():
         try:
             prompt.encode("utf-8")
@@ -166,13 +167,14 @@ def serve(
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
     bf16: Bf16 = False,
 ) -> None:
-    """A web page to chat with, and the same model for OpenAI's clients (base_url http://127.0.0.1:PORT/v1)."""
+    """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
     with one_sentence():
         from niels_gpt.talk.server.access import Access
 
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
         access = Access(others=host != "127.0.0.1", key=key)
-        # One core is for the clients: a model that spins on all of them lets eight wait for longer than one.
+        # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
+        # than 1 (docs/performance.md).
         talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
         from niels_gpt.talk.server.access import listen, make_server
         from niels_gpt.talk.server.app import build_app
@@ -201,7 +203,7 @@ def _card(talker: Talker) -> dict[str, str]:
 def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
 ) -> None:
-    """A web page with the runs of this checkout as they go, from logs/ alone: losses, speed, time left, samples."""
+    """Serve a live page of this checkout's runs, from logs/ alone: losses, speed, time left, samples."""
     from niels_gpt.cli.report import build_watch
     from niels_gpt.talk.server.access import listen, make_server
 
@@ -218,7 +220,7 @@ def doctor(
         typer.Option(help="also measure how long a run will take here: ten seconds, and where it is compiled a minute"),
     ] = True,
 ) -> None:
-    """What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
+    """Check what a run needs, and estimate its duration on this machine and its final loss."""
     with one_sentence():
         params, problems = _params_and_problems()
         for problem in problems:
@@ -240,7 +242,7 @@ def doctor(
 
 @app.command()
 def check() -> None:
-    """Everything that is wrong in params.yaml and in the files it names, at once, before DVC stumbles over it."""
+    """List all errors in params.yaml and in the files it names, before DVC runs into the first."""
     with one_sentence():
         params, problems = _params_and_problems()
         around = problems_around(params, wrong=[problem.path for problem in problems])
@@ -253,7 +255,7 @@ def check() -> None:
 
 @app.command()
 def mend() -> None:
-    """After an interruption: put back or take away what DVC left half-written. Otherwise nothing is touched."""
+    """Restore or delete files that DVC left half-written when interrupted; touch nothing else."""
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
@@ -273,7 +275,7 @@ def export(
     ] = None,
     i_know: Annotated[bool, typer.Option("--i-know", help="export although private text can be extracted")] = False,
 ) -> None:
-    """The model to take away: safetensors, config, tokenizer, and a card with data, parameters and hashes."""
+    """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
     with one_sentence():
         if not folder.isprintable():
             raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
@@ -283,7 +285,7 @@ def export(
             raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
         model = model or final_model()
         check_model(model)
-        if not (Path(model) / layout.CONFIG).is_file():  # one out of DVC's cache is not that of the metrics on its card
+        if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
             raise Damaged(model, "holds no model yet")
         talker = open_model(model)
         params, raw = read_params()
@@ -292,7 +294,7 @@ def export(
         if not i_know:
             sharing.refuse(talker, params)
         check_files(talker, refuse_if_extractable or [], params)
-        talker.model.to("cpu")  # whose memory all formats are written from
+        talker.model.to("cpu")  # all formats are written from CPU memory
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.folders import export_model, export_transformers
         from niels_gpt.talk.export.gguf import export_gguf
@@ -316,14 +318,14 @@ def export(
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
 
 
-Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # mypy wants its members spelt out
+Training = StrEnum("Training", list(layout.MODEL_OF))  # type: ignore[misc]  # mypy wants literal members
 
 
 @app.command()
 def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 runs with `dvc repro`")]) -> None:
-    """Help host 0 to train: run on every other host, with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set."""
+    """Help host 0 train: run this on every other host, with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set."""
     with one_sentence():
-        # Read when torch is imported. Of host 0's store, which ends first, it would warn with a stack.
+        # Set before torch is imported: it would print a stack trace when host 0's store, which ends first, is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from niels_gpt.pipeline.training import join_training
 
@@ -358,7 +360,7 @@ def report(
         "report.html"
     ),
 ) -> None:
-    """The page about the last run to show around, with when, where and for how long it trained."""
+    """Write the report of the last run as one HTML page, with when, where and how long it trained."""
     with one_sentence():
         from niels_gpt.cli.report import full_report, is_report
 
@@ -372,7 +374,7 @@ def report(
 
 @app.command()
 def summary() -> None:
-    """The last evaluation, a sample, and where everything lies."""
+    """Print the last evaluation, a sample, and where all results are."""
     with one_sentence():
         for line in summary_lines():
             typer.echo(line)

@@ -25,25 +25,25 @@ from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
 from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv
 
-# DVC's experiments as git keeps them: a commit each, under refs/exps/BASELINE/NAME, with parameters and metrics.
+# DVC keeps each experiment as a git commit with parameters and metrics, under refs/exps/BASELINE/NAME.
 #
-# Read straight out of git: `dvc exp show --json` opens every commit as a repository of its own and takes a second each.
+# They are read directly from git: `dvc exp show --json` opens every commit as a repository and takes 1 s for each.
 
 WORKSPACE = "workspace"
-# Beside them DVC keeps there what is queued or runs just now, under words that are no hashes.
+# DVC also keeps queued and running experiments below refs/exps, but under words instead of hashes.
 _REF = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/([^/]+)")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is there of some files of a commit, or of the workspace, by path."""
+    """Texts of files in a commit or in the workspace, by path; files that do not exist are absent."""
 
     name: str
     files: Mapping[str, str]
 
 
 def list_experiments(root: Path) -> dict[str, str]:
-    """{name: commit} of all experiments, the newest first; of two with one name the newer."""
+    """Return {name: commit} of all experiments, newest first; of two with the same name, the newer."""
     told = ask_git(root, "for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", "refs/exps")
     found: dict[str, str] = {}
     for line in (told or "").splitlines():
@@ -54,7 +54,7 @@ def list_experiments(root: Path) -> dict[str, str]:
 
 
 def read_experiments(root: Path, names: Sequence[str], paths: Sequence[str]) -> list[Experiment]:
-    """By name: experiments, revisions of git, `workspace`. A ValueError names those that are none of them."""
+    """Read `paths` of experiments, git revisions or `workspace`, by name; raise ValueError for unknown names."""
     known = list_experiments(root)
     commits = {name: known.get(name) or _commit(root, name) for name in names if name != WORKSPACE}
     if unknown := [name for name, commit in commits.items() if not commit]:
@@ -81,18 +81,20 @@ def _read(root: Path, paths: Sequence[str]) -> dict[str, str]:
     return {path: (root / path).read_text("utf-8", errors="replace") for path in paths if (root / path).is_file()}
 
 
-_MOST_TEXTS = 3  # of a model's held-out texts: those with the most tokens
+_MOST_TEXTS = 3  # validation sets per model: those with the most tokens
 _MOST_PARAMETERS = 8
-_MOST_DRAWN = 8  # as many curves as there are colours
-# What a source's section says beside its text and its split: it changes nothing about what is held out.
+_MOST_DRAWN = 8  # curves visible at first: as many as there are colours
+# Keys of a source that change neither its text nor its split, and so leave its validation set as it is.
 _HARMLESS = ("budget.max_train_tokens", "remote", "stored")
 TITLE = "Experiments side by side"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number to compare results by, known by its name; `says` tells more. Where parameters differ that stand in
-    the sections `same`, it is not of the same thing in all results, and none is the best."""
+    """A number to compare results by, identified by its name; `says` is its legend.
+
+    If a parameter at or below one of the keys `same` differs, values are not comparable and no best is marked.
+    """
 
     name: str
     best: Literal["lowest", "highest", ""] = field(default="", compare=False)
@@ -103,7 +105,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Result:
-    """One experiment: all its parameters by dotted name (None where they are not known), and what came of them."""
+    """One experiment: its parameters by dotted name (None if unknown), its numbers and its training curves."""
 
     name: str
     params: Mapping[str, Any] | None = None
@@ -125,7 +127,7 @@ def measures(
     memorized: Sequence[Mapping[str, Mapping[str, Any]]],
     sections: Mapping[str, str],
 ) -> dict[Measure, float]:
-    """Of one experiment, as far as there are any. `sections`: by name of a held-out text, its source's parameters."""
+    """Return the measures that an experiment has; `sections` maps validation sets to their sources' dotted keys."""
     found: dict[Measure, float] = {}
     for training in trainings:
         if training.name == "train":
@@ -135,7 +137,7 @@ def measures(
             found[Measure("lowest validation", "lowest", ".4f", text, _VALIDATION)] = training.summary["best_val_loss"]
     told = set[str]()
     for model, table in scores.items():
-        # The texts that the first model was asked about are no news of the second, which is asked about chats as well.
+        # A validation set is shown for the first model only; the fine-tuned model adds those of chats.
         new = {name: score for name, score in table.items() if name not in told}
         for name, score in sorted(new.items(), key=lambda item: -item[1]["tokens"])[:_MOST_TEXTS]:
             same = ("duplicates", "eval.max_tokens", sections.get(name, ""))
@@ -157,14 +159,14 @@ def measures(
 
 
 def differing(results: Sequence[Result]) -> list[str]:
-    """The parameters that are not the same in all results, in the order in which they are written."""
+    """Return the names of parameters that differ between results, in file order."""
     known = [result.params for result in results if result.params is not None]
     names = dict.fromkeys(chain.from_iterable(known))
     return [name for name in names if any(params.get(name, ...) != known[0].get(name, ...) for params in known)]
 
 
 def comparison_of(results: Sequence[Result]) -> Grid:
-    """The parameters that differ and the measures as rows, a column for each result."""
+    """Return a grid with a column per result; its rows are the first differing parameters and all measures."""
     differ = differing(results)
     shown = [(name, [_value(result.params, name) for result in results]) for name in differ[:_MOST_PARAMETERS]]
     shown += [(measure.name, _numbers(measure, results, differ)) for measure in _measures(results)]
@@ -172,7 +174,7 @@ def comparison_of(results: Sequence[Result]) -> Grid:
 
 
 def notes(results: Sequence[Result]) -> Iterator[str]:
-    """What the table leaves out."""
+    """Yield what the table leaves out: further parameters, and why no best value is marked."""
     differ = differing(results)
     if len(differ) > _MOST_PARAMETERS:
         yield f"{len(differ) - _MOST_PARAMETERS} more parameters differ: the page has them all"
@@ -182,12 +184,12 @@ def notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def legend(results: Sequence[Result]) -> list[str]:
-    """What the names of the measures leave open."""
+    """Return explanations of the measures, each once."""
     return list(dict.fromkeys(measure.says for measure in _measures(results) if measure.says))
 
 
 def render_comparison(results: Sequence[Result]) -> str:
-    """The page: the table, the learning curves one over the other, all parameters that differ."""
+    """Render the HTML page: the table, overlaid learning curves, and all parameters that differ."""
     grid, differ = comparison_of(results).turned(), differing(results)
     table = render_table(["", *grid.columns], [[name, *row] for name, row in zip(grid.rows, grid.cells, strict=True)])
     said = "".join(f'<p class="note">{escape(note)}.</p>' for note in notes(results))
@@ -227,7 +229,7 @@ def _numbers(measure: Measure, results: Sequence[Result], differ: Sequence[str])
 
 
 def _unlike(measure: Measure, differ: Sequence[str]) -> list[str]:
-    """The parameters that differ without which a measure would be of the same thing in all results."""
+    """Return the differing parameters that make a measure incomparable between results."""
     return [
         name
         for name in differ
@@ -244,7 +246,7 @@ def _value(params: Mapping[str, Any] | None, name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-PAGE = layout.METRICS / "compare.html"  # git ignores it
+PAGE = layout.METRICS / "compare.html"  # ignored by git
 _WIDTH = 100
 
 
@@ -260,7 +262,7 @@ def compare(
     n: Annotated[int, typer.Option("-n", min=1, help="without names: so many of the newest experiments")] = 20,
     html: Annotated[Path, typer.Option("--html", metavar="FILE", help="where the page with the curves goes")] = PAGE,
 ) -> None:
-    """Experiments beside each other: ten numbers each, the parameters that differ, and a page with their curves."""
+    """Compare experiments: ten numbers each, the parameters that differ, and a page with learning curves."""
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
@@ -286,13 +288,13 @@ def compare(
 
 
 def _refuse_foreign(html: Path) -> None:
-    """Raise where there is a file of that name that this command did not write."""
+    """Raise ValueError if `html` exists and is not a page that this command wrote."""
     if html.exists() and not (html.is_file() and TITLE in html.read_text("utf-8", errors="replace")[:4000]):
         raise ValueError(f"{html} is there already and is no page of this command's: give --html another name")
 
 
 _DRAWN = ("train", "sft")  # the stages whose curves are compared
-_LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # the columns that are drawn
+_LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # required columns of the curves
 _FILES = [
     *map(str, (layout.PARAMS, layout.SCORES, layout.LEAK, layout.MEMORIZED)),
     *(f"{layout.METRICS}/{stage}{end}" for stage in _DRAWN for end in (".json", ".tsv", "_val.tsv")),
@@ -300,7 +302,7 @@ _FILES = [
 
 
 def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result:
-    """An experiment as far as it can be read: files that it does not have, or that are damaged, are missing in it."""
+    """Parse an experiment's files; missing ones are skipped, damaged ones are skipped and reported to `fault`."""
 
     def read(path: str | Path, parse: Callable[[str], Any]) -> Any:
         try:
@@ -346,7 +348,7 @@ def _curve(columns: set[str], text: str) -> list[dict[str, float]]:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    """All that decide a number, by dotted name."""
+    """Return the parameters that affect results (all but `runtime`), by dotted name."""
     values = parse_yaml(text, name=str(layout.PARAMS))
     if not isinstance(values, dict):
         raise ValueError("no parameters")

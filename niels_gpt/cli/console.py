@@ -1,4 +1,4 @@
-"""What the commands share: errors in one sentence, printable text, and edits of params.yaml by presets and values."""
+"""Helpers shared by the commands: one-line errors, printable output, and edits of params.yaml."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
 
-# Edit params.yaml by ruamel, keeping comments and order: presets, and single values with their reasons.
+# params.yaml is edited with ruamel, which keeps comments and the order of keys.
 #
-# `sample` is whole; the others say what differs from it, or from another that they name in `based_on`.
+# The preset `sample` is complete; any other lists its differences from `sample`, or from the preset in `based_on`.
 
 _WHOLE, _BASE = "sample", "based_on"
-_THE_SAMPLE = "the bundled text, in minutes on two cores"  # its heading is that of params.yaml, for which it is written
-WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no text for YAML 1.1 without quotes
+_THE_SAMPLE = "the bundled text, in minutes on two cores"  # its own heading describes params.yaml
+WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no strings in YAML 1.1 unless quoted
 _TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
 
 
 def known_presets(folder: Path) -> dict[str, str]:
-    """{name: the first sentence of its heading} of all in a folder, by name."""
+    """Return {name: first sentence of its heading} of all presets in a folder, sorted by name."""
     found = {}
     for path in sorted(folder.glob("*.yaml")):
         lines = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8", errors="replace").splitlines())
@@ -49,7 +49,7 @@ def known_presets(folder: Path) -> dict[str, str]:
 
 
 def read_preset(folder: Path, name: str) -> str:
-    """The whole set that a preset of a folder stands for."""
+    """Return the complete YAML of a preset: `sample`, overlaid by its chain of bases and by itself."""
     chain = [name]
     while (base := _base(folder, chain[-1])) is not None:
         if base in chain:
@@ -71,10 +71,10 @@ def _base(folder: Path, name: str) -> str | None:
 
 
 def complete_preset(preset: str, *, sample: str) -> str:
-    """The whole set that a preset stands for: the sample with its values.
+    """Return the YAML of `sample` overlaid with the values of `preset`.
 
-    A table of sources or weights has the names of the preset, and no others; a section of another kind (a tokenizer's)
-    is taken whole; of everything else, what the preset does not say is the sample's.
+    A table of sources or weights has the preset's names only. A section of another `kind` or `by` (say, another
+    tokenizer) is replaced as a whole. In all other sections, keys that the preset lacks keep the sample's values.
     """
     yaml = _yaml()
     whole, values = yaml.load(sample), yaml.load(preset)
@@ -86,8 +86,11 @@ def complete_preset(preset: str, *, sample: str) -> str:
 
 
 def apply_preset(current: str, preset: str) -> str:
-    """`current` with the values of a whole preset. Where a section has the preset's keys its comments stay; where the
-    keys differ (another kind of tokenizer, other sources) the section comes whole from the preset, comments and all."""
+    """Return the YAML of `current` with the values of a complete preset.
+
+    A section with the same keys as the preset's keeps its comments. A section with other keys (another kind of
+    tokenizer, other sources) is replaced by the preset's, comments included.
+    """
     yaml = _yaml()
     target, wanted = yaml.load(current), yaml.load(preset)
     if not isinstance(target, dict):
@@ -98,14 +101,14 @@ def apply_preset(current: str, preset: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, and why it is that one; a mapping is a section, whose values may be settings."""
+    """A value and the reason for it; a mapping is a section, whose values may be settings."""
 
     value: Any
     reason: str | None = None
 
 
 def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
-    """Return `text` with values at dotted keys. A reason replaces the comment above its key; a new key comes last."""
+    """Return `text` with values set at dotted keys; a reason replaces the comment above its key; new keys come last."""
     yaml = _yaml()
     tree = yaml.load(text)
     for dotted, setting in settings.items():
@@ -131,7 +134,7 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
         if isinstance(section.get(key), dict) and section[key].fa.flow_style():
             inner.fa.set_flow_style()
         section[key] = inner
-        section.ca.items.setdefault(key, [None] * 4)[3] = None  # a comment above the first key of the old section
+        section.ca.items.setdefault(key, [None] * 4)[3] = None  # drops the comment above the old section's first key
     else:
         section[key] = CommentedSeq(setting.value) if isinstance(setting.value, list) else setting.value
     if setting.reason:
@@ -140,7 +143,7 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
 
 
 def _drop_comment_before(section: Any, key: str, above: Any) -> None:
-    """Remove the comment above a key. ruamel keeps it with the key, with the section, or behind the value before."""
+    """Remove the comment above a key; ruamel attaches it to the key, to the section or to the previous value."""
     keys = list(section)
     if key in section.ca.items:
         section.ca.items[key][1] = None
@@ -155,8 +158,10 @@ def _drop_comment_before(section: Any, key: str, above: Any) -> None:
 
 
 def keep_copy(file: Path) -> Path | None:
-    """A copy beside a file that is about to be written over, under a name that nothing has, or an earlier copy that is
-    the same; None where none is needed, since git has the file as it is, or there is none."""
+    """Copy a file that is about to be overwritten to FILE.kept-N, and return the copy's path.
+
+    An earlier copy with the same text is reused. Return None if the file does not exist or is as committed.
+    """
     if not file.is_file() or (text := read_text(file)) == committed(Path(), file):
         return None
     number = 1
@@ -174,8 +179,9 @@ def _yaml() -> YAML:
 
     yaml = YAML()
     yaml.preserve_quotes = True
-    yaml.width = 4096
+    yaml.width = 4096  # never wrap a line
     yaml.indent(mapping=2, sequence=4, offset=2)
+    # By default ruamel writes None as an empty value.
     yaml.representer.add_representer(
         type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
     )
@@ -216,7 +222,7 @@ def _update(target: Any, wanted: Any) -> None:
 
 
 def _replace(target: Any, source: Any, key: Any) -> None:
-    """Take over a value; of a section also the comments at its head, and one line a key however it was written."""
+    """Copy a value from `source`; a section comes with its leading comments and in block style."""
     target[key] = source[key]
     if isinstance(source[key], dict):
         _spread(source[key])
@@ -233,7 +239,7 @@ def _spread(section: Any) -> None:
 
 
 def _take_comment_after(section: Any, key: Any) -> Any:
-    """Take what stands between a value and the next key: a comment beside it, a blank line, the heading of the next."""
+    """Remove and return what follows a value: a comment beside it, a blank line, the comment above the next key."""
     tokens, slot = _tokens_after(section, key)
     token, tokens[slot] = tokens[slot], None
     return token
@@ -245,7 +251,7 @@ def _put_comment_after(section: Any, key: Any, comment: Any) -> None:
 
 
 def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
-    """Return ruamel's comments of the innermost last value below a key, and the index of the one behind it."""
+    """Return ruamel's comment tokens of the last value nested below a key, and the index of the token after it."""
     while isinstance(section[key], dict | list) and section[key]:
         section = section[key]
         key = next(reversed(section)) if isinstance(section, dict) else len(section) - 1
@@ -254,10 +260,10 @@ def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """What went wrong in one sentence, and a non-zero exit."""
+    """Print an expected error as one line on stderr and exit with status 1."""
     try:
         yield
-    except (typer.Exit, typer.Abort, BrokenPipeError):  # how a command ends, and `| head`
+    except (typer.Exit, typer.Abort, BrokenPipeError):  # normal ends of a command, and `| head`
         raise
     except EXPECTED as error:
         typer.echo(f"ERROR: {sentence_with_remedy(error)}", err=True)
@@ -265,7 +271,7 @@ def one_sentence() -> Iterator[None]:
 
 
 def show_version(wanted: bool) -> None:
-    """`--version`, and nothing else then."""
+    """Print the version and exit if `--version` was given."""
     if wanted:
         try:
             number = version("niels_gpt")
@@ -276,14 +282,14 @@ def show_version(wanted: bool) -> None:
 
 
 def print_any_text() -> None:
-    """What a terminal's encoding cannot write is shown by number: a model may say anything."""
+    """Escape characters that the terminal's encoding lacks, since a model may generate any."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class PresetCommand(TyperCommand):
-    """Its help ends with the presets that there are."""
+    """Command whose help ends with a list of the presets."""
 
     def format_help(self, ctx: typer.Context, formatter: object) -> None:  # type: ignore[override]
         known = known_presets(layout.PRESETS)

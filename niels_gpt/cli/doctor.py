@@ -1,4 +1,4 @@
-"""What a run needs, whether it is there, how long it will take on this machine, and about what loss it ends at."""
+"""niels-gpt doctor: check what a run needs, and estimate its duration on this machine and its final loss."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, Execution, check_memory
 
-_MEASURED_S = 8.0
+_MEASURED_S = 8.0  # seconds of real steps, train and sft together
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; `fix` says what to do where it is not well, `advice` where one may as well leave it."""
+    """Result of one check: `fix` says what must be done, `advice` what could be done."""
 
     what: str
     fix: str | None = None
@@ -52,8 +52,10 @@ class Finding:
 
 
 def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]] = ()) -> Iterator[Finding]:
-    """Everything but the speed. `params` is params.yaml as a plain mapping; at the paths in `wrong` it holds mistakes,
-    and what rests on them is not looked at."""
+    """Yield the result of every check but the speed.
+
+    `params` is params.yaml as a plain mapping. It has errors at the paths `wrong`; checks that need those are skipped.
+    """
 
     def sound(*path: str) -> bool:
         return is_sound(path, wrong)
@@ -69,7 +71,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
     sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
-    why_unreachable = cache(hub.why_unreachable)  # asked once, and only where a source needs it
+    why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it
     for name, source in sources.items():
         dataset = source["load"].get("dataset")
         if dataset is None:
@@ -107,8 +109,8 @@ def _left_out(params: Mapping[str, Any], stage: str) -> bool:
 
 
 def _kept_secrets(folder: Path) -> Iterator[Finding]:
-    """Of text that has been loaded."""
-    from niels_gpt.data.corpus.parts import MANIFEST  # with it comes parquet, which training need not have
+    """Yield a finding for each loaded source in which secrets are kept."""
+    from niels_gpt.data.corpus.parts import MANIFEST  # imports pyarrow, which training does not need
 
     for path in sorted((folder / layout.RAW).glob(f"*/{MANIFEST}")):
         secrets = read_meta(path).get("secrets", {})
@@ -132,7 +134,8 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     texts = {name: _loaded_size(source, folder) for name, source in params["sources"].items()}
     known = sum(size for size in texts.values() if size is not None)
-    # Text and tokens, each once in the work tree and once in DVC's cache; weights, moments and best weights.
+    # Text and tokens, each in the work tree and in DVC's cache; 16 float32 numbers per parameter for all copies of
+    # weights, optimizer moments and best weights; 100 MiB for the rest.
     needed = 4 * known + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
     if whole := [name for name, size in texts.items() if size is None]:
@@ -143,10 +146,10 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
 
 
 def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each training that cannot fit."""
+    """Yield a finding for each training that cannot fit into the device's memory."""
     try:
         execution = _execution(params["runtime"])
-    except ValueError:  # there is no such device, which _device has said
+    except ValueError:  # no such device, as _device reports
         return
     for stage in _trained(params):
         try:
@@ -167,18 +170,21 @@ def _execution(runtime: Mapping[str, Any]) -> Execution:
 
 
 def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
-    """Bytes of text that are loaded: those that lie here, or what a stream ends at; None where nobody can say."""
+    """Return the bytes of text to load, from local files or from a stream's token budgets; None if unknown."""
     load, budget = source["load"], source["budget"]
     if load.get("dataset") is None:
         return _size(folder / source["input"])
-    # Both splits come out of one stream, whose end is that of their budgets; other datasets are loaded whole.
+    # Both splits come from one stream, which ends when their budgets are used up; other datasets are loaded whole.
     if "bytes_per_token" not in load or None in budget.values():
         return None
     return float(sum(budget.values()) * load["bytes_per_token"])
 
 
 def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    """By the tokens that were last counted; before that by the size of the text, where it is known."""
+    """Yield the epochs over each source, and advice on sources with too many.
+
+    Token counts are those of the last `mix`; for sources not in it, they are estimated from the size of the text.
+    """
     file, sizes = folder / layout.MIX, dict.fromkeys(params["sources"], 0.0)
     counted = read_meta(file)["sources"] if file.is_file() else {}
     for name, source in params["sources"].items():
@@ -198,7 +204,7 @@ def _bytes_per_token(params: Mapping[str, Any]) -> float:
 
 
 def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
-    """By the scaling law; a figure only where runs like this one have been made, or larger ones."""
+    """Estimate the final loss by the scaling law, in bits per byte; no figure for runs below the measured range."""
     parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
     a_token = _bytes_per_token(params)
     in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
@@ -218,7 +224,7 @@ def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
 
 
 def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float | None:
-    """Bytes of its text to train on, as far as they can be known before it is loaded."""
+    """Return the bytes of a source's training text as far as known before it is loaded; None if unknown."""
     budget, local = source["budget"]["max_train_tokens"], source["load"].get("dataset") is None
     sizes = [budget * a_token] if budget is not None else []
     if local:
@@ -236,12 +242,12 @@ def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding
     for fault in faults:
         what, _, fix = fault.rpartition(": ")
         yield Finding(f"{name}: {what}", fix)
-    if not faults:  # among what cannot be read nothing can be told apart
+    if not faults:  # skipped files can only be listed in a readable folder
         yield from _files_left_out(name, path, source["load"])
 
 
 def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[Finding]:
-    from niels_gpt.data.kinds import say_left_out, source_kinds  # with them comes parquet
+    from niels_gpt.data.kinds import say_left_out, source_kinds  # imports pyarrow
 
     settings = source_kinds()[load["kind"]].settings
     asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
@@ -262,7 +268,7 @@ def _model_config(params: Mapping[str, Any]) -> ModelConfig:
 
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
-    """How long train and sft will take here: real steps on random tokens for a few seconds each."""
+    """Return the expected seconds of train and sft here, from real steps on random tokens for 4 s each."""
     execution = _execution(params["runtime"])
     cfg, out = _model_config(params), {}
     for stage in _trained(params):
@@ -271,7 +277,7 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
         step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})
-        step(batch, lr=0.0, n=0).item()
+        step(batch, lr=0.0, n=0).item()  # warm-up; compiles where runtime.compile asks for it
         start, steps = time.perf_counter(), 0
         while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
             step(batch, lr=0.0, n=0).item()

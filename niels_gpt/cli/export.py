@@ -1,4 +1,4 @@
-"""Checks before an export, and the previous model while another one is trained."""
+"""Open a model, from DVC's cache while the next one trains, and check it for extractable text before an export."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from niels_gpt.talk.talker import Talker
 
 
-# The model that answers while another one takes its place.
+# The previous model answers while the next one trains.
 #
-# DVC deletes a stage's outputs before it runs the stage: while a model trains, its folder is not there. What DVC has
-# once recorded lies in its cache, though, under the hashes that dvc.lock names until the new model is whole. The same
-# goes for the tokenizer, which may be another one by then although models are still those of the one before.
+# DVC deletes a stage's outputs before it runs the stage, so a model's folder is missing while it trains. The previous
+# model is still in DVC's cache, under the hashes that dvc.lock names until the new model is complete. The same holds
+# for the tokenizer, which may already be a newer one than the model was trained with.
 
 
 @dataclass(frozen=True)
 class Answering:
-    """Where the model to be asked lies, and its tokenizer; what its owner should know of them, if anything."""
+    """Folders of a model and of its tokenizer, and a message for the user if either comes from DVC's cache."""
 
     folder: Path
     tokenizer: Path
@@ -46,8 +46,10 @@ class Answering:
 
 @contextmanager
 def answering_model(folder: str) -> Iterator[Answering]:
-    """The model of a folder, with the tokenizer that it was trained with; out of DVC's cache where the folder is not
-    there. What comes out of the cache is links, which are gone when the block ends."""
+    """Yield the model of a folder, or the one in DVC's cache if it is missing, with the tokenizer it was trained with.
+
+    Files from the cache are symbolic links, which are deleted when the block ends.
+    """
     path = Path(os.path.relpath(folder))
     record = _record_of(path)
     if record is None:
@@ -76,7 +78,7 @@ def answering_model(folder: str) -> Iterator[Answering]:
 
 @dataclass(frozen=True)
 class _Record:
-    """By their hashes: a model, the tokenizer it was trained with, and the one that was made last."""
+    """MD5 hashes of a model, of the tokenizer it was trained with, and of the latest tokenizer."""
 
     model: str
     tokenizer: str
@@ -84,7 +86,7 @@ class _Record:
 
 
 def _record_of(path: Path) -> _Record | None:
-    """What dvc.lock says of a model; None where it is none of the pipeline's, or nothing is recorded of it."""
+    """Return what dvc.lock records of a model; None if it is not one of the pipeline's or has no record."""
     stage = next((stage for stage, folder in layout.MODEL_OF.items() if folder == path), None)
     records = read_records(read_text(layout.LOCK)) if stage and layout.LOCK.is_file() else None
     if stage is None or records is None or not {stage, "tokenizer"} <= set(records):
@@ -99,7 +101,7 @@ def _md5(record: Mapping[str, Any], kind: str, path: Path) -> str:
 
 
 def final_model() -> str:
-    """The fine-tuned model; where it is left out, the pretrained one, and that is said."""
+    """Return the fine-tuned model's folder; if that stage was skipped, print so and return the pretrained one's."""
     if not is_left_out(layout.TUNED):
         return str(layout.TUNED)
     typer.echo(f"there is no fine-tuned model in {layout.TUNED}: this is {layout.PRETRAINED}", err=True)
@@ -107,6 +109,7 @@ def final_model() -> str:
 
 
 def open_model(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool = False, threads: int = 0) -> Talker:
+    """Open the model of a folder to answer `slots` requests at once, on `threads` CPU threads (0: all)."""
     from niels_gpt.device import prepare_device
     from niels_gpt.model.precision import settle_bf16
     from niels_gpt.talk.talker import open_talker
@@ -127,14 +130,16 @@ _KNOWN = "give --i-know to export it all the same"
 
 @dataclass(frozen=True)
 class Sharing:
-    """The private sources a model was trained on, and what the leak stage measured of each: None if it measured other
-    weights than these."""
+    """Private sources a model was trained on, and the leak stage's measurements of each.
+
+    `leaks` is None if the leak stage did not run, or measured other weights than these.
+    """
 
     private: tuple[str, ...]
     leaks: Mapping[str, Mapping[str, Any]] | None
 
     def refuse(self, talker: Talker, params: Params) -> None:
-        """Raise where private text can be extracted; asks for every private sentence."""
+        """Raise ValueError if private text can be extracted; the model is asked for every private sentence."""
         if not self.private:
             return
         if self.leaks is None:
@@ -159,7 +164,7 @@ class Sharing:
 
 
 def sharing_of(folder: Path, params: Params) -> Sharing:
-    """Return what is known of the model in a folder."""
+    """Return the private sources of the model in a folder, and what the leak stage measured of them."""
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
     sources = {**params.sources, **params.chats}
     private = tuple(name for name, weight in weights.items() if weight and sources[name].private)
@@ -167,7 +172,7 @@ def sharing_of(folder: Path, params: Params) -> Sharing:
 
 
 def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
-    """By source, if the leak stage measured the weights that are there now."""
+    """Return the leak stage's measurements by source; None if they are not of the weights in the folder."""
     if not layout.LEAK.is_file():
         return None
     result, weights = read_result(layout.LEAK), folder / layout.BEST
@@ -177,7 +182,7 @@ def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
 
 
 def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
-    """Raise where a sentence or a passage of one of these files can be extracted."""
+    """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.leak.extraction import Questions, read_sentences
     from niels_gpt.leak.measure import tell

@@ -1,4 +1,4 @@
-"""niels-gpt init: from a folder of text to a params.yaml that fits it, this machine and the time there is."""
+"""niels-gpt init: write a params.yaml that fits a folder of text, this machine and the available time."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from niels_gpt.cli.sizing import Machine
 
 
-# What cache/ still holds of sources that params.yaml no longer names.
+# Outputs in cache/ of sources that params.yaml no longer names.
 #
-# DVC leaves it there until its next checkout, and stages that depend on a whole folder would see it: they would run
-# with it, and once more without it.
+# DVC leaves them there until its next checkout. Stages that depend on a whole folder would see them, and run once with
+# them and once more without.
 
 
 def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
-    """Take away what DVC's own cache has, too; the names of those sources."""
+    """Delete outputs of sources that `raw` does not name, if DVC's cache has them; return those sources' names."""
     cache, removed = DvcCache(), set()
     for path, name in _leftovers(root, raw):
         if cache.has(path):
@@ -57,7 +57,7 @@ def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
 
 
 def _leftovers(root: Path, raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """(Path, name of the source) of each."""
+    """Yield (path, source name) of each output whose source is not in `raw`."""
     for pattern, tables in outs_by_source(read_text(root / layout.DAG)).items():
         known = {name for table in tables for name in raw[table]}
         before, after = pattern.split("${key}")
@@ -84,7 +84,7 @@ def init(
         bool, typer.Option(help="measure real steps: ten seconds, and where they are compiled more")
     ] = True,
 ) -> None:
-    """Look at your text and write a params.yaml that fits it, this machine and the hours you have."""
+    """Survey your text and write a params.yaml that fits it, this machine and the hours you have."""
     with one_sentence():
         for name in [*folders, *(chat or [])]:
             _check_place(name)
@@ -106,7 +106,11 @@ def init(
 
 
 def look_at(folders: Sequence[str]) -> list[Survey]:
-    """What lies in each; refused is what is no folder of text, or would be read twice, or would be told to others."""
+    """Survey each folder.
+
+    Raise ValueError or FileNotFoundError if one is no folder of readable text, overlaps another (its text would be
+    read twice), or lies in the project without being ignored by git (its text would be published).
+    """
     surveys = []
     paths = [_written(folder) for folder in folders]
     for (path, real), (other, other_real) in combinations([(p, os.path.realpath(p)) for p in paths], 2):
@@ -126,8 +130,10 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
 
 
 def write_baseline(text: str) -> str:
-    """Write params.yaml and commit it alone; the commit, or nothing where the file is as it was. What git refuses
-    leaves it so, too."""
+    """Write params.yaml, commit it alone and return the commit; return "" if the file is unchanged.
+
+    If git refuses the commit, restore the old file and raise.
+    """
     before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
     if before == text:
         return ""
@@ -155,8 +161,10 @@ def _sample() -> str:
 
 
 def _written(folder: str) -> str:
-    """As it is written into params.yaml: below the project as it is called there, and else whole, so that experiments
-    which run in a copy of the project find it."""
+    """Return a path as written into params.yaml: relative if inside the project, else absolute.
+
+    Absolute paths also work for experiments, which run in a copy of the project.
+    """
     path = os.path.abspath(os.path.expanduser(folder))
     project = os.path.realpath(".")
     real = os.path.realpath(os.path.dirname(path))
@@ -165,7 +173,7 @@ def _written(folder: str) -> str:
 
 
 def _check_place(name: str) -> None:
-    """Refuse, before anything is read, what cannot be a folder of text."""
+    """Raise ValueError, before anything is read, if a path cannot be used as a source."""
     try:
         check_place(os.path.expanduser(name))
     except ValueError as error:
@@ -173,7 +181,7 @@ def _check_place(name: str) -> None:
 
 
 def _runtime() -> dict[str, Any]:
-    """How runs are executed here, as params.yaml says it already."""
+    """Return the `runtime` section of the current params.yaml; {} if it cannot be read."""
     try:
         return dict(read_params()[1]["runtime"])
     except (ParamsError, ValueError, OSError):
@@ -207,7 +215,7 @@ def _planned(
     hours: float,
     speed: bool,
 ) -> tuple[Plan, str]:
-    """First by how fast this machine multiplies matrices; then by real steps of what that gives."""
+    """Return a plan and its YAML, based on a matrix product's speed or, with `speed`, on real steps of such a plan."""
     from niels_gpt.cli.doctor import seconds_to_train
     from niels_gpt.cli.plan import plan_params, plan_text
     from niels_gpt.cli.sizing import Machine
@@ -237,12 +245,13 @@ def _planned(
     return plan, text
 
 
+# Keys of `runtime` that are kept from the current params.yaml: they describe the machine, not the text.
 _OF_THE_MACHINE = ("device", "threads", "engine", "workers", "ray_address", "stores", "nproc", "compile")
-_USED = 0.3  # of a large matrix product's speed: what a step of a small model gets
+_USED = 0.3  # speed of a small model's training step relative to a large matrix product
 
 
 def measure(device: str, *, threads: int) -> Machine:
-    """By a matrix product, in a fraction of a second."""
+    """Estimate the FLOP/s of training from one matrix product, in a fraction of a second."""
     from niels_gpt.cli.sizing import Machine
     from niels_gpt.device import prepare_device
     from niels_gpt.train.meter import matmul_flops

@@ -1,4 +1,4 @@
-"""niels-gpt inspect and tokenizer: look at what the model is trained on."""
+"""niels-gpt inspect and niels-gpt tokenizer: show what the model is trained on."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 @dataclass(frozen=True)
 class SourceReport:
+    """Token counts of one source's training files."""
+
     tokens: int
     bytes_per_token: float
-    vocabulary_used: int
+    vocabulary_used: int  # distinct ids
 
 
 def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]]) -> SourceReport:
-    """Counts over token files, (name, ids) each, one at a time."""
+    """Count the tokens in a source's files, given as (name, ids); one file is in memory at a time."""
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for name, ids in files:
         found = np.bincount(ids, minlength=tokenizer.vocab_size)
@@ -51,6 +53,7 @@ def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]])
 
 
 def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, line: str) -> str:
+    """Format the counts by source, the longest vocabulary entries, and `line` cut into tokens."""
     rows = [f"V = {tokenizer.vocab_size:,}", "", f"{'source':<14}{'tokens':>14}{'bytes/token':>13}{'ids used':>10}"]
     rows += [
         f"{name:<14}{report.tokens:>14,}{report.bytes_per_token:>13.3f}{report.vocabulary_used:>10,}"
@@ -64,7 +67,7 @@ def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, 
 
 
 def _show(piece: bytes) -> str:
-    """Visible, with spaces and line ends as marks, and bytes that are no character by number."""
+    """Return a vocabulary entry in brackets with spaces and newlines marked, or as hex if it is not UTF-8."""
     try:
         text = piece.decode("utf-8")
     except UnicodeDecodeError:
@@ -76,10 +79,10 @@ _ON, _OFF = "\033[1;32m", "\033[0m"
 
 
 def mark_chat(tokenizer: Tokenizer, ids: Sequence[int], learned: Sequence[bool], *, color: bool) -> str:
-    """One chat as text, without padding; a run of learned tokens stands in green, or in «» without colour."""
+    """Return a chat as text without padding; trained tokens are green, or in «» without colour."""
     names = {id: f"<{name}>" for name, id in tokenizer.special_token_ids().items()}
     eot = tokenizer.special_token_ids()["eot"]
-    end = min(len(ids), max(i for i, id in enumerate(ids) if id != eot) + 2)  # its own end of turn, and no padding
+    end = min(len(ids), max(i for i, id in enumerate(ids) if id != eot) + 2)  # padding is eot, too: keep one
     marks = (_ON, _OFF) if color else ("«", "»")
     parts: list[str] = []
     for is_learned, run in groupby(range(end), key=learned.__getitem__):
@@ -101,8 +104,8 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> st
 
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
-    """Yield a line for each secret of a source, or of all of them, read anew, and how many there are."""
-    from niels_gpt.data.corpus.loading import cut_source  # pyarrow, which a machine that only trains need not have
+    """Yield a line per secret in a source (None: in all), read anew from its input, and a line with their count."""
+    from niels_gpt.data.corpus.loading import cut_source  # imports pyarrow, which training does not need
     from niels_gpt.data.secrets.screening import findings_of
 
     sources = {**params.sources, **params.chats}
@@ -122,13 +125,18 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
 
 
 class Found(NamedTuple):
+    """One document of a pair of duplicates."""
+
     source: str
     id: str
     text: str
 
 
 def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> Iterator[str]:
-    """A line each of what there is, and of the first n pairs their names and texts. Pairs across sources come first."""
+    """Yield the number of near-duplicate pairs, then the first n side by side in `width` columns of text.
+
+    Pairs across sources come first.
+    """
     if not (layout.PAIRS / "sources.json").is_file():
         raise ValueError(f"there are no {layout.PAIRS} yet: run `dvc repro duplicates` first")
     ranges = read_meta(layout.PAIRS / "sources.json")
@@ -175,7 +183,7 @@ def report(
         str, typer.Option(help="a line to show cut into tokens")
     ] = "niels bakes rye bread, 3.5 kg of it 🥖",
 ) -> None:
-    """Bytes a token by source, how much of the vocabulary is used, the longest pieces, and how a line is cut."""
+    """Show bytes per token and ids used by source, the longest vocabulary entries, and how a line is cut."""
     from niels_gpt.cache.manifest import train_files
     from niels_gpt.pipeline.stores import token_places
     from niels_gpt.tokenizer import load_tokenizer
@@ -198,7 +206,7 @@ def inspect_documents(
     source: Annotated[str, typer.Argument(help="a source of params.yaml")],
     n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
 ) -> None:
-    """The first documents of a source as they were loaded: name, size, how they begin."""
+    """Show the first documents of a source as loaded: name, size, beginning."""
     from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts
     from niels_gpt.pipeline.stores import store_of
 
@@ -222,7 +230,7 @@ def inspect_duplicates(
     source: Annotated[str | None, typer.Argument(help="only pairs of which one lies in this source")] = None,
     n: Annotated[int, typer.Option(min=1, help="how many pairs")] = 5,
 ) -> None:
-    """Documents that repeat each other, side by side: how much of the smaller stands in the other, and which lines."""
+    """Show near-duplicate documents side by side: shared lines, and how much of the smaller one is in the other."""
     with one_sentence():
         for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
             typer.echo(visible(line))
@@ -234,14 +242,14 @@ def inspect_secrets(
         str | None, typer.Argument(help="a source of params.yaml; all of them where none is given")
     ] = None,
 ) -> None:
-    """List all secrets in the text as it lies, paged: document, line, kind, and the line with its secrets masked."""
+    """List all secrets in the source text, paged: document, line, kind, and the line with its secrets masked."""
     with one_sentence():
         click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
 
 
 @app.command("mix")
 def inspect_mix() -> None:
-    """The weights of the mix, the tokens there are, and how often a run goes over each source."""
+    """Show each source's weight in the mix, its tokens, and its epochs in a run."""
     with one_sentence():
         params, mix = read_params()[0], read_result(layout.MIX)
         tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
@@ -264,7 +272,7 @@ def inspect_batch(
     rows: Annotated[int, typer.Option(min=1, help="how many rows to show")] = 4,
     color: Annotated[bool, typer.Option(help="ends of documents in colour; without it, as <eot>")] = True,
 ) -> None:
-    """A training batch as the model sees it: every row with its source, and where documents end."""
+    """Show a training batch as the model sees it: each row with its source and the ends of documents."""
     with one_sentence():
         params, _ = read_params()[0], read_result(layout.MIX)
         from niels_gpt.pipeline.training import open_pretraining
@@ -289,7 +297,7 @@ def inspect_sft(
     n: Annotated[int, typer.Option(min=1, help="how many chats of each source")] = 3,
     color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
 ) -> None:
-    """Chats as the model sees them, cut at T, with the tokens it is trained to say marked."""
+    """Show chats as the model sees them, cut at T, with the trained tokens marked."""
     with one_sentence():
         T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
         if not names:

@@ -1,4 +1,4 @@
-"""A first params.yaml for somebody's own text: what was found in it -> a plan with its reasons -> the file's text."""
+"""Plan a first params.yaml for a user's own text: survey -> plan with reasons -> text of the file."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.model.size import most_epochs
 
-LEAST_TEXT = 2000  # bytes of a source: a tenth of them is a window of the smallest context
+LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
 _SEED = 42
-_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth, but of much text no more than can be scored
-_MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000
-# With fewer, a word must stand in a quarter of them to be in the vocabulary. 100 kB of notes as 6 to 100 documents took
-# 0.3 to 2.1% more bits per byte for it.
+_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
+_MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out whole documents; choose them by hash
+# With fewer, the sample's min_documents (5) would require a word in over a quarter of them. That cost 0.3 to 2.1% more
+# bits per byte on 100 kB of notes cut into 6 to 100 documents.
 FEW_DOCUMENTS = 20
 _CONTEXTS = (1024, 512, 256, 128)
 
-# Seconds of what is no training, from runs on two ARM cores: a stage begins, a megabyte goes through all that reads
-# text, a megabyte trains a tokenizer.
+# Seconds besides training, measured on two ARM cores: start of a stage; per MB, all stages that read text; per MB,
+# training of the tokenizer.
 _A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
 _STAGES_A_SOURCE, _OTHER_STAGES = 4, 14
-# Of the time that is left, what each part may take; the rest is a reserve.
+# Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL, _SPLICE = 0.72, 0.08, 0.03, 0.03, 0.03
 _LEAST_TRAINING_S = 30.0
 
 
 @dataclass(frozen=True)
 class Chats:
-    """Chats of one's own: a file or a folder, how it is read, how many there are."""
+    """The user's own chats: file or folder, source kind, number of chats."""
 
     path: str
     kind: str  # chat (.jsonl) or dialogues (.txt)
@@ -45,7 +45,7 @@ class Chats:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is written, with reasons, and about how long each part of the run takes."""
+    """Contents of the new params.yaml with reasons, and the estimated seconds of each part of the run."""
 
     head: tuple[str, ...]
     sources: Mapping[str, Mapping[str, Any]]
@@ -67,7 +67,7 @@ def plan_params(
     machine: Machine,
     hours: float,
 ) -> Plan:
-    """`bundled`: the chats that come with the project, taken where there are none of one's own."""
+    """Plan a run on the surveyed text within `hours`; `bundled` chats are used if the user has none."""
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
             raise ValueError(
@@ -111,7 +111,7 @@ def plan_params(
 
 
 def plan_text(plan: Plan, sample: str) -> str:
-    """The file: the sample's, with the plan's values and reasons. Equal plans give equal text."""
+    """Return the sample's YAML with the plan's values and reasons; equal plans give equal text."""
     why = "By size, so that every source is read equally often; the sample's own text is not among them."
     first, *_ = plan.weights
     sections = {
@@ -124,13 +124,13 @@ def plan_text(plan: Plan, sample: str) -> str:
     if plan.byte_tokenizer:
         reason = "Text so small, or so much alike, has too few pieces to learn: its bytes are the tokens."
         sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
-    text = sample.partition("\n\n")[2]  # behind the sample's own head
+    text = sample.partition("\n\n")[2]  # without the sample's heading
     text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **plan.settings})
     return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", text])
 
 
 def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
-    """A name for each: its folder's, in small letters, with a number where another has it already."""
+    """Return a name per path: its last component in lower-case ASCII, numbered if already in use."""
     names: list[str] = []
     for path in paths:
         plain = (
@@ -159,7 +159,7 @@ def _held_out_share(survey: Survey) -> float:
 
 
 def _by_document(survey: Survey, *, T: int, V: int) -> bool:
-    """Whether whole documents can be held out: there are many, and none of them is most of it."""
+    """Return whether whole documents can be held out: there are many, and none is over a quarter of the text."""
     held_out = survey.text_bytes * _held_out_share(survey) / bytes_a_token(V)
     drawn = survey.documents * _held_out_share(survey)
     even = survey.longest <= 0.25 * survey.text_bytes
@@ -167,7 +167,7 @@ def _by_document(survey: Survey, *, T: int, V: int) -> bool:
 
 
 def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
-    """The longest of which a window fits into what is held out of every source."""
+    """Return the longest context T of which 1.5 windows fit into the held-out text of every source."""
     for T in _CONTEXTS:
         tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token(run.V) for survey in surveys]
         if run.size.T >= T and min(tokens) >= 1.5 * (T + 1):
@@ -180,7 +180,7 @@ def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float])
 
 
 def _with_context(run: Run, T: int) -> Run:
-    """The same tokens a step in rows of another length."""
+    """Return the run with rows of T tokens and about as many tokens per step."""
     if run.size.T == T:
         return run
     return replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
@@ -228,13 +228,14 @@ def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
 def _settings(
     run: Run, names: Sequence[str], surveys: Sequence[Survey], chats: Sequence[Chats], *, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
-    """(settings by dotted name, seconds of each part)."""
+    """Return (settings by dotted name, estimated seconds of each part of the run)."""
     size, tokens_a_second = run.size, machine.flops / run.flops
     T, C = size.T, size.C
-    rate = math.sqrt(128 / C)
+    rate = math.sqrt(128 / C)  # 1 for the sample's C
     precision = "bf16" if machine.cuda else "float32"
     evaluations = 4 if run.steps < 400 else 8
     eval_steps = min(32, max(1, round(0.09 * run.steps / evaluations)))
+    # sft trains 8 rows per step. Scoring is forward only, at a third of training's FLOPs: hence the factors of 3 below.
     sft_rows = 300 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
     sft_steps = max(20, min(math.ceil(sft_rows / 8), int(_SFT * left * tokens_a_second / (8 * T))))
     splice_steps = max(10, min(150, int(_SPLICE * left * tokens_a_second / (8 * T))))
@@ -242,7 +243,7 @@ def _settings(
     scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(surveys)))))
     longest = max(survey.longest for survey in surveys)
     learned = names[max(range(len(surveys)), key=lambda i: surveys[i].longest)]
-    # Of a text that repeats itself a token may be twice as long as of another; a tail is cut off.
+    # Tokens of repetitive text may be twice as long as estimated, and a tenth of a document may be held out.
     chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_a_token(run.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
@@ -298,8 +299,9 @@ def _settings(
     return settings, seconds
 
 
-_AT_ONCE_ON_CPU = 4096
-_LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}  # embedding, vectors
+_AT_ONCE_ON_CPU = 4096  # tokens of a micro-batch
+# (C >= 512, C > 128): learning-rate scales of (embedding, vectors)
+_LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}
 
 
 def _groups(embedding: float, vectors: float) -> dict[str, float]:

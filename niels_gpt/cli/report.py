@@ -1,4 +1,4 @@
-"""niels-gpt report and watch: the page of the last run with its provenance, or live from the logs."""
+"""niels-gpt report and watch: the last run's page with its provenance, and a live page from the logs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from niels_gpt.report.runs import Logs, Run
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.talk.server.access import Gate, refusal
 
-# When, where and of which commit the models of this checkout were trained, as their logs tell.
+# Provenance: when, where and from which commit the models of this checkout were trained.
 #
-# Results of the pipeline say nothing of it: equal inputs give equal bytes. So it is looked up for a page that is shown,
-# and a model is known again by its losses: those in its history are those of one run's log.
+# The pipeline's results must not contain it, since equal inputs give equal bytes. It is looked up in the logs instead:
+# a model belongs to the run that logged the losses in the model's history.
 
 _HEAD = ("training", "ended", "took", "machine", "commit")
 
 
 def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
-    """The run that logged what the history of a model has, the last one where several did."""
+    """Return the finished run that logged the losses of a model's history, the latest if several did."""
     same = [run for run in runs if run.stage == stage and run.finished and _logged_by(run, history.losses)]
     return max(same, key=lambda run: run.time, default=None)
 
@@ -46,7 +46,7 @@ def _logged_by(run: Run, losses: Sequence[float]) -> bool:
 
 
 def render_origin(found: Mapping[str, Run | None]) -> str:
-    """A section of the page, by training."""
+    """Render the provenance section of the page, a table row per training."""
     rows = [
         (stage, _when(run.time), _long(run), run.machine or "not logged", run.commit or "not logged")
         for stage, run in found.items()
@@ -71,11 +71,12 @@ def _long(run: Run) -> str:
     return format_duration(run.seconds) if run.seconds else "not logged"
 
 
-# `niels-gpt report`: the page of the last run to show around. What the pipeline made is on it as it is in metrics/;
-# when and where it was trained, which no result may depend on, comes from the logs, and is added here.
+# `niels-gpt report`: the pipeline's page in metrics/, plus when and where the models were trained. That comes from the
+# logs, on which no result of the pipeline may depend.
 
 
 def full_report() -> str:
+    """Return the pipeline's report page with the sections on provenance and on spliced documents filled in."""
     if not layout.REPORT.is_file():
         raise ValueError(f"there is no {layout.REPORT} yet: run `dvc repro` first")
     sections = {ORIGIN: render_origin(_origins()), SPLICE: _splice()}
@@ -83,7 +84,7 @@ def full_report() -> str:
 
 
 def is_report(path: Path) -> bool:
-    """Whether an older one stands there, and not something that a person would miss."""
+    """Return whether a file is an earlier report, which may be overwritten."""
     if not path.is_file():
         return False
     whole = path.read_bytes()
@@ -91,7 +92,7 @@ def is_report(path: Path) -> bool:
 
 
 def _origins() -> dict[str, Run | None]:
-    """By the stage that trained: the run that made the model which is there now."""
+    """Return, by training stage, the run that made the model in its folder; None if no log has it."""
     logs = Logs(layout.LOGS)
     logs.read_on()
     histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
@@ -120,7 +121,7 @@ def _strip(path: Path, name: str, length: int) -> Strip:
     )
 
 
-# `niels-gpt watch`: the page about runs, served live from their logs, to this machine alone. It can only be read.
+# `niels-gpt watch`: a read-only page about runs, served live from their logs to this machine alone.
 
 _UNCACHED = {"cache-control": "no-store"}
 _HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)
@@ -131,8 +132,8 @@ training from its first log line on, which comes after <code>runtime.log_every</
 
 
 def build_watch(logs: Path) -> Starlette:
-    """The page at `/`, and what its runs have new at `/runs`."""
-    # Revisions of another server, which a page that was left open may still name, are none of this one's.
+    """Build the app that serves the page at `/` and updates of its runs at `/runs`."""
+    # Revisions start at the time in ms, so that those of a page left open from an earlier server match none here.
     known = Logs(logs, first_revision=time.time_ns() // 1_000_000)
     page = render_page("Runs of this checkout", cards=[], live=True, before=_NONE)
 
@@ -157,7 +158,7 @@ def build_watch(logs: Path) -> Starlette:
 
 
 def read_have(parts: Sequence[str]) -> dict[tuple[str, int], int]:
-    """{(run, revision): how many of its points are there} of what a page says as RUN:REVISION:POINTS."""
+    """Parse RUN:REVISION:POINTS of a page into {(run, revision): points it has}; raise HTTP 400 if malformed."""
     found = [_HAVE.fullmatch(part) for part in parts]
     if not all(found):
         raise HTTPException(400, "`have` is RUN:REVISION:POINTS")

@@ -1,4 +1,4 @@
-"""Results of a run: read from its JSON files, compared with dvc.lock in git, and summarized."""
+"""Results of a run: read from its JSON files, compared with the committed dvc.lock, and summarized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from niels_gpt.pipeline.stage import final_models
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import HEAD, score_rows
 
-_SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and held-out stream
+_SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and validation set
 _PART = ("train.tokens", "train.parts.[].sha256", "val.tokens")
 _LEAK = (
     *("extractable_sentences", "extractable_passages", "attack"),
@@ -34,7 +34,7 @@ _WRITTEN = {  # the command that writes a file, and the keys it must have
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read one of these files, the scores without their card; a ValueError names a missing or damaged one."""
+    """Read a file of `_WRITTEN`, the scores without their report card; raise ValueError if missing or damaged."""
     made_by, required = _WRITTEN[path]
     if not path.is_file():
         raise ValueError(f"there is no {path} yet: run `{made_by}` first")
@@ -46,17 +46,17 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def without_card(scores: dict[str, Any]) -> dict[str, Any]:
-    """Drop the report card, and check that what is left is scores."""
+    """Return scores without the report card, after checking their keys."""
     models = {model: table for model, table in scores.items() if model != layout.CARD}
     check_keys(models, _SCORE, path=layout.SCORES)
     return models
 
 
-_LAST_OF_THE_DATA = "mix"
+_LAST_OF_THE_DATA = "mix"  # the stages up to this one make the data
 
 
 def what_is_committed(root: Path) -> list[str]:
-    """What of the last run is as committed, and how to commit the rest; nothing where that cannot be known."""
+    """Return sentences on whether the last run equals the committed one (if known), and on how to commit it."""
     try:
         locks = committed(root, LOCK) or "", read_text(root / LOCK)
         before, now = (parse_yaml(text, name=str(LOCK)) for text in locks)
@@ -67,7 +67,7 @@ def what_is_committed(root: Path) -> list[str]:
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
-    """Sentences about the data and about what was trained on them; none where one of the runs did not get that far."""
+    """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `mix`."""
     stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
     if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
         return []
@@ -90,7 +90,7 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
 
 
 def offer_baseline(changed: Sequence[str]) -> list[str]:
-    """How to record a run of which these files differ from the last commit. Nobody commits for its owner."""
+    """Return sentences on how to commit a run, given its changed files; the user alone commits."""
     if not changed:
         return []
     shown = ", ".join(changed[:2]) + (f" and {len(changed) - 2} more" if len(changed) > 2 else "")
@@ -101,7 +101,7 @@ def offer_baseline(changed: Sequence[str]) -> list[str]:
 
 
 def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The records of code are no data: they are what goes into the other stages from outside."""
+    """Return all stages but `code`, whose outputs then count as external inputs of the others."""
     return {name: stage for name, stage in stages.items() if name != "code"}
 
 
@@ -118,14 +118,14 @@ def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, 
 
 
 def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """Which stages were given something else; nothing, where none was."""
+    """Return a clause naming the stages whose parameters or external inputs differ; "" if none do."""
     made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
     changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
     return f"since the parameters, code or text of {', '.join(changed)} are others" if changed else ""
 
 
 def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
-    """A stage and all those whose outputs it is made of."""
+    """Return the names of a stage and of all stages upstream of it."""
     makers = {path: stage for stage in stages for path in _hashes(stages, {stage}, "outs")}
     found, todo = set(), [name]
     while todo:
@@ -138,7 +138,7 @@ def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
 
 
 def _within(path: str, other: str) -> bool:
-    """Whether one of two paths is the other, or lies in it."""
+    """Return whether two paths are equal, or one lies in the other."""
     return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
@@ -148,7 +148,7 @@ def _hashes(stages: Mapping[str, Any], names: set[str], kind: str) -> dict[str, 
 
 
 def _inputs(stages: Mapping[str, Any], name: str, made: set[str]) -> tuple[Any, dict[str, str]]:
-    """What goes into a stage from outside: parameters, code and text, not what another stage made."""
+    """Return a stage's parameters and the hashes of its external inputs: code and text, no outputs of stages."""
     deps = _hashes(stages, {name}, "deps")
     outside = {path: md5 for path, md5 in deps.items() if not any(_within(path, out) for out in made)}
     return (stages.get(name) or {}).get("params"), outside
@@ -165,6 +165,7 @@ _PLACES = (
 
 
 def summary_lines() -> Iterator[str]:
+    """Yield the lines of `niels-gpt summary`: scores, mix, a sample, leaks, state of the commit, and paths."""
     missing = [path for path in _SUMMARISED if not path.is_file()]
     if missing:
         raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")

@@ -1,7 +1,7 @@
-"""What to train on a text in a time: the size of the model, how much it reads, and in which steps.
+"""Choose model size, number of tokens, batch size and steps for a given text and training time.
 
-Of a few sizes the one is taken that the scaling law expects most of, within the time and without reading the text more
-often than has helped. docs/recipe.md has the runs behind the figures.
+Of a few sizes, take the one with the lowest loss by the scaling law, within the time and within the number of epochs
+that has helped. docs/recipe.md has the runs behind the figures.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import Reading, bytes_per_token, expected_bits_per_byte, flops_per_token, most_epochs
 
-BYTES = 260  # the vocabulary of a tokenizer of bytes: 256 values and four chat tokens
-# Below the bound that doctor warns at: how many tokens a text becomes is known only when it is encoded.
+BYTES = 260  # vocabulary of the byte tokenizer: 256 byte values and 4 chat tokens
+# Stay below the number of epochs at which doctor warns: the exact number of tokens is known only after encoding.
 _OF_MOST_EPOCHS = 0.75
-_MOST_AT_ONCE = 32768  # tokens of a step: those of preset v2, which fit a GPU
+_MOST_AT_ONCE = 32768  # tokens per step: as in preset v2, which fits a GPU
 _MOST_AT_ONCE_ON_CPU = 16384
 _FEWEST_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model and its context; text of less than `least_text` bytes would be known by heart by one so large."""
+    """Model shape and context; a model of this size would memorize less than `least_text` bytes of text."""
 
     C: int
     L: int
@@ -35,7 +35,7 @@ class Size:
     least_text: float
 
 
-# The sample's, and those between preset v2-small and v2 with a share of depth to width that was measured.
+# The sample's size, and sizes from preset v2-small to v2 at a measured ratio of depth to width.
 SIZES = (
     Size(128, 2, 128, 64, 0),
     Size(192, 3, 256, 64, 0.5e6),
@@ -49,7 +49,7 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What a step of training gets out of it, in FLOPs a second."""
+    """FLOP/s that a training step reaches on this machine, and whether it runs on CUDA."""
 
     flops: float
     cuda: bool = False
@@ -57,15 +57,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a model of a size and a vocabulary, `steps` of B rows."""
+    """One training run: model size, vocabulary, and `steps` steps of B rows."""
 
     size: Size
     V: int
     B: int
     steps: int
     parameters: int
-    flops: float  # a token, forward and backward
-    text_tokens: float  # there are to read, about
+    flops: float  # per token, forward and backward
+    text_tokens: float  # estimated tokens of the training text
     limited_by: str  # "time" or "text"
 
     @property
@@ -77,17 +77,18 @@ class Run:
         return self.tokens / self.text_tokens
 
     def seconds(self, machine: Machine) -> float:
+        """Return the estimated training time in seconds."""
         return self.tokens * self.flops / machine.flops
 
 
 def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
-    """The pieces that a text of so much is worth; bytes where it is too little, or says too little that is different.
+    """Return the vocabulary size for a text, or `BYTES` if it is too short or too repetitive for SentencePiece.
 
-    So many pieces as are asked for must be found in the text, or training the tokenizer fails. Texts of 3 kB to 300 kB
-    (notes, a book, Chinese poems, one line again and again) all had more than is reckoned here.
+    Training the tokenizer fails if the text has fewer vocabulary entries than requested. Texts of 3 kB to 300 kB
+    (notes, a book, Chinese poems, one line repeated) all had more than the estimate `found`.
     """
     found = 0.8 * (BYTES + 1 + characters + 0.3 * words)
-    needed = BYTES + 1 + 1.5 * characters  # each of its own, and some of several
+    needed = BYTES + 1 + 1.5 * characters  # one entry per character, and some longer ones
     wanted = next(size for most, size in _WANTED if text_bytes < most)
     for size in sorted(_VOCABULARIES, key=lambda size: (size < wanted, abs(size - wanted))):
         if needed <= size <= found and text_bytes >= _LEAST_TEXT_FOR_PIECES:
@@ -97,15 +98,17 @@ def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
 
 _LEAST_TEXT_FOR_PIECES = 50e3
 _VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16128, 32768)
+# (text is smaller than this many bytes, preferred vocabulary size)
 _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 
 def bytes_a_token(V: int) -> float:
+    """Return the expected bytes per token with a vocabulary of V."""
     return 1.0 if V <= BYTES else bytes_per_token(V)
 
 
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> Run:
-    """The run that the law expects most of, of so much text to train on and so long."""
+    """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training."""
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
     return min(
         (_run(size, text_bytes, V, machine, seconds) for size in fitting), key=lambda run: _bits(run, text_bytes)
@@ -119,6 +122,7 @@ def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float
     by_text = _OF_MOST_EPOCHS * most_epochs(parameters) * text_tokens
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
+    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
     B = round(min(most, 2 * math.sqrt(tokens)) / size.T)
     B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
     steps = max(1, int(tokens / (B * size.T)))
@@ -133,7 +137,7 @@ def _bits(run: Run, text_bytes: float) -> float:
 
 @cache
 def _cost(size: Size, V: int) -> tuple[int, int]:
-    """(parameters, FLOPs a token) of a model that is not there yet, and takes no memory."""
+    """Return (parameters, FLOPs per token) of a model, built on the meta device so that it takes no memory."""
     cfg = ModelConfig.from_section(
         {"T": size.T, "C": size.C, "L": size.L, "head_dim": size.head_dim, "d_ff": 4 * size.C}, V=V
     )

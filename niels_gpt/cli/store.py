@@ -1,4 +1,4 @@
-"""niels-gpt tokens: for files in stores what DVC does for its own: are they all there, and which are needed no more."""
+"""niels-gpt tokens: verify and prune text and token files in stores, which DVC does not manage."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, t
 
 app = typer.Typer(no_args_is_help=True, help="Text and tokens of large sources, in stores that DVC does not manage.")
 
-_MANIFEST_BYTES = 64 << 20  # larger files of DVC's cache are none
+_MANIFEST_BYTES = 64 << 20  # larger files in DVC's cache are no manifests
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that a manifest of this checkout lists; `stage` makes it."""
+    """File listed by a manifest of this checkout; `stage` is the DVC stage that makes it."""
 
     store: Store
     file: str
@@ -42,7 +42,7 @@ class StoredFile:
 
 
 def check_file(item: StoredFile, worker: Worker) -> str:
-    """What is wrong with it, in a word; nothing where it is as listed."""
+    """Return "missing" or "changed" if a file is not as its manifest lists it, else ""."""
     size = item.store.size(item.file)
     if size is None:
         return "missing"
@@ -58,7 +58,7 @@ def check_file(item: StoredFile, worker: Worker) -> str:
 def verify(
     remove: Annotated[bool, typer.Option("--remove", help="delete what is damaged, so that it is made again")] = False,
 ) -> None:
-    """Read every file of text and tokens that this checkout's manifests list, and compare its sha256."""
+    """Check the SHA-256 of every text and token file that this checkout's manifests list."""
     with one_sentence():
         params = read_params()[0]
         items = list(_listed(params))
@@ -80,9 +80,9 @@ def verify(
 def prune(
     delete: Annotated[bool, typer.Option("--delete", help="delete them; without it they are only listed")] = False,
 ) -> None:
-    """What lies in the stores and no manifest names, neither here nor in DVC's cache (`dvc gc` clears that).
+    """List folders in the stores that no manifest names, here or in DVC's cache (`dvc gc` clears that).
 
-    Other checkouts that use the same store have manifests of their own, which are not seen from here.
+    Manifests of other checkouts that use the same store are not seen.
     """
     with one_sentence():
         needed, total = set(_named()), 0
@@ -117,7 +117,7 @@ def _listed(params: Params) -> Iterator[StoredFile]:
 
 
 def _folders(store: Store) -> dict[str, int]:
-    """{what/source/fingerprint: bytes} of all that lies in a store."""
+    """Return {what/source/fingerprint: bytes} of all files in a store."""
     sizes: dict[str, int] = {}
     for file, size in store.files().items():
         at = "/".join(file.split("/")[:3])
@@ -126,7 +126,7 @@ def _folders(store: Store) -> dict[str, int]:
 
 
 def _named() -> Iterator[str]:
-    """Where the manifests of this checkout say that files lie, and those that DVC could check out again."""
+    """Yield the store folders named by manifests in this checkout, and by those in DVC's cache."""
     asked = subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=False)
     if asked.returncode:
         reason = asked.stderr.strip().removeprefix("ERROR: ")

@@ -1,7 +1,7 @@
-"""Survey a folder of text before anything runs: its size, encodings, secrets, personal details, copies, empty files.
+"""Survey a folder of text before a run: size, encodings, secrets, personal details, copies, empty files.
 
 All files are listed. About `_READ_BYTES` of their text are read, spread evenly over the files, and totals are estimated
-from them. What the loader would stop at is found here first.
+from them. Errors that would stop the loader are found here first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from niels_gpt.data.secrets.screening import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
 from niels_gpt.data.types import Document
 
-PLAIN = (".txt", ".md")  # a file is a document; of the others a row is
-_READ_BYTES = 20_000_000  # of text; more is sampled
-_SEARCH_S = 20.0  # of CPU time: pages of telephone numbers are searched at 20 kB/s
-_SEARCHED_AT_ONCE = 1 << 16  # characters between two looks at the clock
-_COUNTED_CHARACTERS = 2_000_000  # of these characters and words are counted
-_LEAST_COUNTED = 2000  # characters of a document
-_COVERED = 0.9995  # of all characters: what a trained tokenizer spells without bytes
-_PACKED = 3  # bytes of text for one of a packed file, about
+PLAIN = (".txt", ".md")  # one document per file; in all other formats, one per row
+_READ_BYTES = 20_000_000  # of text; larger folders are sampled
+_SEARCH_S = 20.0  # CPU seconds: pages of telephone numbers are searched at only 20 kB/s
+_SEARCHED_AT_ONCE = 1 << 16  # characters between two checks of the CPU time
+_COUNTED_CHARACTERS = 2_000_000  # characters of text in which distinct characters and words are counted
+_LEAST_COUNTED = 2000  # characters per document
+_COVERED = 0.9995  # share of characters that a trained tokenizer spells without byte fallback
+_PACKED = 3  # estimated bytes of text per byte of a compressed file
 
 _PIECE = re.compile(r"\s?\S+")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
@@ -36,25 +36,25 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
 @dataclass(frozen=True)
 class Survey:
-    """What lies in a folder. `documents` and `text_bytes` are estimates where not all of it was read."""
+    """Contents of a folder; `documents` and `text_bytes` are estimates if not all of it was read."""
 
     path: str
-    files: Mapping[str, int]  # that can be read, by ending
-    left_out: Mapping[str, int]  # that are of no kind that can be read, by ending
-    documents: int  # different ones
+    files: Mapping[str, int]  # readable files, by extension
+    left_out: Mapping[str, int]  # skipped files, by extension
+    documents: int  # without copies
     text_bytes: int
-    sizes: tuple[int, ...]  # of the documents that were looked at, in bytes, ascending
-    encodings: Mapping[str, int]  # documents looked at, by encoding
-    characters: int  # different ones that a tokenizer of pieces must spell
-    words: int  # different ones in what was counted
-    glob: str | None = None  # where only some files can be read
-    faults: tuple[str, ...] = ()  # of files that it leaves out
-    binary: tuple[str, ...] = ()  # files that are called text and look like none
-    copies: int = 0  # documents read whose text another one has
-    empty: int = 0  # files and rows read that hold no text
-    secrets: Mapping[str, int] = field(default_factory=dict)  # found in the text searched, by kind
+    sizes: tuple[int, ...]  # of the documents read, in bytes, ascending
+    encodings: Mapping[str, int]  # documents read, by encoding
+    characters: int  # distinct ones that a trained tokenizer must spell
+    words: int  # distinct ones in the counted text
+    glob: str | None = None  # pattern of the files to read, if some are broken
+    faults: tuple[str, ...] = ()  # errors of the files that `glob` skips
+    binary: tuple[str, ...] = ()  # files with a text extension that look binary
+    copies: int = 0  # documents read with the same text as another
+    empty: int = 0  # files and rows read without text
+    secrets: Mapping[str, int] = field(default_factory=dict)  # found in the searched text, by kind
     personal: Mapping[str, int] = field(default_factory=dict)  # e-mail addresses, telephone numbers, national ids
-    sample: tuple[int, int] | None = None  # (bytes searched, bytes of all text) where not all of it was searched
+    sample: tuple[int, int] | None = None  # (bytes searched, bytes of all text) if not all was searched
 
     @property
     def longest(self) -> int:
@@ -72,7 +72,7 @@ class _Look:
 
 
 def survey_folder(path: str) -> Survey:
-    """Survey a folder. Raise ValueError or FileNotFoundError, with what to do, where there is nothing to train on."""
+    """Survey a folder; raise ValueError or FileNotFoundError, with what to do, if there is nothing to train on."""
     _refuse_what_is_no_folder(path)
     every = list_files(path)
     readable = [file for file in every if unpacked_suffix(file) in SUFFIXES]
@@ -116,20 +116,20 @@ def survey_folder(path: str) -> Survey:
 
 
 def glob_of(suffixes: Iterable[str]) -> str:
-    """A pattern for files of text alone, packed ones with them."""
+    """Return a glob pattern for .txt files, .md files or both, compressed ones included."""
     ending = "".join(sorted(suffixes))
     return f"*{ending}*" if ending in PLAIN else "*.[mt][dx]*"
 
 
 def told_endings(counts: Mapping[str, int]) -> str:
-    """`3 .pdf, 1 without an ending`, the most first and no more than five."""
+    """Format counts by extension, as in `3 .pdf, 1 without an ending`: the 5 most frequent first, then `others`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     told = [f"{count:,} {ending or 'without an ending'}" for ending, count in ordered[:5]]
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
 
 def describe(survey: Survey) -> list[str]:
-    """Return lines to print: what was found in a folder, and what a run does about each. Secrets are only counted."""
+    """Return lines to print: what was found in a folder and what a run does about it; secrets are only counted."""
     lines = [
         f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} "
         f"document{'s' if survey.documents > 1 else ''} ({told_endings(survey.files)})"
@@ -161,11 +161,12 @@ def describe(survey: Survey) -> list[str]:
 
 
 def megabytes(size: float) -> str:
+    """Format a size in bytes as MB, or as kB if it is below 0.1 MB."""
     return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def printable(line: str) -> str:
-    """Names of files may hold anything."""
+    """Replace non-printable characters, which file names may contain, by "?"."""
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
@@ -179,7 +180,7 @@ def _refuse_what_is_no_folder(path: str) -> None:
 
 
 def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
-    """Why rows of a table could not be read, a sentence each: from its first ones."""
+    """Yield the error of each table of which one of the first 100 rows cannot be read."""
     for file in files:
         if unpacked_suffix(file) not in PLAIN:
             try:
@@ -191,7 +192,7 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
 
 @dataclass
 class _Reading:
-    """What was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
+    """Counts of what was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
 
     looks: list[_Look] = field(default_factory=list)
     text_bytes: float = 0.0
@@ -203,7 +204,7 @@ class _Reading:
 
 
 class _Search:
-    """Search texts for secrets and personal details, as far as `_READ_BYTES` and `_SEARCH_S` allow."""
+    """Search for secrets and personal details that stops after `_READ_BYTES` of text or `_SEARCH_S` of CPU time."""
 
     def __init__(self) -> None:
         self._screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
@@ -211,6 +212,7 @@ class _Search:
         self.whole = True
 
     def add(self, text: str) -> None:
+        """Search a text in parts; past a limit, stop and set `whole` to False."""
         for start in range(0, len(text), _SEARCHED_AT_ONCE):
             if self.searched >= _READ_BYTES or time.process_time() > self._end:
                 self.whole = False
@@ -220,17 +222,18 @@ class _Search:
             list(self._screen.rows([Document(id="", text=part)]))
 
     def take(self) -> Findings:
+        """Return the findings since the last call."""
         return self._screen.take()
 
 
 def _read(path: str, files: Sequence[str]) -> _Reading:
-    """Read every file, or of a large folder every n-th. Of equal texts one counts, as one is trained on."""
+    """Read every file, or every n-th of a large folder; equal texts count once, as in training."""
     sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
     reading, search = _Reading(), _Search()
     known: set[bytes] = set()
     whole, total = True, 0.0
-    for packed in (False, True):  # how much a packed file holds is a guess: each group is scaled by itself
+    for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own scale
         group = [file for file in files if _is_packed(file) is packed]
         read, text_read, first = 0, 0, len(reading.looks)
         whole &= len(group[::every]) == len(group)
@@ -276,14 +279,14 @@ def _is_binary(text: str) -> bool:
 
 
 def _beginnings(texts: Iterable[str]) -> list[str]:
-    """Return the beginnings of texts, about `_COUNTED_CHARACTERS` together."""
+    """Return the beginnings of all texts or, if there are many, of every n-th."""
     every = list(texts)
     room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // max(1, len(every)))
     return [text[:room] for text in every[:: max(1, len(every) * room // (4 * _COUNTED_CHARACTERS))]]
 
 
 def _covering(counts: Counter[str]) -> int:
-    """How many different characters, the most frequent first, make up nearly all of a text."""
+    """Return how many of the most frequent characters make up the share `_COVERED` of a text."""
     left = _COVERED * sum(counts.values())
     for number, (_, count) in enumerate(counts.most_common(), start=1):
         left -= count
