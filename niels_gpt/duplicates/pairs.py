@@ -22,8 +22,8 @@ from niels_gpt.duplicates.sketches import Sketches
 
 _IN_MEMORY = 1 << 21  # approximate entries per bucket
 _BEFORE = 3  # preceding documents that one is paired with, besides the first
-# A pair counts as a candidate if it occurs at least twice, and for 1/8 of the hashes it must share. It does not occur
-# for all of them: where a hash is common, other documents lie between the two.
+# A pair is a candidate if it occurs for at least 2 hashes, and for 1/8 of those that near duplicates its size share:
+# it does not occur for all of them, since other documents lie between the two where a hash is common.
 _MET, _MET_SHARE = 2, 1 / 8
 # Fibonacci hashing (2**64 over the golden ratio) spreads packed pairs over buckets: their high bits are much alike.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)

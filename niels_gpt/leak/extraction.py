@@ -262,7 +262,7 @@ def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: in
 
 @dataclass(frozen=True)
 class Extraction:
-    """Result of the attack for one source and one model; numbers are of sentences unless said otherwise."""
+    """Result of the attack for one source and one model; counts are in sentences unless noted."""
 
     sentences: int
     asked: int
@@ -270,7 +270,7 @@ class Extraction:
     documents_asked: int  # documents of which every sentence was asked for
     findings: tuple[Recital, ...]
     public: int  # recited, but also in public text
-    common: int  # recited, but no rarer than what is recited of held-out text
+    common: int  # recited, but no rarer than recited held-out text
     held_out: int
     held_out_reported: int  # held-out sentences above `least_bits`: false alarms
     least_bits: float  # threshold of rarity
@@ -301,7 +301,7 @@ class Questions:
     """Sentences of one source to ask every model for, and the texts to compare with."""
 
     sentences: Sequence[Sentence]
-    asked: int  # the first so many of `sentences` are asked for
+    asked: int  # number of leading `sentences` that are asked for
     held_out: Sequence[Sentence]
     train: Documents
     public: Sequence[Documents]

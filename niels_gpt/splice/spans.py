@@ -102,6 +102,7 @@ class SpanRules:
 
     @property
     def balanced(self) -> bool:
+        """Coverage-balanced: one pair per start, flush right in the frame before jitter."""
         return self.mode == "slide" or self.content_start_mode == "coverage_balanced"
 
 
@@ -124,6 +125,7 @@ class Spans:
 
     @cached_property
     def starts(self) -> np.ndarray:
+        """Starts t of the spans, ascending; empty for a skipped document."""
         rules, K = self.rules, self.K
         if K is None:
             return np.empty(0, dtype=np.int64)
