@@ -1,6 +1,6 @@
-"""How much of the held-out text stands in training text, word for word: runs of thirteen words that are in both.
+"""Overlap of held-out text with training text: the share of its 13-grams (runs of 13 words) found in both.
 
-Held-out runs are known by their hashes, which are held in memory; training text passes by, part by part.
+Hashes of the held-out 13-grams are kept in memory; training text is streamed part by part.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from niels_gpt.duplicates.sketches import read_wording
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Worker
 
-RUN = 13  # words
+RUN = 13  # words; GPT-3's contamination analysis (Brown et al., 2020) uses 13-grams, too
 
 
 @dataclass(frozen=True)
 class PartToRead:
-    """A part of a source, how its rows are split, and a file of hashes to look for (none at first)."""
+    """Part of a source, the split of its rows, and a file of hashes to look for (None in the first pass)."""
 
     source: str
     texts: Store
@@ -38,7 +38,7 @@ class PartToRead:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Of held-out text: runs of words and characters in all, and of these what stands in training text, too."""
+    """Numbers of 13-grams and characters of held-out text, and how many of each are also in training text."""
 
     runs: int = 0
     runs_found: int = 0
@@ -52,7 +52,10 @@ class Overlap:
 def measure_overlap(
     engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path
 ) -> dict[str, Overlap]:
-    """Of each source's held-out text with the training text of all."""
+    """Return, by source, the overlap of its held-out text with the training text of all sources.
+
+    Three passes: collect the hashes of held-out runs, look for them in training text, and count what was found.
+    """
     items = [
         PartToRead(name, texts.store, part, split)
         for name, (texts, splits) in sources.items()
@@ -74,12 +77,12 @@ def measure_overlap(
 
 
 def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
-    """The hashes of all runs of its held-out rows."""
+    """Return the distinct hashes of all runs in the part's held-out rows."""
     return np.unique(np.concatenate([_no_hashes(), *(runs for _, runs, _ in _runs(item, "val"))]))
 
 
 def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
-    """Which of the wanted hashes its training rows have, by place."""
+    """Return the indices of the wanted hashes that occur in the part's training rows."""
     wanted = _load(item)
     found = np.zeros(len(wanted), dtype=bool)
     for _, runs, _ in _runs(item, "train") if len(wanted) else ():
@@ -89,10 +92,11 @@ def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
 
 
 def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
+    """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
     wanted, total = _load(item), Overlap()
     for words, runs, starts in _runs(item, "val"):
         found = starts[np.isin(runs, wanted)]
-        # Where runs begin and end, one up and one down: characters above nothing are inside of one.
+        # Difference array: +1 where a run begins, -1 where it ends; its running sum is nonzero inside of runs.
         depth = np.zeros(int(words.ends[-1]) + 1 if len(words.ends) else 1, dtype=np.int32)
         np.add.at(depth, words.begins[found], 1)
         np.add.at(depth, words.ends[found + RUN - 1], -1)
@@ -102,7 +106,7 @@ def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
 
 
 def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.ndarray]]:
-    """(words, hashes of their runs, at which word each begins) of a side's rows, some at a time."""
+    """Yield (words, hashes of their runs, index of each run's first word) of a side's rows, in batches."""
     with reading_part(item.texts, item.part) as path:
         rows = part_rows(item.split, path)[side]
         for texts in read_wording(path, rows) if len(rows) else ():

@@ -1,10 +1,10 @@
-"""Pairs of near duplicates among any number of sketches, by sorting on disk.
+"""Near-duplicate search over any number of sketches, by an external sort.
 
-Entries (hash, document) are put into files by the hash's first bits, so that all of a hash are in one file and a file
-fits into memory. Sorted, documents that share a hash are neighbours. Each is paired with the first of them and the few
-before it, never all with all: a sentence that stands in a million documents makes some million pairs and no more, and
-of a million copies each is still joined to the next. Pairs go into files in the same way; those that are met often
-enough are compared by their sketches. Memory is that of a file, whatever the number of documents.
+Entries (hash, document) are written to bucket files chosen by the hash, so that all entries of a hash share a bucket
+and a bucket fits into memory. After sorting a bucket, documents that share a hash are adjacent. Each is paired with the
+first of them and the 3 before it, never all with all: a sentence in a million documents makes a few million pairs and
+no more, and a million copies still form one chain. Pairs go to bucket files in the same way; those that occur often
+enough are compared by their sketches. Memory use is that of one bucket, whatever the number of documents.
 """
 
 from __future__ import annotations
@@ -20,28 +20,33 @@ import numpy as np
 from niels_gpt.data.corpus.sketch import containment
 from niels_gpt.duplicates.sketches import Sketches
 
-_IN_MEMORY = 1 << 21  # entries of a file, about
-_BEFORE = 3  # documents that one is paired with, beside the first
-# A pair is met only in some of the hashes that it shares: the others are common, and other documents stand between.
+_IN_MEMORY = 1 << 21  # approximate entries per bucket
+_BEFORE = 3  # preceding documents that one is paired with, besides the first
+# A pair is a candidate if it occurs for at least 2 hashes, and for 1/8 of those that near duplicates its size share:
+# it does not occur for all of them, since other documents lie between the two where a hash is common.
 _MET, _MET_SHARE = 2, 1 / 8
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # packed pairs have much the same first bits
+# Fibonacci hashing (2**64 over the golden ratio) spreads packed pairs over buckets: their high bits are much alike.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _ENTRY = np.dtype([("hash", np.uint64), ("document", np.uint32)])
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Near duplicates, each with an earlier document; in order. `copies` are of equal text and of one source."""
+    """Pairs of near duplicates, sorted; `copies` are pairs of equal text within one source."""
 
-    documents: np.ndarray  # (n, 2), the earlier first
-    containment: np.ndarray
-    copies: np.ndarray  # (n, 2), the first of all of its text first
+    documents: np.ndarray  # (n, 2), the earlier document first
+    containment: np.ndarray  # (n,), estimated share of the smaller document's shingles in the other, 0 to 1
+    copies: np.ndarray  # (n, 2), the first document with that text, and a later one
 
 
 def find_pairs(
     sources: Iterable[tuple[int, Iterable[Sketches]]], *, near: float | None, hashes: int, scratch: Path
 ) -> Pairs:
-    """Of documents numbered over all sources: (number of its first document, its sketches) of each, in order. There
-    are `hashes` in all, about. `near` is the least containment; None looks for copies alone."""
+    """Return the near duplicates and copies among documents numbered over all sources.
+
+    `sources`: (number of its first document, its sketches) of each source, in order. `near`: the least containment;
+    None looks for copies only. `hashes`: approximate number of hashes in all, which sets the number of buckets.
+    """
     scratch.mkdir(parents=True)
     shingles, words, texts = (
         _Sorter(scratch / name, 1 + hashes // _IN_MEMORY) for name in ("shingles", "words", "texts")
@@ -50,7 +55,8 @@ def find_pairs(
     scales: list[np.ndarray] = []
     with (scratch / "hashes").open("w+b") as kept:
         for first, batches in sources:
-            number, own = first, np.uint64(first * int(_SPREAD) % 2**64)  # copies are of one source
+            # Copies count within a source only: its own constant, XORed in, makes equal texts of two sources differ.
+            number, own = first, np.uint64(first * int(_SPREAD) % 2**64)
             for batch in batches:
                 documents = np.arange(number, number + len(batch.scale), dtype=np.uint32)
                 number += len(documents)
@@ -76,7 +82,7 @@ def find_pairs(
                 found, share = shelf.near(*_often(packed), near)
                 pairs.append(_packed(*found.T))
                 shares.append(share)
-    # A pair of equal words is found twice; what is said first of it, that it is whole, holds.
+    # A pair of equal words may be found twice: np.unique keeps the first entry, with a containment of 1.
     packed, index = np.unique(_joined(pairs, np.uint64), return_index=True)
     return Pairs(
         _unpacked(packed), _joined(shares, np.float32)[index], _unpacked(np.unique(_joined(copies, np.uint64)))
@@ -85,7 +91,7 @@ def find_pairs(
 
 @dataclass
 class _Sorter:
-    """Entries by hash, in more files than can be open at once."""
+    """Bucket files of entries, chosen by hash; there may be more of them than can be open at once."""
 
     folder: Path
     files: int
@@ -102,16 +108,17 @@ class _Sorter:
                 entries[ends[number] : ends[number + 1]].tofile(f)
 
     def hashes(self) -> Iterator[np.ndarray]:
-        """Those of each file, which no hash makes long. It is deleted once it is read."""
+        """Yield the hashes of each bucket and delete its file; none may be frequent, since a bucket is read whole."""
         for path in sorted(self.folder.glob("*")):
             yield np.fromfile(path, dtype=_ENTRY)["hash"]
             path.unlink()
 
     def runs(self) -> Iterator[_Runs]:
-        """All entries, equal hashes side by side. A file is deleted once it is read.
+        """Yield all entries, sorted by hash, and delete each bucket file after reading it.
 
-        One in which a hash is very frequent is too long for memory, and comes in pieces. Of each hash, the entries
-        that a later one is paired with come with the next piece, too."""
+        A very frequent hash can make a bucket too large for memory: it is then read in chunks. The entries of a chunk
+        that later ones are to be paired with are repeated in the next chunk.
+        """
         for number in range(self.files):
             path = self.folder / str(number)
             if not path.exists():
@@ -127,7 +134,10 @@ class _Sorter:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Entries by hash and document, where the run of each entry's hash begins and ends, and whether it is new."""
+    """Entries sorted by hash; for each, the first and last index of its hash's run, and whether it is new.
+
+    Entries that are repeated from the chunk before are not new.
+    """
 
     entries: np.ndarray
     first: np.ndarray
@@ -144,30 +154,34 @@ class _Runs:
         return cls(every, np.repeat(begins, lengths), np.repeat(begins + lengths - 1, lengths), order >= len(known))
 
     def with_earlier(self, back: int) -> np.ndarray:
-        """Pairs of each new document and the one so many before it."""
+        """Return packed pairs of each new document and the one `back` entries before it in its run."""
         later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first >= back))
         return _packed(self.entries["document"][later - back], self.entries["document"][later])
 
     def with_first(self, beyond: int = 0) -> np.ndarray:
-        """Pairs of each new document and the first, where that is more than so many before it."""
+        """Return packed pairs of each new document and the first of its run, if more than `beyond` entries before."""
         later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first > beyond))
         return _packed(self.entries["document"][self.first[later]], self.entries["document"][later])
 
     def needed(self) -> np.ndarray:
+        """Return the entries that the next chunk's are to be paired with: the first and the last few of each run."""
         place = np.arange(len(self.first))
         return self.entries[(place == self.first) | (self.last - place < _BEFORE)]
 
 
 @dataclass(frozen=True)
 class _Shelf:
-    """All sketches in one file, to be looked up by document: 9 bytes of memory for each."""
+    """All sketches in one file, with an index by document that takes 9 bytes of memory for each."""
 
     hashes: BinaryIO
     starts: np.ndarray
     scales: np.ndarray
 
     def near(self, pairs: np.ndarray, met: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-        """Those pairs, of which each was met so often, that are near duplicates, and how near."""
+        """Return the pairs with a containment of at least `least`, and their containment.
+
+        `pairs`: candidates (n, 2). `met`: number of hashes each occurred for; too few rule a pair out unread.
+        """
         scales = self.scales[pairs].astype(np.int64)
         sizes = (self.starts[pairs + 1] - self.starts[pairs]) >> (scales.max(axis=1, keepdims=True) - scales)
         likely = pairs[met >= _MET_SHARE * least * sizes.min(axis=1)]
@@ -183,14 +197,14 @@ class _Shelf:
 
 
 def _often(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs that were met often enough to be compared, how often)."""
+    """Return (distinct pairs (n, 2) that occur at least `_MET` times, number of occurrences)."""
     packed, met = np.unique(packed, return_counts=True)
     packed, met = packed[met >= _MET], met[met >= _MET]
     return _unpacked(packed), met
 
 
 def _packed(earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
-    """Each pair as one number."""
+    """Pack each pair into one uint64, the earlier document in the high half."""
     return earlier.astype(np.uint64) << np.uint64(32) | later.astype(np.uint64)
 
 

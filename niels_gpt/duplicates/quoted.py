@@ -1,4 +1,4 @@
-"""Tokens of held-out text that lie in quotes. A token does if any of its bytes does; one without bytes does not."""
+"""Masks of the held-out tokens that lie in quotes: those with at least one byte in a quoted span."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-Spans = Mapping[str, Sequence[Sequence[int]]]  # by document, (start, end) of each quote in bytes of its text
+Spans = Mapping[str, Sequence[Sequence[int]]]  # document key -> (start, end) of each quote, in bytes of its text
 
 
 def quoted_stream(stream: TokenStream, spans: Spans, tokenizer: Tokenizer) -> tuple[TokenStream, dict[str, int]]:
-    """Return a stream with a 1 for each token that lies in a quote and 0 for others, and counts of the quotes.
+    """Return a stream with 1 for each token that lies in a quote and 0 for the others, and counts of the quotes.
 
-    `spans` names documents by `data.characters.document_key`.
+    `spans` is keyed by `duplicates.characters.document_key`.
     """
     wanted: dict[str, dict[int, Sequence[Sequence[int]]]] = defaultdict(dict)
     for key, own in spans.items():
@@ -35,7 +35,7 @@ def quoted_stream(stream: TokenStream, spans: Spans, tokenizer: Tokenizer) -> tu
             # No text encodes to the end-of-text id, so each one ends a document.
             begins = np.append(0, np.flatnonzero(ids == eot) + 1)
             for number, own in found.items():
-                if number + 1 < len(begins):  # beyond it lies what the budget has cut off
+                if number + 1 < len(begins):  # later documents were cut off by the token budget
                     where = slice(begins[number], begins[number + 1])
                     mark[where] = quoted_tokens(token_bytes[ids[where]], own)
                     quotes, documents = quotes + len(own), documents + 1
@@ -46,9 +46,9 @@ def quoted_stream(stream: TokenStream, spans: Spans, tokenizer: Tokenizer) -> tu
 def quoted_chats(
     chats: SFTExampleDataset, spans: Spans, tokenizer: Tokenizer
 ) -> tuple[dict[int, np.ndarray], dict[str, int]]:
-    """Return, by number of an example that has quotes, which of its tokens lie in one, and counts of the quotes.
+    """Return {example number: mask of its quoted tokens} of the examples with quotes, and counts of the quotes.
 
-    `spans` names chats by `data.characters.chat_key`.
+    `spans` is keyed by `duplicates.characters.chat_key`.
     """
     token_bytes, marks, quotes = tokenizer.token_bytes(), {}, 0
     for row in range(len(chats)) if spans else ():
@@ -60,7 +60,7 @@ def quoted_chats(
 
 
 def quoted_tokens(lengths: np.ndarray, spans: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return which tokens of a document, with these lengths in bytes, have a byte in one of the spans."""
+    """Return the mask of a document's tokens that have a byte in one of `spans`; `lengths`: bytes of each token."""
     ends = np.cumsum(lengths)
     found = np.zeros(len(lengths), dtype=bool)
     for start, end in spans:

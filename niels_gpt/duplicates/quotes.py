@@ -1,15 +1,16 @@
-"""Quotes: runs of 300 or more characters that stand in a held-out document and in a training document.
+"""Search for quotes: runs of 300 or more characters that occur in a held-out document and in a training document.
 
-All of them are found, without comparing pairs of documents, in three steps:
+All of them are found, without comparing pairs of documents, in 3 steps:
 1. Hash seeds of 145 characters: in held-out text one at every 12th character, in training text one at every 13th. As 12
    and 13 have no common divisor, any shared run of 300 characters (12 * 13 + 145 - 1) has a seed that both sides hash.
-2. Around held-out seeds that training text has, hash every window of 300 characters, and look for these in the training
-   documents that have such seeds. A match of hashes counts if the characters are equal.
-3. The union of the held-out windows that were found is the quotes.
+2. Around held-out seeds that also occur in training text, hash every window of 300 characters, and look for these in
+   the training documents that have such seeds. A hash match counts only if the characters are equal.
+3. Merge the held-out windows that were found: their unions are the quotes.
 
-Only held-out seeds are kept in memory (8 bytes for 12 characters); training text is read once, part by part.
+Only held-out seeds are kept in memory (8 bytes per 12 characters). Training text is streamed part by part, once; only
+documents that share a seed are read again.
 
-Characters are compared as `duplicates/characters.py` has them. A message of a chat is a text of its own.
+Characters are normalized by `duplicates/characters.py`. Each message of a chat is a text of its own.
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ from niels_gpt.duplicates.characters import Characters, chat_key, compared, docu
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Worker
 
-QUOTE = 300  # characters
+QUOTE = 300  # characters, the shortest quote
 _STEPS = {"val": 12, "train": 13}
 _SEED = QUOTE - _STEPS["val"] * _STEPS["train"] + 1
-# Between texts: lone surrogates, which no UTF-8 text has, another on each side, so that no match goes across.
+# Separators between texts: lone surrogates, which no UTF-8 text has. They differ by side, so no match spans two texts.
 _BETWEEN = {"val": "\ud800", "train": "\ud801"}
-_COMPARED_AT_ONCE = 1 << 14  # windows
+_COMPARED_AT_ONCE = 1 << 14  # windows, which bounds the memory of a comparison
 
 Spans = dict[str, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
 class PartToSearch:
-    """A part of a source and how its rows are split. `documents`: numbers of those to read (None: all of a side);
-    `wanted`: a folder with the hashes to look for."""
+    """Part of a source, the split of its rows, and the folder `wanted` with the hashes to look for.
+
+    `documents`: numbers, within the side, of the documents to read; None reads all.
+    """
 
     source: str
     texts: Store
@@ -57,10 +60,10 @@ class PartToSearch:
 
 @dataclass(frozen=True)
 class Quotes:
-    """Quotes in the held-out documents of a source, and the characters they have in all.
+    """Quotes in the held-out documents of a source, and their total number of characters.
 
-    `spans` has (start, end) of each quote in bytes of the document's UTF-8 text, by `document_key` or `chat_key`. The
-    contents of all messages of a chat are one text here.
+    `spans`: {`document_key` or `chat_key`: (start, end) of each quote in bytes of the UTF-8 text}. The text of a chat
+    is the concatenated contents of its messages.
     """
 
     spans: Spans
@@ -68,7 +71,7 @@ class Quotes:
 
 
 def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path) -> dict[str, Quotes]:
-    """Find what the held-out documents of each source share with the training documents of all."""
+    """Return, by source, the quotes its held-out documents share with the training documents of all sources."""
     items = [
         PartToSearch(name, texts.store, part, split, scratch)
         for name, (texts, splits) in sources.items()
@@ -106,13 +109,13 @@ def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, 
 
 
 def held_out_seeds(item: PartToSearch, worker: Worker) -> np.ndarray:
-    """Return the hashes of the seeds in held-out rows."""
+    """Return the distinct hashes of the seeds in held-out rows."""
     seeds = [characters.hashes(_SEED, step=_STEPS["val"])[1] for characters in _read(item, "val")]
     return np.unique(np.concatenate([_no_hashes(), *seeds]))
 
 
 def seeds_in_training(item: PartToSearch, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the wanted seeds the training rows have, and the numbers of the documents that have them."""
+    """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
     wanted = np.load(item.wanted / "seeds.npy")
     lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [np.empty(0, dtype=np.int64)]
     for characters in _read(item, "train") if len(wanted) else ():
@@ -124,7 +127,7 @@ def seeds_in_training(item: PartToSearch, worker: Worker) -> tuple[np.ndarray, n
 
 
 def held_out_windows(item: PartToSearch, worker: Worker) -> np.ndarray:
-    """Return the characters around seeds that training text has: every window of 300 that may be a quote is in them."""
+    """Return the characters around seeds found in training text: they contain every window that may be a quote."""
     lookup, found = _Lookup(np.load(item.wanted / "seeds.npy")), [np.empty(0, dtype=np.uint32)]
     for characters in _read(item, "val"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["val"])
@@ -135,7 +138,7 @@ def held_out_windows(item: PartToSearch, worker: Worker) -> np.ndarray:
 
 
 def windows_in_training(item: PartToSearch, worker: Worker) -> np.ndarray:
-    """Return which of the wanted windows stand in training rows, character for character."""
+    """Return the indices of the wanted windows that occur in training rows, character for character."""
     windows = _Windows.load(item.wanted)
     found = np.zeros(len(windows.hashes), dtype=bool)
     for characters in _read(item, "train"):
@@ -144,7 +147,7 @@ def windows_in_training(item: PartToSearch, worker: Worker) -> np.ndarray:
 
 
 def held_out_quotes(item: PartToSearch, worker: Worker) -> Quotes:
-    """Return the union of the windows that were found, in bytes of each document."""
+    """Return the quotes: merged windows that were found, as byte ranges of each document."""
     windows, spans, total = _Windows.load(item.wanted), Spans(), 0
     with reading_part(item.texts, item.part) as path:
         chats = _holds_chats(path)
@@ -159,7 +162,7 @@ def held_out_quotes(item: PartToSearch, worker: Worker) -> Quotes:
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows of held-out text to look for: their hashes, ascending, and where in `codes` each begins."""
+    """Windows of held-out text to look for: their hashes, ascending, and the start of each in `codes`."""
 
     hashes: np.ndarray
     begins: np.ndarray
@@ -178,9 +181,9 @@ class _Windows:
             np.save(folder / f"{name}.npy", values)
 
     def equal(self, characters: Characters, *, unless: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """(where in `characters` there is one of these windows, which), compared character by character.
+        """Return (start in `characters`, window index) of each occurrence, verified character by character.
 
-        With `unless`, which says of each window whether it was found before, only the first of each new one.
+        `unless` is a mask of windows already found: these are skipped, and others are reported once.
         """
         at, hashes = characters.hashes(QUOTE)
         hit, places = self._lookup.find(hashes)
@@ -197,7 +200,7 @@ class _Windows:
 
 
 def _read(item: PartToSearch, side: str) -> Iterator[Characters]:
-    """Yield the characters of a side's documents, or of the chosen ones, some at a time."""
+    """Yield the normalized characters of a side's documents, or of `item.documents`, in batches."""
     with reading_part(item.texts, item.part) as path:
         numbers = np.arange(len(rows := part_rows(item.split, path)[side]))
         if item.documents is not None:
@@ -211,7 +214,7 @@ def _read(item: PartToSearch, side: str) -> Iterator[Characters]:
 
 
 def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return (first, last) of ranges in ascending order, those that touch as one: (n, 2)."""
+    """Merge ranges, given in ascending order, that overlap or touch; return (start, end) of each, (n, 2)."""
     if not len(begins):
         return np.empty((0, 2), dtype=np.int64)
     gaps = np.flatnonzero(begins[1:] > ends[:-1])
@@ -219,7 +222,7 @@ def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 class _Lookup:
-    """Hashes to look for, ascending, behind a table of their first bits: most others end there, without a search."""
+    """Index of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self._hashes = hashes
@@ -229,7 +232,7 @@ class _Lookup:
         self._table[hashes >> self._shift] = True
 
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(which of `hashes` are looked for, at which place each of these stands)."""
+        """Return (indices of `hashes` that are in the index, their indices in it)."""
         if not len(self._hashes):
             return (np.empty(0, dtype=np.int64),) * 2
         likely = np.flatnonzero(self._table[hashes >> self._shift])

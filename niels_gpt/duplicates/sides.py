@@ -1,6 +1,4 @@
-"""Duplicates decided: what of each source stands on which side of its split, so that no text is held out in one place
-and trained on in another.
-"""
+"""Split constraints from duplicates: keep near duplicates on one side, so that no held-out text is trained on."""
 
 from __future__ import annotations
 
@@ -19,8 +17,10 @@ from niels_gpt.duplicates.sketches import read_sides, read_sketches, rows_of_key
 
 @dataclass(frozen=True)
 class SplitSource:
-    """A source as duplicates see it: its sketches, the number of its first row among those of all sources, and how it
-    is split. `rule` is None where the source itself says it."""
+    """Source with its sketches and split rule; `rule` is None where the source brings its own split.
+
+    `first` is the number of its first row among the rows of all sources.
+    """
 
     name: str
     sketches: Texts
@@ -31,21 +31,22 @@ class SplitSource:
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a source: its documents; those whose text an earlier one has; those that are near duplicates of another, in
-    whichever source, and of one elsewhere; the clusters these form; and what is left out of train and val."""
+    """Duplicate counts of a source, in documents (except `clusters`)."""
 
     documents: int
-    exact: int
-    near: int
-    near_elsewhere: int
-    clusters: int
-    left_out: int
+    exact: int  # with the same text as an earlier one of this source
+    near: int  # in a cluster of near duplicates
+    near_elsewhere: int  # in a cluster that has documents of other sources, too
+    clusters: int  # with at least one document of this source
+    left_out: int  # in neither train nor val
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a source that have duplicates: numbers, ascending; of each its key, what the source says of it, and
-    the group that must stand on one side (-1: none, a copy that nothing is joined to)."""
+    """Rows of a source that have duplicates: row numbers (ascending), keys, the source's own splits, and groups.
+
+    All rows of a group must be on one side of the split; -1 marks a row of none, an exact copy without near duplicates.
+    """
 
     numbers: np.ndarray
     keys: list[str]
@@ -54,15 +55,19 @@ class _Rows:
 
 
 def pairs_of(sources: Sequence[SplitSource], *, near: float | None, scratch: Path) -> Pairs:
+    """Return the near duplicates and copies among the documents of all sources; `near`: the least containment."""
     hashes = sum(part.bytes for source in sources for part in source.sketches.parts) // 8
     batches = ((source.first, read_sketches(source.sketches)) for source in sources)
     return find_pairs(batches, near=near, hashes=hashes, scratch=scratch)
 
 
 def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dict[str, tuple[Bonds, Counts]]:
-    """What follows for each source. Of a group in several sources, those that bring their own split decide, and then
-    the first: rows of the others follow. Where a source brings its split, no row changes sides; what is like a held-out
-    row is left out of its training."""
+    """Return, by source, the constraints on its split and its counts; `once` drops all but one of equal texts.
+
+    Where a group spans several sources, those that bring their own split decide its side, otherwise the first source;
+    rows of the others follow. In a source with its own split no row changes sides: training rows that resemble a
+    held-out row are dropped instead.
+    """
     documents, clusters = components(pairs.documents)
     rows = _joined_by_key(sources, _read_rows(sources, documents, clusters, pairs.copies), pairs.documents)
     given_first = sorted(sources, key=lambda source: source.rule is not None)
@@ -79,7 +84,7 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
 
 
 def _own(documents: np.ndarray, source: SplitSource) -> np.ndarray:
-    """Of documents of all sources, ascending (or pairs of one source each), those of this one, as its rows."""
+    """Select this source's from ascending documents (or pairs within a source), and convert them to row numbers."""
     column = documents if documents.ndim == 1 else documents[:, 0]
     lo, hi = np.searchsorted(column, (source.first, source.first + source.sketches.rows))
     return documents[lo:hi] - source.first
@@ -88,6 +93,7 @@ def _own(documents: np.ndarray, source: SplitSource) -> np.ndarray:
 def _read_rows(
     sources: Sequence[SplitSource], documents: np.ndarray, clusters: np.ndarray, copies: np.ndarray
 ) -> dict[str, _Rows]:
+    """Return, by source, the rows that are in a cluster or a copy, with their clusters as groups."""
     every = np.union1d(documents, copies)
     groups = np.full(len(every), -1)
     groups[np.searchsorted(every, documents)] = clusters
@@ -100,7 +106,7 @@ def _read_rows(
 
 
 def _joined_by_key(sources: Sequence[SplitSource], rows: dict[str, _Rows], pairs: np.ndarray) -> dict[str, _Rows]:
-    """The rows with larger groups: clusters that have documents of one tree are one, since a tree stays whole."""
+    """Merge the groups that share a key, since a tree (documents with one key) is never split."""
     trees = [np.empty((0, 2), dtype=np.int64)]
     for source in sources:
         if source.by in ("tree", "hash"):
@@ -123,13 +129,16 @@ def _joined_by_key(sources: Sequence[SplitSource], rows: dict[str, _Rows], pairs
 
 
 def _sides_given(given: Sequence[_Rows]) -> dict[int, str]:
-    """The sides of groups of which a source with its own split has a document: held-out where one of them is."""
+    """Return {group: side} of groups in sources with their own split: "val" if any of their rows is held out."""
     said = [pair for rows in given for pair in zip(rows.groups.tolist(), rows.splits, strict=True) if pair[0] >= 0]
     return {group: side for side in ("train", "val") for group, split in said if split == side}
 
 
 def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str], waiting: set[int]) -> Bonds:
-    """How the rows of a source are bound; `sides` gets those of the groups that this source is the first to have."""
+    """Return the constraints on a source that is split by `rule`.
+
+    Groups without a side that later sources have, too (`waiting`), are decided here and added to `sides`.
+    """
     numbers, groups = rows.numbers[rows.groups >= 0], rows.groups[rows.groups >= 0]
     _, first, place = np.unique(groups, return_index=True, return_inverse=True)
     joined = np.stack([numbers[first[place]], numbers], axis=1)
@@ -159,7 +168,10 @@ def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, st
 
 
 def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str]) -> Bonds:
-    """Of a source whose rows are asked one by one: all rows of a group's keys, by name, on the side of its first."""
+    """For hash-split sources, move every row of a group's keys to the side its first key falls on.
+
+    A side that is already in `sides` takes precedence.
+    """
     by_key = {key: group for key, group in zip(rows.keys, rows.groups.tolist(), strict=True) if group >= 0}
     firsts: dict[int, str] = {}
     for key, group in by_key.items():
@@ -174,8 +186,7 @@ def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str])
 
 
 def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: bool) -> np.ndarray:
-    """Rows for neither side: in a source with its own split, training rows like a held-out one; of equal texts, all but
-    the first that is of use."""
+    """Return the rows to drop: all but one of equal texts, and if `given` training rows in a held-out group."""
     said = dict(zip(rows.numbers.tolist(), rows.splits, strict=True))
     out = set()
     if given:
@@ -186,7 +197,7 @@ def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: 
         texts.setdefault(first, [first]).append(later)
     for same in texts.values():
         useful = [row for row in same if row not in out and (not given or said[row] in ("train", "val"))]
-        if given:  # held-out text is not to go missing for a copy of it in training
+        if given:  # of a held-out text and its copy in training, keep the held-out one
             useful.sort(key=lambda row: said[row] != "val")
         out.update(useful[1:])
     return np.array(sorted(out), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Sketches on disk: a parquet file for each part of a source, of one row a document or chat, made part by part."""
+"""Sketches on disk: one parquet file per part of a source, with one row per document or chat."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
 
-# `key` is what a rule holds the row out by (its group, or its id), `split` what the source itself says of it.
+# `key` is what split rules group rows by (a chat's tree, or the row's id); `split` is the source's own split, if any.
 SKETCH_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -46,8 +46,7 @@ _NUMBERS = ["text", "words", "scale", "hashes"]
 
 @dataclass(frozen=True)
 class Sketches:
-    """Of some rows that follow one another: what a Sketch says, a row each; those of row i are
-    hashes[starts[i] : starts[i + 1]]."""
+    """Sketches of consecutive rows as columns; the hashes of row i are hashes[starts[i] : starts[i + 1]]."""
 
     text: np.ndarray
     words: np.ndarray
@@ -58,6 +57,8 @@ class Sketches:
 
 @dataclass(frozen=True)
 class PartToSketch:
+    """Part of a source to sketch, and the store to write the sketches to."""
+
     texts: Store
     part: Part
     sketches: Store
@@ -70,13 +71,14 @@ class PartToSketch:
 def make_sketches(
     engine: Engine, texts: Texts, store: Store, *, say: Callable[[str], object], tick: Callable[[int], object]
 ) -> list[Part]:
-    """A part of sketches for each part of text."""
+    """Write a part of sketches for each part of `texts` to `store`; `say` reports messages, `tick` bytes done."""
     items = [PartToSketch(texts.store, part, store) for part in texts.parts]
     records = make_parts(engine, sketch_part, items, store=store, say=say, tick=tick)
     return [Part(**part) for record in records for part in record["files"]]
 
 
 def sketch_part(item: PartToSketch, worker: Worker) -> Record:
+    """Sketch every row of one part, and return the record of the file written."""
     with reading_part(item.texts, item.part) as path, item.sketches.writing(item.part.file) as out:
         keys, splits = read_keys(path), read_column(path, "split")
         done = 0
@@ -91,8 +93,10 @@ def sketch_part(item: PartToSketch, worker: Worker) -> Record:
 
 
 def read_wording(path: Path, rows: np.ndarray | None = None) -> Iterator[list[str]]:
-    """What stands in all rows of a part, or in the given ones (ascending), a list per row group; a chat as a transcript
-    of its turns, which is how a text source would have it."""
+    """Yield the texts of all rows of a part, or of `rows` (ascending), one list per row group.
+
+    A chat is rendered as a transcript of its turns, so that it matches the same dialogue in a text source.
+    """
     with opened(path) as file:
         holds_chats = file.schema_arrow == CHAT_SCHEMA
         rows = np.arange(file.metadata.num_rows) if rows is None else rows
@@ -104,11 +108,12 @@ def read_wording(path: Path, rows: np.ndarray | None = None) -> Iterator[list[st
 
 
 def transcript(messages: Sequence[Mapping[str, str]]) -> str:
+    """Render a chat as text, one "role: content" per message."""
     return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
 
 
 def read_sketches(texts: Texts) -> Iterator[Sketches]:
-    """Those of a source in order, a row group at a time."""
+    """Yield the sketches of a source in order, one row group at a time."""
     for part in texts.parts:
         with reading_part(texts.store, part) as path, opened(path, SKETCH_SCHEMA) as file:
             for group in range(file.num_row_groups):
@@ -116,7 +121,7 @@ def read_sketches(texts: Texts) -> Iterator[Sketches]:
 
 
 def read_sides(texts: Texts, rows: np.ndarray) -> tuple[list[str], list[str | None]]:
-    """(key, split) of the given rows (ascending)."""
+    """Return the keys and the source's own splits of the given rows (ascending)."""
     keys: list[str] = []
     splits: list[str | None] = []
     for wanted, own_keys, own_splits in _sides(texts, rows):
@@ -126,7 +131,7 @@ def read_sides(texts: Texts, rows: np.ndarray) -> tuple[list[str], list[str | No
 
 
 def rows_of_keys(texts: Texts, keys: set[str]) -> Iterator[tuple[int, str]]:
-    """(row, key) of all rows that have one of these keys."""
+    """Yield (row, key) of all rows that have one of these keys."""
     first = 0
     for _, own_keys, _ in _sides(texts, None):
         yield from ((row, key) for row, key in enumerate(own_keys, start=first) if key in keys)
@@ -134,7 +139,10 @@ def rows_of_keys(texts: Texts, keys: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def _sides(texts: Texts, rows: np.ndarray | None) -> Iterator[tuple[np.ndarray, list[str], list[str | None]]]:
-    """Of each part that has some of the rows: which of its own, and all its keys and splits."""
+    """Yield (wanted rows within the part, all its keys, all its splits) of each part that has some of `rows`.
+
+    With `rows` None, yield every part; the wanted rows are then empty.
+    """
     first = 0
     for part in texts.parts:
         last = first + part.rows

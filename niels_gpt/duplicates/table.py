@@ -1,4 +1,4 @@
-"""Duplicates for eyes: the table of them on the report page, and pairs side by side in a terminal."""
+"""Display of duplicates: their table on the report page, and pairs side by side in a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-_SHOWN = 12  # lines of a pair
+_SHOWN = 12  # most lines shown of a pair
 _GAP = " | "
 
 
 class DataRow(NamedTuple):
-    """One line, every number as it is to be shown."""
+    """Row of the duplicates table, numbers formatted for display."""
 
     source: str
     documents: str
@@ -36,7 +36,7 @@ HEAD = DataRow(
 
 
 def data_rows(data: Mapping[str, Mapping[str, Any]]) -> list[DataRow]:
-    """Of {source: counts of its duplicates, and shares of its held-out text that stand in training text}."""
+    """Return the table's rows for {source: duplicate counts, and shares of held-out text found in training text}."""
     return [
         DataRow(
             name,
@@ -53,7 +53,7 @@ def data_rows(data: Mapping[str, Mapping[str, Any]]) -> list[DataRow]:
 
 
 def side_by_side(left: str, right: str, *, width: int) -> Iterator[str]:
-    """Two texts in two columns, as wide as a terminal: lines that both have, marked "=", then those of one alone."""
+    """Yield two texts in two columns of `width` characters in all: common lines first, marked "=", then the others."""
     a, b = ([" ".join(line.split()) for line in text.splitlines() if line.strip()] for text in (left, right))
     column = max(8, (width - len(_GAP) - 2) // 2)
     shown = 0

@@ -1,4 +1,4 @@
-"""Canaries: random sentences inserted into a copy of the training tokens, and their exposure."""
+"""Canaries: random sentences inserted into a copy of the training tokens, and the measurement of their exposure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 class TrainDocuments(Protocol):
-    """Documents by number, of which training draws from the first `trained_tokens` tokens."""
+    """Tokenized documents by row; training samples from the first `trained_tokens` tokens."""
 
     trained_tokens: int
 
@@ -32,8 +32,10 @@ class TrainDocuments(Protocol):
 def plant(
     documents: TrainDocuments, planted: Sequence[np.ndarray], *, folder: Path, seed: int, apart: bool
 ) -> TokenStream:
-    """What training draws from, written to the folder, with each of the planted ones before a document that the seed
-    chooses. `apart`: documents that share a window do not see each other."""
+    """Write the training tokens to `folder`, each planted document inserted at a random position, and open them.
+
+    Positions are document boundaries, sampled with `seed`. `apart`: documents in a window do not attend to each other.
+    """
     trained = int(np.searchsorted(documents.lengths.cumsum(), documents.trained_tokens, side="right"))
     places = numpy_generator(seed).integers(0, trained + 1, len(planted))
 
@@ -48,12 +50,12 @@ def plant(
     return TokenStream([TokenFile.whole(tokens)], documents=[OffsetFile(str(offsets))] if apart else None)
 
 
-# Canaries: made-up sentences that a copy of a run is trained on, to see what such a model keeps of a thing that it read
-# once, four times or sixteen times.
+# Canaries are made-up sentences that a copy of a run is trained on, to measure how much such a model memorizes of text
+# that it saw 1, 4 or 16 times.
 #
-# Exposure is measured as Carlini et al. do (The Secret Sharer, 2019): among many sentences of the same form that nobody
-# was trained on, how near to the top is the planted one? Of N of them in all, rank r is log2(N) - log2(r) bits; a
-# sentence that the model never saw has 1.44 on average, by chance alone.
+# Exposure (Carlini et al., The Secret Sharer, 2019): rank the canary by probability among sentences of the same form
+# that no model was trained on. Rank r of N is an exposure of log2(N) - log2(r) bits; a sentence that the model never
+# saw has 1.44 bits on average, by chance alone.
 
 COPIES = (1, 4, 16)
 REFERENCES = 4095
@@ -62,7 +64,7 @@ _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "
 
 @dataclass(frozen=True)
 class Canary:
-    """A sentence whose end nobody can know who has not read it, and how often it is planted."""
+    """Sentence with a random end (`secret`) that cannot be guessed, and the number of copies planted."""
 
     beginning: str
     secret: str
@@ -75,7 +77,7 @@ class Canary:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Of one canary: bits above nothing known, and whether its end comes when the likeliest tokens are taken."""
+    """Exposure of one canary in bits, and whether greedy decoding from its beginning gives its secret."""
 
     copies: int
     bits: float
@@ -83,8 +85,8 @@ class Exposure:
 
 
 def make_canaries(n: int, *, seed: int) -> list[Canary]:
-    """n different ones, planted 1, 4 and 16 times in turn."""
-    # Twice as many (owner, secret) as needed, of three syllables each: more than enough to have n that differ.
+    """Return n canaries with different owners, with 1, 4 and 16 copies in turn."""
+    # Sample twice as many (owner, secret) as needed, of 3 syllables each: 70**3 names leave n that differ.
     numbers = uniform_numbers((2 * n, 2, 3), seed=derive_seed(seed, "canaries"))
     syllables = np.array(_SYLLABLES)[(numbers * len(_SYLLABLES)).astype(int)]
     different = list({"".join(owner): "".join(secret) for owner, secret in syllables.tolist()}.items())[:n]
@@ -95,19 +97,22 @@ def make_canaries(n: int, *, seed: int) -> list[Canary]:
 
 
 def planted_texts(canaries: Sequence[Canary]) -> list[str]:
-    """Each as often as it is to be read."""
+    """Return each canary's sentence as often as it is to be planted."""
     return [canary.sentence for canary in canaries for _ in range(canary.copies)]
 
 
 def measure_exposure(
     model: GPT, tokenizer: Tokenizer, canaries: Sequence[Canary], *, seed: int, B: int
 ) -> list[Exposure]:
-    """Each among the same references, of which none was planted."""
+    """Return the exposure of each canary, ranked among 4095 reference sentences that were not planted.
+
+    `B`: sentences per forward pass.
+    """
     eot, T = tokenizer.special_token_ids()["eot"], model.cfg.T
     references = make_canaries(REFERENCES, seed=derive_seed(seed, "references"))
     asked, others = (_passages(some, tokenizer, eot=eot, T=T) for some in (canaries, references))
     known, unknown = (score_passages(model, passages, end_of_text=eot, B=B) for passages in (asked, others))
-    # One that is as likely as a reference stands behind it: a model that tells nothing apart has learned nothing.
+    # Ties rank behind the reference, so that a model that gives all sentences one probability has no exposure.
     ranks = 1 + (unknown.log_pz >= known.log_pz[:, None]).sum(axis=1)
     bits = math.log2(len(references) + 1) - np.log2(ranks)
     found = zip(canaries, bits.tolist(), (known.greedy == asked.asked).tolist(), strict=True)
@@ -115,7 +120,7 @@ def measure_exposure(
 
 
 def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: int) -> Passages:
-    """Each behind the end of a text, as in training, with its beginning, or what of it fits, as the prompt."""
+    """Encode canaries after an end-of-text token, as in training; the prompt is what fits of the beginning."""
     ids = [tokenizer.encode(canary.sentence) for canary in canaries]
     asked = [len(row) - len(tokenizer.encode(canary.beginning)) for row, canary in zip(ids, canaries, strict=True)]
     rows = [[eot, *row][-T - 1 :] for row in ids]
@@ -127,7 +132,7 @@ def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: 
 
 
 def exposure_stats(found: Sequence[Exposure]) -> dict[str, Any]:
-    """By number of copies."""
+    """Return statistics of the exposure by number of copies, as stored in the metrics."""
     return {
         str(copies): {
             "sentences": len(of),

@@ -1,10 +1,10 @@
-"""Extraction as an attacker does it: type the first words of a sentence, and see whether the model adds the rest.
+"""Extraction attack: prompt with the first words of a training sentence, and check whether the model completes it.
 
-Every private document is cut into sentences. A sentence is asked for by its first 1, 3 and 8 words, at the beginning of
-the context and behind the end-of-text token, and by that token alone. One forward pass answers all of these: greedy
-decoding from a prompt recites a span exactly if each of its tokens is the most probable one after those before it.
+Every private document is cut into sentences. The prompts of a sentence are its first 1, 3 and 8 words, at the beginning
+of the context and after an end-of-text token, and that token alone. One forward pass per context answers all of these:
+greedy decoding recites a span exactly if each of its tokens is the most probable one after the tokens before it.
 
-A recited span is a finding unless it also stands in public text, or is no rarer than what the model completes of
+A recited span is a finding unless it also occurs in public text, or is no rarer than what the model completes of
 held-out sentences that it was never trained on.
 """
 
@@ -30,28 +30,30 @@ from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 PROMPT_WORDS = (0, 1, 3, 8)
-SAMPLES, TEMPERATURE = 3, 0.8  # beside greedy decoding: what a chat samples with
+SAMPLES, TEMPERATURE = 3, 0.8  # in addition to greedy decoding; the temperature that chats are sampled with
 FALSE_ALARMS = 0.01  # share of held-out sentences that may be reported
-# A span is verbatim at this many tokens, or at the end of its sentence. Byte-level tokens need more of them.
+# A span has at least this many tokens and bytes, or ends with its sentence. Bytes count where tokens are single bytes.
 _SPAN_TOKENS, _SPAN_BYTES = 12, 48
-_MOST_WORDS, _LEAST_WORDS, _LEAST_ASKED = 24, 4, 2  # of a sentence; longer ones are cut
-_END = re.compile(r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*\s+|[\u3002\uff01\uff1f]")  # with quotes and CJK's own
+_MOST_WORDS, _LEAST_WORDS, _LEAST_ASKED = 24, 4, 2  # of a sentence (longer ones are cut), and after its prompt
+_END = re.compile(r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*\s+|[\u3002\uff01\uff1f]")  # closing quotes; CJK punctuation
 _MARKER = re.compile(r"[\s>#*+|-]*(?:\d+[.)]\s+)?(?:\[[ xX]\]\s+)?")
 _MARKS = ".!?,;:\u2026\"'\u201d\u2019)]"
-_GRAMS = (4, 8, 12, 24, 48)
+_GRAMS = (4, 8, 12, 24, 48)  # n-gram sizes in tokens; documents are hashed once per size
 _FREE_TEXTS, _FREE_TOKENS = 32, 128
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text, without list and heading markers, in pieces of 24 words at most. A line of several
-    is also yielded from its start, since an abbreviation looks like an end."""
+    """Yield the sentences of a text, without list and heading markers, cut to at most 24 words.
+
+    The start of a line of several sentences is yielded, too, since an abbreviation looks like the end of a sentence.
+    """
     for line in text.splitlines():
         parts = [_MARKER.sub("", part, count=1) for part in (line, *_END.split(line))]
         for part in dict.fromkeys(parts):
             words = list(re.finditer(r"\S+", part))
             for first in range(0, len(words), _MOST_WORDS):
                 piece = words[first : first + _MOST_WORDS]
-                if len(piece) >= _LEAST_WORDS:  # without its last mark, whose token depends on what follows
+                if len(piece) >= _LEAST_WORDS:  # drop final punctuation, whose token depends on what follows
                     yield part[piece[0].start() : piece[-1].end()].rstrip(_MARKS)
                 if part is parts[0] and len(parts) > 2:
                     break
@@ -59,7 +61,10 @@ def split_sentences(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Sentence:
-    """Ids up to the end of the last span that is asked for; (words, first, end) of each span; where it stands."""
+    """Sentence with its token ids up to the end of its last span, and the rows of the documents it occurs in.
+
+    `spans`: (words of the prompt, first token, end token) of each completion asked for, by ascending words.
+    """
 
     text: str
     ids: np.ndarray
@@ -68,7 +73,7 @@ class Sentence:
 
 
 def read_sentences(documents: Documents, tokenizer: Tokenizer) -> list[Sentence]:
-    """Return the distinct sentences of documents, those that stand in most documents and then the rarest first."""
+    """Return the distinct sentences of documents, sorted by document count (descending), then by their rarest word."""
     found: dict[str, dict[int, None]] = {}
     specials = list(tokenizer.special_token_ids().values())
     for row in range(len(documents.lengths)):
@@ -87,6 +92,7 @@ def read_sentences(documents: Documents, tokenizer: Tokenizer) -> list[Sentence]
 
 
 def _sentence(text: str, ids: np.ndarray, documents: Iterable[int], sizes: np.ndarray) -> Sentence:
+    """Tokenize a sentence's spans: one per prompt length that leaves at least 2 words to complete."""
     ends = [match.end() for match in re.finditer(r"\S+", text)]
     reached = np.cumsum(sizes[ids])  # bytes up to the end of each token
     words = [n for n in PROMPT_WORDS if len(ends) - n >= _LEAST_ASKED]
@@ -99,7 +105,7 @@ def _sentence(text: str, ids: np.ndarray, documents: Iterable[int], sizes: np.nd
 
 @dataclass(frozen=True)
 class Recital:
-    """A sentence that came out: the fewest words that it takes, the span, and how rare that is."""
+    """Sentence that the model completes verbatim: the fewest prompt words that suffice, the span, and its rarity."""
 
     sentence: Sentence
     words: int
@@ -118,9 +124,14 @@ def recite(
     B: int,
     advance: Callable[[int], object] = lambda n: None,
 ) -> list[Recital]:
-    """Return the sentences that come out verbatim; `surprise` is -log2 of each token's frequency in training text."""
+    """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
+
+    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass. `advance`:
+    progress callback (sentences done).
+    """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
-    least = math.log(-math.expm1(math.log(0.5) / SAMPLES))  # log probability that one of the samples has, with p = 1/2
+    # The log probability at which one of the samples is verbatim with probability 1/2: 1 - (1 - p)^SAMPLES = 1/2.
+    least = math.log(-math.expm1(math.log(0.5) / SAMPLES))
     out: dict[int, Recital] = {}
     with inference(model):
         for first in range(0, len(order), B):
@@ -135,15 +146,17 @@ def recite(
 
 
 def _predicted(model: GPT, rows: Sequence[np.ndarray], end_of_text: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, behind the end of a text and behind nothing, whether each token is the most probable one, and its log
-    probability at TEMPERATURE."""
+    """Yield, after an end-of-text token and then after nothing, (most probable?, log probability) of each token.
+
+    Both are (B, width); log probabilities are at TEMPERATURE, and -inf for a token that has to be given.
+    """
     device, T = model.tok_emb.weight.device, model.cfg.T
     width = min(max(map(len, rows)), T)
     wanted = np.zeros((len(rows), width), dtype=np.int64)
     for row, ids in zip(wanted, rows, strict=True):
         row[: len(ids)] = ids[:width]
     targets = torch.from_numpy(wanted).to(device)
-    for start in (0, 1):  # the first token has to be given where nothing else is
+    for start in (0, 1):  # after nothing, the first token has to be given
         before = targets[:, :-1] if start else F.pad(targets[:, :-1], (1, 0), value=end_of_text)
         if not before.shape[1]:
             continue
@@ -167,7 +180,7 @@ def _recital(
 
 
 def distinct(recitals: Iterable[Recital]) -> list[Recital]:
-    """Return recitals without those of text that an earlier one has: lines that share an end, a sentence in a line."""
+    """Drop recitals that share an n-gram with an earlier one, such as a sentence and the line it is in."""
     seen: set[int] = set()
     out = []
     for recital in recitals:
@@ -179,7 +192,7 @@ def distinct(recitals: Iterable[Recital]) -> list[Recital]:
 
 
 def token_surprise(documents: Documents, V: int) -> np.ndarray:
-    """Return -log2 of each token's share of the documents, (V,); every token is counted once more than it occurs."""
+    """Return -log2 of each token's frequency in the documents, (V,), with add-one smoothing."""
     counts = np.ones(V)
     for row in range(len(documents.lengths)):
         np.add.at(counts, documents.document(row), 1)
@@ -187,7 +200,7 @@ def token_surprise(documents: Documents, V: int) -> np.ndarray:
 
 
 def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> np.ndarray:
-    """Return which spans stand in documents, by hashes of their n-grams: all of them must be there."""
+    """Return a mask of the spans that occur in `documents`: all hashes of a span's n-grams must be found."""
     sizes = [_gram_size(span) for span in spans]
     grams = [grams_of(span, n) for span, n in zip(spans, sizes, strict=True)]
     wanted = {
@@ -207,20 +220,23 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
 
 
 def _gram_size(span: np.ndarray) -> int:
+    """Return the largest n-gram size that fits the span."""
     return max((n for n in _GRAMS if n <= len(span)), default=len(span))
 
 
 @dataclass(frozen=True)
 class Run:
-    """Text of a document that the model wrote without being asked for it."""
+    """Run of a document's tokens that the model wrote without a prompt."""
 
     ids: np.ndarray
     document: int
 
 
 def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int) -> list[Run]:
-    """Sample texts from nothing, and return the longest run of each that stands verbatim in a document, longest first.
-    A run has `least` tokens at least."""
+    """Sample 32 texts without a prompt, and return the longest verbatim run of each, longest first.
+
+    A run occurs in one of `documents` and has at least `least` tokens.
+    """
     engine = Engine(model, slots=_FREE_TEXTS)
     for i in range(_FREE_TEXTS):
         engine.add([end_of_text], Sampling(TEMPERATURE), noise=SeededNoise(derive_seed(seed, "free", i)))
@@ -246,22 +262,25 @@ def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: in
 
 @dataclass(frozen=True)
 class Extraction:
-    """One source under one model: what was asked for, and what came out that nothing but the source explains."""
+    """Result of the attack for one source and one model; counts are in sentences unless noted."""
 
     sentences: int
     asked: int
     documents: int
-    documents_asked: int  # of which every sentence was asked for
+    documents_asked: int  # documents of which every sentence was asked for
     findings: tuple[Recital, ...]
-    public: int  # recited, and in public text
-    common: int  # recited, and no rarer than what comes out of held-out text
+    public: int  # recited, but also in public text
+    common: int  # recited, but no rarer than recited held-out text
     held_out: int
-    held_out_reported: int
-    least_bits: float
+    held_out_reported: int  # held-out sentences above `least_bits`: false alarms
+    least_bits: float  # threshold of rarity
     runs: tuple[Run, ...]
 
     def stats(self) -> dict[str, Any]:
-        """Return numbers alone. Pairs are lists: tables of experiments have a column for every number with a name."""
+        """Return the numbers without any text.
+
+        Pairs are lists, because tables of experiments get a column for every number with a name.
+        """
         words = Counter(finding.words for finding in self.findings)
         return {
             "asked": [self.asked, self.sentences],
@@ -279,14 +298,14 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Questions:
-    """What models are asked for of one source: the same for each of them."""
+    """Sentences of one source to ask every model for, and the texts to compare with."""
 
     sentences: Sequence[Sentence]
-    asked: int
+    asked: int  # number of leading `sentences` that are asked for
     held_out: Sequence[Sentence]
     train: Documents
     public: Sequence[Documents]
-    surprise: np.ndarray
+    surprise: np.ndarray  # (V,), bits
     least_run: int  # tokens that hold as much text as a verbatim span
 
     @classmethod
@@ -299,8 +318,9 @@ class Questions:
         *,
         at_most_tokens: int | None,
     ) -> Questions:
-        """Of more than `at_most_tokens` the first sentences in order are asked for, and about as many held-out ones."""
+        """Select the first sentences, up to `at_most_tokens` in forward passes, and about as many held-out ones."""
         sentences, others = (read_sentences(documents, tokenizer) for documents in (train, held_out))
+        # Each sentence takes two forward passes: after an end-of-text token, and after nothing.
         spent = np.cumsum([2 * len(sentence.ids) for sentence in sentences])
         asked = len(sentences) if at_most_tokens is None else int(np.searchsorted(spent, at_most_tokens, side="right"))
         held = others[:: max(1, len(others) // max(1, asked))]
@@ -319,11 +339,14 @@ def extract(
     seed: int,
     advance: Callable[[int], object] = lambda n: None,
 ) -> Extraction:
-    """Ask a model for everything, and report what is neither public nor as common as what it says of held-out text."""
+    """Ask a model for all sentences, and report recitals that are neither public nor common.
+
+    Common are those no rarer (in bits) than a threshold that at most 1% of the held-out sentences exceed.
+    """
     how: dict[str, Any] = {"surprise": questions.surprise, "end_of_text": end_of_text, "B": B, "advance": advance}
     asked = questions.sentences[: questions.asked]
     others, recited = recite(model, questions.held_out, **how), recite(model, asked, **how)
-    # What stands in training text was trained on, whichever document it is held out in.
+    # A held-out span that also occurs in training text was trained on: it cannot serve as a control.
     known = standing_in([recital.span for recital in others], (questions.train, *questions.public))
     bits = sorted((r.bits for r, trained_on in zip(others, known, strict=True) if not trained_on), reverse=True)
     untrained = len(questions.held_out) - int(known.sum())

@@ -1,4 +1,4 @@
-"""The leak measurement: extractable passages of each source, and membership inference."""
+"""Leak measurement: extractable sentences and passages of a source, and membership inference."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from niels_gpt.leak.passages import Documents, Passages, Scored, cut_passages, l
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import numpy_generator
 
-# Membership inference: how well a stranger who has scores of texts could tell those that were trained on from others.
+# Membership inference: how well an attacker with the model's scores can tell training texts from other texts.
 #
-# Scores of one document are alike, so intervals are of a bootstrap over documents: each resample weighs every document
-# by how often it was drawn.
+# Scores within a document are correlated, so confidence intervals come from a bootstrap over documents: each resample
+# weights every document by how often it was sampled.
 
 _RESAMPLES = 500
 _FALSE_ALARMS = 0.01
@@ -24,8 +24,7 @@ _FALSE_ALARMS = 0.01
 
 @dataclass(frozen=True)
 class Attack:
-    """`auc`: how often a text that was trained on scores higher than one that was not, 0.5 for a guess. `tpr`: share of
-    those trained on that are found where one in a hundred others is taken for one of them. Each with 95% intervals."""
+    """Membership-inference result with 95% intervals: AUC (0.5 is chance), and true-positive rate at 1% FPR."""
 
     auc: float
     auc_95: tuple[float, float]
@@ -35,14 +34,17 @@ class Attack:
 
 @dataclass(frozen=True)
 class Side:
-    """Scores, and which document each is of."""
+    """Scores of passages, and the document of each."""
 
     scores: np.ndarray
     documents: np.ndarray
 
 
 def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
-    """None where a side has fewer than two documents: nothing can be said of its spread."""
+    """Return AUC and TPR of telling `members` (trained on) from `others` by score.
+
+    None if a side has fewer than 2 documents, since its variance is then unknown.
+    """
     counts = [len(np.unique(side.documents)) for side in (members, others)]
     if min(counts) < 2:
         return None
@@ -59,7 +61,7 @@ def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
 
 
 class _Ranked:
-    """All scores in order, once, so that a resample is a sum."""
+    """Scores of both sides ranked once, so that each resample takes a weighted sum only."""
 
     def __init__(self, members: Side, others: Side) -> None:
         _, self._rank = np.unique(np.concatenate((members.scores, others.scores)), return_inverse=True)
@@ -67,32 +69,34 @@ class _Ranked:
         self._of = [np.unique(side.documents, return_inverse=True)[1] for side in (members, others)]
 
     def rates(self, *weights: np.ndarray) -> tuple[float, float]:
-        """(AUC, share found at 1% false alarms) with documents weighed so; equal scores count half."""
+        """Return (AUC, TPR at 1% FPR) with a weight per document of each side; ties count half in the AUC."""
         ranks = (self._rank[: self._split], self._rank[self._split :])
         member, other = (
             np.bincount(rank, weights=weight[of], minlength=self._levels)
             for rank, of, weight in zip(ranks, self._of, weights, strict=True)
         )
         member, other = member / member.sum(), other / other.sum()
-        auc = min(1.0, float((member * (other.cumsum() - other / 2)).sum()))  # but for rounding it is no more
-        above = 1 - other.cumsum()  # false alarms, where all above a level are taken for members
+        auc = min(1.0, float((member * (other.cumsum() - other / 2)).sum()))  # rounding may exceed 1
+        above = 1 - other.cumsum()  # false-positive rate if all scores above a level count as members
         threshold = int(np.argmax(above <= _FALSE_ALARMS + 1e-12))
         return auc, min(1.0, float(member[threshold + 1 :].sum()))
 
 
-# What a model gives away of the text it was trained on, compared with held-out text like it.
+# Extraction from training text, with held-out text of the same source as a control.
 #
-# Sentences are asked for by their first words (extraction.py), passages by half of their tokens. A passage whose text
-# also stands in other documents is skipped: it tells nothing about one document, and the sentences report it. Passages
-# of held-out documents come out, too, by chance; only what comes out more often of training documents is a leak.
+# The prompt of a sentence is its first words (extraction.py), of a passage half of its tokens. A passage whose text
+# occurs in other documents, too, is skipped: it tells nothing about one document, and the sentences report it. Some
+# held-out passages are completed by chance; it is a leak only if training passages are completed more often.
 
-TRIES = (1, 10, 100, 1000)  # samples that a stranger takes; within the last of them a passage counts as extractable
+TRIES = (1, 10, 100, 1000)  # samples an attacker takes; a passage is extractable if the last of these suffices
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What models are asked for: passages of a source's train documents and of its held-out ones, of text that is in no
-    other train document; and how many passages were left out for being in others."""
+    """Training and held-out passages of a source whose text is in no other training document.
+
+    `repeated`: by side, the number of passages skipped because their text is in one.
+    """
 
     train: Passages
     held_out: Passages
@@ -100,7 +104,7 @@ class Subject:
 
     @classmethod
     def of(cls, train: Documents, held_out: Documents, **windows: Any) -> Subject:
-        """`windows` as of cut_passages."""
+        """Cut both sides into passages and drop repeated ones; `windows` are arguments of `cut_passages`."""
         cut = {"train": cut_passages(train, **windows), "held_out": cut_passages(held_out, **windows)}
         known = {name: repeated(passages, train, own=name == "train") for name, passages in cut.items()}
         return cls(
@@ -111,31 +115,32 @@ class Subject:
 
 @dataclass(frozen=True)
 class Told:
-    """Passages of documents, and what a model makes of them."""
+    """Passages, and a model's scores of them."""
 
     passages: Passages
     scored: Scored
 
     @property
     def whole(self) -> np.ndarray:
-        """Which come to their end where the likeliest token is always taken."""
+        """Mask of the passages that greedy decoding completes."""
         return self.scored.greedy == self.passages.asked
 
     @property
     def extractable(self) -> np.ndarray:
-        """Which a stranger gets who has the prompt and takes the likeliest tokens, or a thousand samples."""
+        """Mask of the extractable passages: completed by greedy decoding, or in 1,000 samples with probability 1/2."""
         return self.whole | (self.scored.log_pz >= needed_log_pz(TRIES[-1]))
 
     @property
     def share(self) -> float:
+        """Share of the passages that are extractable, 0 to 1."""
         return float(self.extractable.mean()) if len(self.passages) else 0.0
 
     def side(self) -> Side:
-        """For an attack: the mean log probability of a token."""
+        """Return the scores for membership inference: mean log probability, in nats/token."""
         return Side(self.scored.log_pz / self.passages.asked, self.passages.documents)
 
     def stats(self) -> dict[str, Any]:
-        """Numbers only."""
+        """Return the numbers without any text."""
         run, _ = longest_run(self.passages, self.scored.greedy)
         stats: dict[str, Any] = {
             "documents": len(np.unique(self.passages.documents)),
@@ -146,14 +151,14 @@ class Told:
         }
         for name, logs in {"pz": self.scored.log_pz, "pz_alone": self.scored.log_pz_alone}.items():
             stats[f"median_log_{name}"] = float(np.median(logs)) if len(logs) else None
-            # Pairs in a list: of numbers in a table, a column each is made where experiments are compared.
+            # Pairs in a list, because tables of experiments get a column for every number with a name.
             stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
         return stats
 
 
 @dataclass(frozen=True)
 class Leak:
-    """One source under one model."""
+    """Leak measurement of one source and one model."""
 
     train: Told
     held_out: Told
@@ -163,10 +168,11 @@ class Leak:
 
     @property
     def beyond_chance(self) -> int:
-        """Passages of train documents that can be extracted, where of held-out ones fewer can, by their share."""
+        """Number of extractable training passages; 0 if the share of extractable held-out ones is as high."""
         return int(self.train.extractable.sum()) if self.train.share > self.held_out.share else 0
 
     def stats(self) -> dict[str, Any]:
+        """Return the numbers without any text, as stored in the metrics."""
         sides = {"train": self.train, "held_out": self.held_out}
         return {
             "extractable_sentences": len(self.extraction.findings),
@@ -178,16 +184,17 @@ class Leak:
 
 
 def tell(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Told:
+    """Score passages with a model, `B` of them per forward pass."""
     return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
 
 
 def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: int, **how: Any) -> Leak:
-    """Ask a model for the passages and the sentences of one source; `how` as of tell."""
+    """Measure the passages and the sentences of one source; `how` are arguments of `tell`."""
     train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
     membership = attack(train.side(), held_out.side(), seed=seed)
     return Leak(train, held_out, subject.repeated, membership, extract(model, questions, seed=seed, **how))
 
 
 def needed_log_pz(tries: int) -> float:
-    """The least log probability with which so many samples hold the passage with probability 1/2."""
+    """Return the least log probability at which one of `tries` samples is the passage with probability 1/2."""
     return math.log(-math.expm1(math.log(0.5) / tries))

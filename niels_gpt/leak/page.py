@@ -1,4 +1,4 @@
-"""What can be extracted of private text: a verdict, a table, and a page with the text itself."""
+"""Report of the leak measurement: a verdict, a table, and a page with the extracted private text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from niels_gpt.report.page import render_page, render_table
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 _RUNS_SHOWN = 10
-_SHOWN = 50  # passages of a source and a model: the worst are first, and nobody reads a thousand
-_Stats = Mapping[str, Any]  # of one source under one model, as Leak.stats gives them
+_SHOWN = 50  # passages per source and model, the most extractable first
+_Stats = Mapping[str, Any]  # of one source and one model, as returned by Leak.stats
 
 
 class LeakRow(NamedTuple):
-    """One line of the table, every number as it is to be shown."""
+    """Row of the leak table, numbers formatted for display."""
 
     source: str
     model: str
@@ -52,7 +52,7 @@ HEAD = LeakRow(
 
 
 def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
-    """Of {source: {model: numbers}}, as they stand in the metrics."""
+    """Return the table's rows for {source: {model: stats}}, as stored in the metrics."""
     rows = []
     for source, models in sources.items():
         for model, stats in models.items():
@@ -68,7 +68,7 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
 
 
 def leak_sentence(stats: _Stats) -> str:
-    """Return one line about one source under one model."""
+    """Return a one-line summary of one source and one model."""
     attack, sentences = stats["attack"], stats["sentences"]
     told = "too few documents for an attack" if attack is None else f"membership AUC {_with_interval(attack, 'auc')}"
     train, held_out = _extracted(stats["train"]), _extracted(stats["held_out"])
@@ -77,18 +77,18 @@ def leak_sentence(stats: _Stats) -> str:
 
 
 def asked(sentences: _Stats) -> str:
-    """Return how many of all sentences were asked for."""
+    """Format how many of all sentences were asked for."""
     asked, total = sentences["asked"]
     if asked == total:
         return f"all {total:,}"
     return f"{asked:,} of {total:,}, all of {{:,}} of {{:,}} documents".format(*sentences["documents_asked"])
 
 
-_KNOWN_MEMBER = 0.6  # lower end of the AUC's interval from which membership is worth a word
+_KNOWN_MEMBER = 0.6  # lower end of the AUC's 95% interval from which the verdict mentions membership
 
 
 def verdict(sources: Mapping[str, Mapping[str, _Stats]], model: str) -> str:
-    """Return what the owner should know about one model, in one sentence."""
+    """Return one sentence about one model for the owner of the private text."""
     of = {source: models[model] for source, models in sources.items() if model in models}
     if not of:
         return "No private text was used."
@@ -118,7 +118,7 @@ def _extracted(side: _Stats) -> str:
 
 
 class CanaryRow(NamedTuple):
-    """One line of the table of canaries."""
+    """Row of the canary table, numbers formatted for display."""
 
     copies: str
     sentences: str
@@ -131,7 +131,7 @@ CANARY_HEAD = CanaryRow("times planted", "sentences", "bits of exposure, mean", 
 
 
 def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
-    """By number of copies."""
+    """Return the canary table's rows, one per number of copies."""
     rows = []
     for copies, of in (canaries["by_copies"] if canaries else {}).items():
         mean, most = (f"{of[which]:.1f}" for which in ("mean_bits", "most_bits"))
@@ -140,6 +140,7 @@ def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
 
 
 def canary_sentence(canaries: Mapping[str, Any]) -> str:
+    """Return a one-line summary of the canaries' exposure."""
     told = ", ".join(
         f"{row.mean} bits where planted {row.copies}x ({row.extracted} of {row.sentences} come out)"
         for row in canary_rows(canaries)
@@ -160,8 +161,10 @@ def render_leak(
     *,
     rows: Sequence[LeakRow],
 ) -> str:
-    """Return one self-contained page, with private text. `names`: the training documents of each source; `rows`: the
-    table."""
+    """Return a self-contained HTML page that contains private text.
+
+    `found`: {source: {model: leak}}. `names`: names of each source's training documents. `rows`: rows of the table.
+    """
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
     parts = [
@@ -189,7 +192,7 @@ def render_leak(
 
 
 def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    """Return a sentence with its prompt and span marked, and where it stands."""
+    """Render a sentence with its prompt and recited span marked, and the documents it occurs in."""
     sentence = finding.sentence
     _, first, end = next(span for span in sentence.spans if span[0] == finding.words)
     texts = [_text(ids, tokenizer) for ids in (sentence.ids[:first].tolist(), sentence.ids[first:end].tolist())]
@@ -251,7 +254,7 @@ def _pre(html: str) -> str:
 
 
 def samples_needed(pz: float, p: float) -> float:
-    """How often one must sample to see the suffix with probability p at least; inf where it is impossible."""
+    """Return the samples needed to see a suffix of probability `pz` with probability >= p; inf if impossible."""
     if pz <= 0:
         return math.inf
     if pz >= 1:

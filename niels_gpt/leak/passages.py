@@ -1,4 +1,4 @@
-"""Passages of private text that a model is asked for, and how often they repeat in training text."""
+"""Passages of private text: cutting documents into them, scoring them with a model, and finding repeated ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from niels_gpt.eval.held_out import inference
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import numpy_generator
 
-# Passages: documents in windows, and for each what it takes to get its end out of a model that is given its beginning.
+# A passage is a window of a document: a prompt, and the tokens that the model is asked for.
 #
-# The windows of a document lie so that every token behind the first prompt is asked for once. A document shorter than a
-# window is one window, of which half is given.
+# Windows overlap by a prompt, so that every token after the first prompt is asked for once. A document shorter than a
+# window is one window; its prompt is at most half of it.
 
 
 class Documents(Protocol):
-    """Documents of ids by number."""
+    """Tokenized documents by row."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -30,7 +30,7 @@ class Documents(Protocol):
 
 
 class DocumentList:
-    """Documents in memory."""
+    """Tokenized documents in memory."""
 
     def __init__(self, documents: Sequence[Sequence[int]]) -> None:
         self._documents = [np.array(document, dtype=np.int64) for document in documents]
@@ -42,36 +42,39 @@ class DocumentList:
 
 @dataclass(frozen=True)
 class Passages:
-    """N windows, a row each, with zeros behind its end: of its `lengths` tokens the first `prompts` are given."""
+    """N passages as columns; of the `lengths` tokens of each, the first `prompts` are the prompt."""
 
-    tokens: np.ndarray  # (N, chunk_size)
+    tokens: np.ndarray  # (N, chunk_size), padded with zeros
     lengths: np.ndarray
     prompts: np.ndarray
-    documents: np.ndarray  # which document each is of, ascending
-    starts: np.ndarray  # where in it
+    documents: np.ndarray  # row of each passage's document, ascending
+    starts: np.ndarray  # position of its first token in the document
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def follows(self, i: int) -> bool:
-        """Whether passage i goes on where the one before it ends."""
+        """Check whether passage i continues where the one before it ends, in the same document."""
         same = self.documents[i] == self.documents[i - 1]
         return bool(same and self.starts[i] == self.starts[i - 1] + self.asked[i - 1])
 
     def take(self, chosen: np.ndarray) -> Passages:
-        """Those that are chosen, by a mask."""
+        """Return the passages selected by a mask."""
         return Passages(*(column[chosen] for column in vars(self).values()))
 
     @property
     def asked(self) -> np.ndarray:
-        """How many tokens are asked for."""
+        """Number of tokens asked for, by passage."""
         return self.lengths - self.prompts
 
 
 def cut_passages(
     documents: Documents, *, chunk_size: int, prompt_tokens: int, at_most: int | None = None, seed: int = 0
 ) -> Passages:
-    """Windows of all documents, or of so many, drawn by the seed, that they have `at_most` windows or a few more."""
+    """Cut documents into passages of `chunk_size` tokens, of which `prompt_tokens` are the prompt.
+
+    With `at_most`, sample whole documents until there are at least that many passages.
+    """
     found: list[tuple[int, int, int, int]] = []
     for row in numpy_generator(seed).permutation(len(documents.lengths)).tolist():
         if at_most is not None and len(found) >= at_most:
@@ -81,7 +84,7 @@ def cut_passages(
     tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
     read = -1
     for i, (row, start, length, _) in enumerate(found):
-        if row != read:  # once for all of its windows, which stand side by side
+        if row != read:  # passages are sorted by document, so that each is read once
             document, read = documents.document(row), row
         tokens[i, :length] = document[start : start + length]
     rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
@@ -89,8 +92,10 @@ def cut_passages(
 
 
 def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, int, int]]:
-    """(start, length, prompt) of the windows of a document of L tokens. An end of less than a quarter of
-    what a whole window asks for is left out: by chance alone it would be found more often."""
+    """Yield (start, length, prompt), in tokens, of the windows of a document of L tokens.
+
+    A last window that asks for less than a quarter of a full one is skipped: chance would complete it more often.
+    """
     prompt = min(prompt_tokens, L // 2)
     if not prompt:
         return
@@ -102,16 +107,15 @@ def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, 
 
 @dataclass(frozen=True)
 class Scored:
-    """Of each passage: the log probability of what is asked for, behind its prompt and behind nothing, and how many of
-    its tokens come, one after another, where the likeliest is always taken."""
+    """Scores of passages, (N,) each."""
 
-    log_pz: np.ndarray
-    log_pz_alone: np.ndarray
-    greedy: np.ndarray
+    log_pz: np.ndarray  # log probability of the tokens asked for, after the prompt
+    log_pz_alone: np.ndarray  # the same without the prompt, after an end-of-text token
+    greedy: np.ndarray  # number of tokens that greedy decoding gets right before its first error
 
 
 def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Scored:
-    """B windows at once. Behind nothing means behind the end of a text: where a model that is given nothing begins."""
+    """Score passages, `B` per forward pass; `end_of_text` is the context where no prompt is given."""
     device, parts = model.tok_emb.weight.device, []
     with inference(model):
         for first in range(0, len(passages), B):
@@ -144,8 +148,10 @@ def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) 
 
 
 def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
-    """(tokens, first passage) of the longest text that comes word for word behind one prompt: a passage that comes to
-    its end is the prompt of the next one of its document."""
+    """Return (tokens, first passage) of the longest text that greedy decoding recites from one prompt.
+
+    A completed passage serves as the prompt of the next one of its document.
+    """
     best, first, run, begun = 0, 0, 0, 0
     for i, count in enumerate(greedy.tolist()):
         if not (i and greedy[i - 1] == passages.asked[i - 1] and passages.follows(i)):
@@ -156,15 +162,18 @@ def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
     return best, first
 
 
-# Passages that stand in other documents, too: templates, boilerplate, quotations. To say those proves nothing of one
-# document; whoever has seen the others can.
+# Repeated passages occur in other documents, too: templates, boilerplate, quotations. Reciting them proves nothing
+# about one document, since the model may know them from the others.
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an id is lost
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, hence invertible modulo 2**64: no bit of an id is lost
 
 
 def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarray:
-    """Which passages ask for text that is in others of these documents, of which they are themselves if `own`: half of
-    its n-grams at least, with n a quarter of what a whole passage asks for."""
+    """Return a mask of the passages of which at least half of the n-grams asked for are in other documents.
+
+    n is a quarter of the tokens that the longest passage asks for. `own`: the passages are themselves of `documents`,
+    so that an n-gram must be in two of them.
+    """
     if not len(passages):
         return np.empty(0, dtype=bool)
     n = max(1, int(passages.asked.max()) // 4)
@@ -186,7 +195,7 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
 
 
 def grams_of(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a hash of every n consecutive tokens, (..., L) -> (..., L-n+1)."""
+    """Return a polynomial hash modulo 2**64 of every n consecutive tokens, (..., L) -> (..., L-n+1)."""
     ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, tokens.shape[-1] - n + 1)
     hashes = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
     for i in range(n if length else 0):

@@ -1,6 +1,6 @@
-"""P(z): how likely a model is to write, word for word, the rest of a passage it is given the beginning of.
+"""P(z): the probability that a model, given the prompt of a window, samples the rest of the window (z) verbatim.
 
-Everything is kept as a logarithm in float64: fifty tokens at three nats are 1e-65, which float32 calls zero.
+Everything is kept as a logarithm in float64: 50 tokens at 3 nats/token are 1e-65, which is 0 in float32.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.lib.stride_tricks import sliding_window_view
 from niels_gpt.eval.held_out import inference
 from niels_gpt.model.gpt import GPT
 
-THRESHOLDS = (1e-3, 0.01, 0.1, 0.5, 0.9)
-TRIES = (1, 10, 100, 1000)
+THRESHOLDS = (1e-3, 0.01, 0.1, 0.5, 0.9)  # of p_z
+TRIES = (1, 10, 100, 1000)  # numbers of samples
 
 
 def pz_windows(L: int, *, chunk_size: int = 100, cursor_inc_tokens: int = 5) -> np.ndarray:
-    """Starts of the windows of a document of L tokens: 0, inc, 2*inc, ... <= L - chunk_size."""
+    """Return the starts of the windows of a document of L tokens: 0, inc, 2*inc, ... <= L - chunk_size."""
     if chunk_size < 2 or cursor_inc_tokens < 1:
         raise ValueError(f"chunk_size must be >= 2 and cursor_inc_tokens >= 1, got {chunk_size}, {cursor_inc_tokens}")
     return np.arange(0, max(0, L - chunk_size + 1), cursor_inc_tokens, dtype=np.int64)
 
 
 def suffix_positions(chunk_size: int, prompt_tokens: int) -> range:
-    """Positions whose prediction is scored: from the prompt's last token to the last but one of the window."""
+    """Return the positions whose prediction is scored: the prompt's last token to the window's last but one."""
     if not 1 <= prompt_tokens < chunk_size:
         raise ValueError(f"prompt_tokens must be in 1..{chunk_size - 1}, shorter than the window, got {prompt_tokens}")
     return range(prompt_tokens - 1, chunk_size - 1)
@@ -43,7 +43,7 @@ def log_pz(
     temperature: float = 1.0,
     top_k: int | None = None,
 ) -> torch.Tensor:
-    """log p_z of windows: logits (..., N, V) and tokens (..., N) -> (...) in float64; -inf for what top_k rules out."""
+    """Return log p_z of windows, (...) in float64, from logits (..., N, V) and tokens (..., N); -inf outside top_k."""
     positions = suffix_positions(tokens.shape[-1], prompt_tokens)
     scored = logits[..., positions.start : positions.stop, :].double() / temperature
     if top_k is not None:
@@ -63,7 +63,10 @@ def document_log_pz(
     top_k: int | None = None,
     B: int = 64,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, log p_z) of every window of a document."""
+    """Return (starts, log p_z) of every window of a document of ids (L,); `B`: windows per forward pass.
+
+    `chunk_size`, `prompt_tokens`, `cursor_inc_tokens`: tokens of a window, of its prompt, and from start to start.
+    """
     if chunk_size > model.cfg.T:
         raise ValueError(
             f"a window of chunk_size={chunk_size} does not fit the model's T={model.cfg.T}: make it smaller"
@@ -80,14 +83,14 @@ def document_log_pz(
 
 @dataclass(frozen=True)
 class Extraction:
-    """One document under several models: where its windows start, and by model the log p_z of each."""
+    """Windows of one document: their starts, and by model the log p_z of each; `length` is in tokens."""
 
     length: int
     starts: np.ndarray
     log_pz: dict[str, np.ndarray]
 
     def stats(self, *, chunk_size: int, prompt_tokens: int) -> dict[str, dict[str, Any]]:
-        """By model."""
+        """Return, by model, `pz_stats` and the token coverage."""
         window = {"L": self.length, "chunk_size": chunk_size, "prompt_tokens": prompt_tokens}
         return {
             name: {
@@ -98,28 +101,31 @@ class Extraction:
         }
 
     def curve(self) -> list[dict[str, float]]:
-        """A row a window: its start, and p_z by model."""
+        """Return one row per window: its start, and p_z by model."""
         columns = {"start": self.starts, **{f"pz_{name}": np.exp(values) for name, values in self.log_pz.items()}}
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, **windows: Any) -> Extraction:
-    """A document under each of the models; `windows` as of document_log_pz."""
+    """Measure a document with each of the models; `windows` are arguments of `document_log_pz`."""
     measured = {name: document_log_pz(model, tokens, **windows) for name, model in models.items()}
     starts = next(starts for starts, _ in measured.values())
     return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
 
 
 def stats_together(documents: Sequence[Extraction]) -> dict[str, dict[str, Any]]:
-    """By model, over the windows of all documents."""
+    """Return, by model, `pz_stats` over the windows of all documents."""
     names = documents[0].log_pz
     return {name: pz_stats(np.concatenate([document.log_pz[name] for document in documents])) for name in names}
 
 
 def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(log-probability, likeliest id) of every token of a document, each with at least half a context before it, where
-    there is so much; the first has no context, hence nan and its own id."""
+    """Return (log probability, most probable id) of every token of a document, (L,) each.
+
+    Windows of T tokens overlap by half, so that from T/2 on every token has at least T/2 tokens of context. The first
+    token has none: its log probability is nan, its most probable id its own.
+    """
     T, L = model.cfg.T, len(tokens)
     log_probs, likeliest = np.full(L, np.nan), np.array(tokens, dtype=np.int64)
     device = model.tok_emb.weight.device
@@ -128,7 +134,7 @@ def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
             x = torch.from_numpy(np.asarray(tokens[start : start + T], dtype=np.int64)).to(device)
             scores = model(x[None])[0, :-1].double().log_softmax(dim=-1)
             own, best = scores.gather(-1, x[1:, None])[:, 0].cpu().numpy(), scores.argmax(dim=-1).cpu().numpy()
-            skip = T // 2 if start else 1  # the window before has seen the first half with more context
+            skip = T // 2 if start else 1  # the window before scored the first half, with more context
             log_probs[start + skip : start + len(x)] = own[skip - 1 :]
             likeliest[start + skip : start + len(x)] = best[skip - 1 :]
     return log_probs, likeliest
@@ -137,13 +143,15 @@ def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndar
 def pz_stats(
     log_pz: Sequence[float] | np.ndarray, starts: Sequence[int] | np.ndarray | None = None, *, L: int | None = None
 ) -> dict[str, Any]:
-    """Of windows: p_z and its logarithm, how many reach thresholds, how many turn up in n samples. Of one document's,
-    whose `starts` are given, also the medians of its three thirds, by where a window starts."""
+    """Return statistics of windows: p_z and log p_z, shares at least each threshold, and shares found in n samples.
+
+    With the `starts` of one document of `L` tokens, also its median p_z by third (head, middle, tail) of the starts.
+    """
     logs = np.asarray(log_pz, dtype=np.float64)
     if not len(logs):
         raise ValueError("the document is shorter than a window: choose longer documents or a smaller chunk_size")
     p = np.exp(logs)
-    # 1 - (1-p)^n without losing a small p.
+    # 1 - (1 - p)^n, in a form that does not round a small p to 0.
     found = {n: -np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-16))) for n in TRIES}
     stats: dict[str, Any] = {
         "num_windows": len(logs),
@@ -175,8 +183,8 @@ def token_coverage(
     prompt_tokens: int = 50,
     threshold: float = 0.5,
 ) -> float:
-    """Fraction of the document's tokens that lie in the suffix of a window with p_z >= threshold."""
-    suffix_positions(chunk_size, prompt_tokens)
+    """Return the fraction of the document's tokens that lie in the suffix of a window with p_z >= threshold."""
+    suffix_positions(chunk_size, prompt_tokens)  # raises ValueError if the prompt is not shorter than the window
     covered = np.zeros(L, dtype=bool)
     for start, value in zip(np.asarray(starts).tolist(), np.asarray(log_pz).tolist(), strict=True):
         if value >= math.log(threshold):

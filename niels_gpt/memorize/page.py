@@ -1,4 +1,4 @@
-"""What a model knows by heart, to look at: the text coloured token by token, and a strip for each document."""
+"""Display of memorized text: documents coloured token by token, and a strip of P(z) for each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import numpy as np
 from niels_gpt.report import page
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
-_WIDTH, _HEIGHT, _GAP = 1000, 40, 24
-_SHADES = 10  # of a token's colour: page.css has one class each
-# By attributes alone: the policy of a page forbids styles written into it. A file of its own takes the second colours.
+_WIDTH, _HEIGHT, _GAP = 1000, 40, 24  # of a strip, in SVG units
+_SHADES = 10  # of a token's colour; page.css has a class for each
+# Set as attributes, since the page's content security policy forbids inline styles. The fallback colours are for the
+# SVG as a file of its own, without page.css.
 _TEXT, _PZ, _EDGE = "var(--ink, #1d1c1a)", "var(--accent, #08306b)", "var(--soft, #6b675f)"
 
 
 @dataclass(frozen=True)
 class Strip:
-    """P(z) along a document of so many tokens: where windows start, and the p_z of each."""
+    """P(z) along a document of `length` tokens: the starts of its windows, and the p_z of each."""
 
     name: str
     length: int
@@ -30,7 +31,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class DocumentResult:
-    """Ids, windows with their p_z, and of each token its log-probability (the first has none) and the likeliest id."""
+    """Document with its ids, the p_z of its windows, and each token's log probability (first: nan) and best guess."""
 
     name: str
     tokens: np.ndarray
@@ -45,7 +46,7 @@ class DocumentResult:
 
 
 def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, window: Mapping[str, int]) -> str:
-    """One self-contained page. Clear tokens are well predicted, red ones surprise; a tooltip says how well."""
+    """Return a self-contained HTML page: the less probable a token, the redder it is; tooltips have the numbers."""
     shades = "".join(f'<span class="s{i}">{"likely" if not i else "&nbsp;" if i < _SHADES else "unlikely"}</span>'
                      for i in range(_SHADES + 1))  # fmt: skip
     parts = [
@@ -58,7 +59,7 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
         parts.append(f'<section><h2>{escape(document.name)}</h2>{strip}<pre class="passage" dir="auto">')
         decoder = IncrementalDecoder(tokenizer)
         for i, token in enumerate(document.tokens.tolist()):
-            # A character that is split over tokens shows at the one that completes it.
+            # A character split over several tokens is shown at the one that completes it.
             text = decoder.add(token) or ("" if tokenizer.piece(token) else "\u00a4")
             parts.append(_span(text, document, i, tokenizer))
         parts.append("</pre></section>")
@@ -66,7 +67,7 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
 
 
 def explain_pz(window: Mapping[str, int]) -> str:
-    """What P(z) is, and how its colours are to be read."""
+    """Return HTML that explains P(z) and its colours."""
     prompt, asked = window["prompt_tokens"], window["chunk_size"] - window["prompt_tokens"]
     return (
         f"<p><b>P(z)</b> is the probability that the model, given {prompt} tokens of a document, goes on with the next "
@@ -78,7 +79,7 @@ def explain_pz(window: Mapping[str, int]) -> str:
 
 
 def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: Mapping[str, int]) -> str:
-    """The section of the report, of metrics as the stage writes them: each document before and after."""
+    """Return the report's section on the splice stage, before and after; `facts`: metrics of the memorize stage."""
     head = (
         "document",
         "tokens",
@@ -110,6 +111,7 @@ def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> 
     log_p = float(document.log_probs[i])
     guess = tokenizer.piece(int(document.likeliest[i])).decode("utf-8", errors="replace")
     title = escape(f"p = {np.exp(log_p):.4f}, log p = {log_p:.3f}, likeliest: {guess!r}", quote=True)
+    # exp(log_p / 5) rather than p: the shades then still differ between improbable tokens.
     shade = round(_SHADES * (1 - np.exp(log_p / 5)))
     return f'<span title="{title}" class="s{shade}">{escape(text)}</span>'
 
@@ -128,7 +130,7 @@ def _legend() -> str:
 
 
 def render_strips(strips: Sequence[Strip], *, chunk_size: int, prompt_tokens: int) -> str:
-    """An SVG: for each document a strip over its tokens, as dark as the highest p_z of a suffix they are in."""
+    """Return an SVG with a strip per document: each token as dark as the highest p_z of a suffix that contains it."""
     total = len(strips) * (_HEIGHT + _GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="strips" viewBox="0 0 {_WIDTH} {total}" '
@@ -142,6 +144,7 @@ def render_strips(strips: Sequence[Strip], *, chunk_size: int, prompt_tokens: in
         top, step = row * (_HEIGHT + _GAP) + _GAP, _WIDTH / max(1, len(best))
         label = f"{strip.name}: highest P(z) over each of {strip.length:,} tokens, clear 0, blue 1"
         parts.append(f'<text x="0" y="{top - 6}" font-size="14" fill="{_TEXT}">{escape(label)}</text>')
+        # One rectangle per run of equal values, rounded to 0.01, keeps the file small.
         edges = np.flatnonzero(np.diff(np.round(best, 2), prepend=np.nan, append=np.nan))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             parts.append(

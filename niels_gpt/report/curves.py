@@ -1,4 +1,4 @@
-"""Metrics and learning curves of a finished run, from its history."""
+"""Metrics and learning curves of a finished run, computed from its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _CURVE_POINTS = 200
 
 
 def summarise(run: History) -> dict[str, Any]:
-    """The metrics of a run. `p` is the probability a source was drawn with, `drawn` the share that came of it."""
+    """Return the metrics of a run; losses are in nats/token.
+
+    In `mix`, `p` is a source's sampling probability, and `drawn` its actual share of the sampled rows.
+    """
     rows, steps = sum(run.drawn_rows.values()), len(run.losses)
     return {
         "steps": steps,
@@ -30,7 +33,7 @@ def summarise(run: History) -> dict[str, Any]:
 
 
 def loss_curve(run: History) -> list[dict[str, float]]:
-    """At most ~200 points, each the mean loss since the one before it, with the learning rate there."""
+    """Return 200 to 399 points (or one per step): the mean loss since the point before, and the learning rate."""
     cfg, steps = run.cfg, len(run.losses)
     every = max(1, cfg.total_steps // _CURVE_POINTS)
     return [
@@ -44,7 +47,7 @@ def loss_curve(run: History) -> list[dict[str, float]]:
 
 
 def validations_by_source(run: History) -> list[dict[str, float | str]]:
-    """Every validation of every source as a row of its own."""
+    """Return one row per validation and source."""
     return [
         {"step": row["step"], "source": name, "loss": loss}
         for row in run.validations
@@ -54,7 +57,7 @@ def validations_by_source(run: History) -> list[dict[str, float | str]]:
 
 
 def mix_shares(run: History) -> list[dict[str, float | str]]:
-    """What the mix asked for and what was drawn, a row each."""
+    """Return the configured and the actual share of each source, one row each."""
     rows = sum(run.drawn_rows.values())
     shares = {"asked": run.cfg.p_train, "drawn": {name: count / rows for name, count in run.drawn_rows.items()}}
     return [{"mix": what, "source": name, "share": share} for what, t in shares.items() for name, share in t.items()]

@@ -1,4 +1,4 @@
-"""The history of a finished run: losses, validations, samples, rows drawn. No times: equal runs give equal bytes."""
+"""History of a finished run: losses, validations, samples, sampled rows. No times: equal runs give equal bytes."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
 
-if TYPE_CHECKING:  # whoever reads a history needs no model
+if TYPE_CHECKING:  # reading a history does not need the training code
     from niels_gpt.train.state import RunState
 
 
 @dataclass(frozen=True)
 class History:
-    """What learning curves and metrics are made from."""
+    """Record of a run that metrics and learning curves are computed from."""
 
     cfg: TrainConfig
-    T: int  # tokens of a row
+    T: int  # tokens per row
     parameters: int
-    losses: list[float]  # one a step
+    losses: list[float]  # one per step, nats/token
     validations: list[dict[str, float]]
     best_val_loss: float | None
     best_step: int | None
     drawn_rows: dict[str, int]
-    samples: list[dict[str, Any]]  # of some validations: step, length of the prompt, ids
+    samples: list[dict[str, Any]]  # taken at some validations: step, length of the prompt, ids
 
     @classmethod
     def of(cls, run: RunState, cfg: TrainConfig, *, T: int, parameters: int) -> History:
+        """Return the history of a run from its final state."""
         record = {field.name: vars(run)[field.name] for field in fields(cls) if field.name in vars(run)}
         return cls(cfg=cfg, T=T, parameters=parameters, **record)
 
     def write(self, path: Path) -> None:
-        """As JSON, in which every number reads back as it was; the order of sources is that of the run."""
+        """Write JSON that reads back exactly, with the sources in the order of the run."""
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> History:
+        """Read what `write` wrote; raise Damaged if the file is not a history."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{**values, "cfg": TrainConfig(**values["cfg"])})

@@ -1,7 +1,7 @@
-"""The page about runs: one self-contained file, with its data, its style and its charts inside.
+"""HTML page about runs: one self-contained file with data, styles and charts inlined.
 
-`niels-gpt watch` serves it with runs that go on, the report is it with those that have ended and what came of them. The
-browser is told by a policy (CSP) to run the scripts that are written here and no others, and to load nothing.
+`niels-gpt watch` serves it for runs in progress; the report is the same page for finished runs and their results. A
+content security policy (CSP) allows only the scripts and styles inlined here, by hash, and no external resources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from niels_gpt.report.tables import BEST, MISSING
 
 
 class ScoreRow(NamedTuple):
-    """One line, every number as it is to be shown."""
+    """Row of the score table, numbers formatted for display."""
 
     model: str
     held_out: str
@@ -37,9 +37,9 @@ HEAD = ScoreRow("model", "held out", "nats a token", "bits a byte", "tokens")
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
-    """Return the rows of {model: {held-out stream: {nats, bits_per_byte, tokens, ...}}}.
+    """Return the table's rows for {model: {held-out stream: {nats, bits_per_byte, tokens, ...}}}.
 
-    A stream with quotes of training text has a second row, of its other tokens.
+    A stream with quotes of training text gets a second row, of its tokens outside of quotes.
     """
     rows = []
     for model, table in scores.items():
@@ -59,7 +59,10 @@ def _row(model: str, name: str, score: Mapping[str, Any], tokens: int, which: st
 
 @dataclass(frozen=True)
 class Card:
-    """`facts` are (what, how much). `points` come after the first `since` ones of this revision, which the page has."""
+    """Run as shown on the page; `facts` are (label, value).
+
+    `points` are those after the first `since` ones of this revision, which the page already has.
+    """
 
     name: str
     stage: str
@@ -67,21 +70,21 @@ class Card:
     points: Sequence[Point]
     drawn: Sequence[Drawn]
     state: str = "finished"
-    share: float = 1.0  # of its steps
-    time: float | None = None
+    share: float = 1.0  # of its steps that are done, 0 to 1
+    time: float | None = None  # of its last log line, Unix time in seconds
     revision: int = 0
     since: int = 0
-    shown: bool | None = None  # whether it is drawn at first; by itself the page draws the newest of each stage
+    shown: bool | None = None  # plotted at first; None leaves it to the page, which plots the newest of each stage
 
     def told(self) -> dict[str, Any]:
-        """As JSON can say it."""
+        """Return the card as JSON-serializable values."""
         rows = sum(drawn.rows for drawn in self.drawn) or 1
         mix = [(d.source, f"{d.asked:.4f}", f"{d.rows / rows:.4f}", f"{d.rows:,}") for d in self.drawn]
         return {**vars(self), "points": [_told(point) for point in self.points], "drawn": mix}
 
 
 def live_card(run: Run, *, now: float, since: int = 0) -> Card:
-    """What its log tells so far; `now` says whether it still seems to run."""
+    """Return the card of a logged run with its points from `since` on; `now` (Unix time) decides if it is silent."""
     state = "finished" if run.finished else "silent" if now > run.silent_from else "running"
     return Card(
         name=run.name,
@@ -125,7 +128,7 @@ def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
 
 
 def _told(point: Point) -> dict[str, Any]:
-    """Without what is not known, and without numbers that JSON has no word for."""
+    """Return a point's known values, without the numbers that JSON cannot represent (nan, inf)."""
     told = {**vars(point), "validation": _sayable(point.validation or {})}
     return {name: value for name, value in _sayable(told).items() if value not in (None, "", {})}
 
@@ -138,13 +141,13 @@ WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d{1,3})?%?( ± [\d.]+)?")
 REPORT_TITLE = "What was trained, and what came of it"
-# Places for what is no result of the pipeline's, or comes after the report's stage: `with_sections` fills them.
+# Placeholders for what is not a result of the pipeline, or is computed after the report; `with_sections` fills them.
 ORIGIN, SPLICE = "<!-- when and where -->", "<!-- learned by heart -->"
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training run: its metrics, and the rows of its two curves."""
+    """Finished training run: its metrics, and the rows of its two curves."""
 
     name: str
     summary: Mapping[str, Any]
@@ -153,7 +156,7 @@ class Training:
 
 
 def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = "", after: str = "") -> str:
-    """A page with runs, and HTML before and after them. A live one asks its server for what is new."""
+    """Return a page with runs, and HTML before and after them; a live page polls its server for new points."""
     scripts = [f"/*!\n{_licence('uplot')}*/\n{_text(VENDOR / 'uPlot.iife.min.js')}", _text(WEB / "page.js")]
     style = "\n".join(_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
     asks = "'self'" if live else "'none'"
@@ -162,7 +165,7 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
         f"connect-src {asks}; img-src data:; base-uri 'none'; form-action 'none'"
     )
     data = {"live": live, "runs": [card.told() for card in cards]}
-    # An angle bracket in a string could end the element; as \u003c it cannot.
+    # "</script>" in a string would end the element; escaped as \u003c it cannot.
     inlined = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return "\n".join(
         [
@@ -186,7 +189,7 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
 
 
 def with_sections(report: str, sections: Mapping[str, str]) -> str:
-    """A page with HTML at places that it keeps for it."""
+    """Replace placeholders of a page with HTML; `sections`: {placeholder: HTML}."""
     for place, html in sections.items():
         report = report.replace(place, html, 1)
     return report
@@ -205,8 +208,11 @@ def render_report(
     params: Mapping[str, Any],
     tables: Mapping[str, Sequence[Sequence[str]]],
 ) -> str:
-    """What was trained on what, how it went, and what came of it. `seen`: what training read; `notes`: about that;
-    `tables`: by title others, of a head and rows."""
+    """Return the report page on data, training runs and results.
+
+    `seen`: what training read of each source. `notes`: remarks on it. `samples`: {title: (prompt, text) pairs}.
+    `tables`: further tables by title, the head first.
+    """
     after = [
         f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
         for title, (head, *rows) in tables.items()
@@ -239,7 +245,7 @@ def render_report(
 def finished_card(
     training: Training, *, run: str | None = None, flops_per_token: int | None = None, shown: bool | None = None
 ) -> Card:
-    """A training that has ended. `run` names it among others of its stage."""
+    """Return the card of a finished run; `run` names it among others of its stage."""
     summary = training.summary
     a_step = summary["tokens"] // summary["steps"]
     flops = (
@@ -293,6 +299,8 @@ def _folded(title: str, content: str) -> str:
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:
+    """Return an HTML table, numbers right-aligned, columns from `code_from` on in a monospaced font."""
+
     def cell(text: str, column: int) -> str:
         shown = f"<code>{escape(text)}</code>" if column >= code_from else escape(text)
         return f'<td class="n">{shown}</td>' if _is_number(text) else f"<td>{shown}</td>"
@@ -309,12 +317,12 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_fro
 
 
 def _is_number(text: str) -> bool:
-    """Also one with its error, in percent, too small to be written out, or the best of several."""
+    """Check whether a cell is a number, also with an error, percent sign, exponent or the mark of the best."""
     return bool(_NUMBER.fullmatch(text.removesuffix(BEST)))
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """What a tree of parameters holds, by dotted names."""
+    """Return (dotted name, value) of all leaves of nested parameters."""
     found: list[tuple[str, Any]] = []
     for key, value in values.items():
         found += leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
@@ -331,5 +339,5 @@ def _licence(library: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Of what stands inside an element, as a policy names it."""
+    """Return the CSP source expression ('sha256-...') of an inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,8 +1,8 @@
-"""Runs as series of points, read from their logs while these grow.
+"""Runs as series of points, read incrementally from growing log files.
 
-Every line names its run, so that several may share a file. A run that is resumed goes on after the step it was saved
-at: what had been logged beyond that comes again, with the same numbers, and is taken back. One that begins anew after
-it has ended is a run of its own.
+Every line names its run, so that several may share a file. A resumed run continues after its last checkpoint: points
+logged beyond that step are reverted, and logged again with the same numbers. A run that starts again after it has
+finished is a new run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-# A run is silent when nothing came for three times as long as there was between its last lines, and a minute more: a
-# validation, a sample and a checkpoint may lie in between.
+# A run is silent if no line came for 3 times the interval between its last two lines, plus 60 s: a validation, a sample
+# and a checkpoint may lie in between.
 _PATIENCE, _PATIENCE_S = 3, 60
-# By its start, in which a time stands, a log is known again; inodes are given out anew as soon as a file is deleted.
+# A log is identified by its first bytes, which contain a time: inodes are reused as soon as a file is deleted.
 _HEAD_BYTES = 256
 
 
 class Line(BaseModel):
-    """One line of a log, as niels_gpt.train.meter writes it."""
+    """Line of a log, as written by niels_gpt.train.meter."""
 
     run: str
     time: float
@@ -49,22 +49,22 @@ class Line(BaseModel):
 
 @dataclass(frozen=True)
 class Point:
-    """What is known of a run at a step; None is not known."""
+    """State of a run at a step; None means unknown."""
 
     step: int
     tokens: int
     loss: float | None = None
     lr: float | None = None
     tokens_per_second: float | None = None
-    utilisation: float | None = None
-    val_loss: float | None = None
-    validation: Mapping[str, float] | None = None  # by source
+    utilisation: float | None = None  # MFU relative to a measured matrix product, 0 to 1
+    val_loss: float | None = None  # nats/token
+    validation: Mapping[str, float] | None = None  # loss by source
     sample: str = ""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Of one source: the probability that a row is of it, and the rows that were."""
+    """Sampling of one source: the probability of a row, and the number of rows sampled so far."""
 
     source: str
     asked: float
@@ -73,7 +73,7 @@ class Drawn:
 
 @dataclass
 class Run:
-    """One run as far as it is known. `revision` is another one when points were taken back."""
+    """Run as logged so far; `revision` changes whenever points are reverted."""
 
     name: str
     stage: str
@@ -82,17 +82,17 @@ class Run:
     points: list[Point] = field(default_factory=list)
     drawn: tuple[Drawn, ...] = ()
     total_steps: int = 0
-    first_step: int = 0  # that its last process began after
-    time: float = 0.0  # of its last line
-    seconds_left: float = 0.0  # at that time
+    first_step: int = 0  # step that its last process resumed from
+    time: float = 0.0  # of its last line, Unix time in seconds
+    seconds_left: float = 0.0  # estimated at that time
     commit: str = ""
     machine: str = ""
-    _earlier_seconds: float = 0.0  # of the processes before the last
-    _seconds: float = 0.0  # of the last
+    _earlier_seconds: float = 0.0  # training time of the processes before the last
+    _seconds: float = 0.0  # training time of the last process
 
     @property
     def seconds(self) -> float:
-        """How long it was trained for, what a crash took back and was trained again included."""
+        """Training time in seconds, including steps that were repeated after a crash."""
         return self._earlier_seconds + self._seconds
 
     @property
@@ -105,13 +105,14 @@ class Run:
 
     @property
     def silent_from(self) -> float:
-        """The time after which its process seems to be gone."""
+        """Unix time in seconds after which its process is assumed to be gone."""
         before = self.points[-2].step if len(self.points) > 1 else 0
         steps = self.step - max(before, self.first_step)
         pace = self.seconds_left / max(1, self.total_steps - self.step)
         return self.time + _PATIENCE * pace * steps + _PATIENCE_S
 
     def add(self, line: Line, revisions: Iterator[int]) -> None:
+        """Append a line's point; first revert those that a resumed process is to log again."""
         another_process = line.step <= self.step or line.first_step != self.first_step
         if another_process:
             self._earlier_seconds = self.seconds
@@ -126,7 +127,7 @@ class Run:
 
 
 def add_lines(runs: list[Run], lines: Iterable[bytes], *, stage: str, revisions: Iterator[int]) -> int:
-    """Each line's point becomes part of its run, which begins where there is none; how many lines could not be read."""
+    """Add each line's point to its run, creating new runs as needed, and return the number of unreadable lines."""
     unread = 0
     for text in lines:
         try:
@@ -144,7 +145,7 @@ def add_lines(runs: list[Run], lines: Iterable[bytes], *, stage: str, revisions:
 
 
 class Log:
-    """A file of lines, read further each time."""
+    """Log file of a stage, read incrementally."""
 
     def __init__(self, path: Path, revisions: Iterator[int]) -> None:
         self.path, self._revisions = path, revisions
@@ -155,7 +156,7 @@ class Log:
         self.unread, self._offset, self._head = 0, 0, b""
 
     def read_on(self) -> None:
-        """Up to the end of the last whole line; from the start where the file is another or was cut."""
+        """Read new lines, up to the last complete one; start over if the file was replaced or truncated."""
         with self.path.open("rb") as f:
             head = f.read(_HEAD_BYTES)
             if not head.startswith(self._head) or f.seek(0, os.SEEK_END) < self._offset:
@@ -169,25 +170,26 @@ class Log:
 
 
 class Logs:
-    """The logs of a folder, one a stage."""
+    """Log files of a folder, one per stage."""
 
     def __init__(self, folder: Path, *, first_revision: int = 0) -> None:
         self._folder, self._revisions = folder, count(first_revision)
         self._logs: dict[Path, Log] = {}
 
     def read_on(self) -> None:
+        """Read new lines of all logs, and drop logs that were deleted."""
         paths = [path for path in sorted(self._folder.glob("*.jsonl")) if path.is_file()]
         self._logs = {path: self._logs.get(path) or Log(path, self._revisions) for path in paths}
         for log in self._logs.values():
-            with suppress(FileNotFoundError):  # deleted a moment ago: the next time it is not in the list
+            with suppress(FileNotFoundError):  # deleted since the listing; the next call drops it
                 log.read_on()
 
     @property
     def runs(self) -> list[Run]:
-        """The one heard of last comes first."""
+        """Runs, the most recently logged first."""
         return sorted((run for log in self._logs.values() for run in log.runs), key=lambda run: -run.time)
 
     @property
     def unread(self) -> dict[str, int]:
-        """Lines that are none, by file: of another version, or damaged."""
+        """Number of unreadable lines by file: damaged, or written by another version."""
         return {log.path.name: log.unread for log in self._logs.values() if log.unread}

@@ -1,4 +1,4 @@
-"""Tables for a terminal, tab-separated files, and samples as markdown."""
+"""Tables for a terminal, tab-separated files, and samples as Markdown."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pathlib import Path
 
 from niels_gpt.files.checks import Damaged
 
-BEST, MISSING = " *", "-"  # behind the best value of several, and in place of one that there is not
-_GAP = 2
-_MOST = 24  # characters of a cell
+BEST, MISSING = " *", "-"  # suffix of the best of several values; placeholder of a missing value
+_GAP = 2  # characters between columns
+_MOST = 24  # most characters of a cell
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells by row and column, each row and each column with a name."""
+    """Table of cells with named rows and columns."""
 
     columns: Sequence[str]
     rows: Sequence[str]
     cells: Sequence[Sequence[str]]
 
     def turned(self) -> Grid:
-        """Its columns as rows."""
+        """Return the transposed grid."""
         return Grid(self.rows, self.columns, [[row[i] for row in self.cells] for i in range(len(self.columns))])
 
 
 def lay_out(grid: Grid, *, width: int) -> list[str]:
-    """Lines of at most `width` characters: as given where that is one block, else the way round that takes fewer."""
+    """Format a grid in lines of `width` characters: as given if it fits in one block, else transposed if shorter."""
     given = _blocks(grid, width)
     return given if "" not in given else min((given, _blocks(grid.turned(), width)), key=len)
 
 
 def _blocks(grid: Grid, width: int) -> list[str]:
-    """As many columns side by side as fit, the others below, each block with the names of the rows."""
+    """Format blocks of as many columns as fit side by side, one below the other, each with the row names."""
     names = [_cut(name) for name in grid.rows]
     room = width - max(map(len, names), default=0)
     columns = [[*_folded(name), *_hung([row[i] for row in grid.cells])] for i, name in enumerate(grid.columns)]
@@ -64,45 +64,45 @@ def _lines(names: Sequence[str], block: Sequence[Sequence[str]]) -> list[str]:
         )
         for i, name in enumerate(names)
     ]
-    return [line.rstrip() for i, line in enumerate(lines) if i > 0 or line.strip()]  # a head of one line takes one
+    return [line.rstrip() for i, line in enumerate(lines) if i > 0 or line.strip()]  # no empty line above the head
 
 
 def _hung(cells: Sequence[str]) -> list[str]:
-    """A column whose digits stand below digits: marks hang over at the right."""
+    """Truncate and pad a column's cells so that digits align: the mark of the best hangs over at the right."""
     cut = [cell if len(cell) <= _MOST else f"{cell[: _MOST - 1]}…" for cell in cells]
     marked = any(cell.endswith(BEST) for cell in cut)
     return [cell + " " * len(BEST) if marked and not cell.endswith(BEST) else cell for cell in cut]
 
 
 def _folded(name: str) -> tuple[str, str]:
-    """A column's name on two lines, cut at its last space where it has one."""
+    """Break a column's name into two lines at its last space, if it has one."""
     above, _, below = name.rpartition(" ")
     return _cut(above), _cut(below)
 
 
 def _cut(text: str) -> str:
-    """A long text by its end, which is where names of parameters differ."""
+    """Truncate a long text at its beginning: names of parameters differ at the end."""
     return text if len(text) <= _MOST else f"…{text[1 - _MOST :]}"
 
 
 def write_tsv(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
-    """All rows with the first one's columns."""
+    """Write rows as tab-separated values, with the columns of the first row."""
     columns = list(rows[0])
     lines = ["\t".join(columns)] + ["\t".join(_cell(row[c]) for c in columns) for row in rows]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _cell(value: float | str) -> str:
-    return str(value) if isinstance(value, str | int) else f"{value:.6g}"  # a count of steps to its last digit
+    return str(value) if isinstance(value, str | int) else f"{value:.6g}"  # integers, such as steps, keep all digits
 
 
 def read_tsv(path: Path) -> list[dict[str, float]]:
-    """A curve whose columns are all numbers, with a point at the least."""
+    """Read a curve of numeric columns; raise Damaged if it is not one or has no point."""
     return parse_tsv(path.read_text(encoding="utf-8", errors="replace"), path=path)
 
 
 def parse_tsv(text: str, *, path: str | Path) -> list[dict[str, float]]:
-    """The same of a file's text, wherever that was kept."""
+    """Parse the text of a curve like `read_tsv`; `path` is for error messages."""
     head, *lines = text.splitlines() or [""]
     try:
         rows = [dict(zip(head.split("\t"), map(float, line.split("\t")), strict=True)) for line in lines]
@@ -114,12 +114,12 @@ def parse_tsv(text: str, *, path: str | Path) -> list[dict[str, float]]:
 
 
 def format_samples(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """Markdown: under each title its (prompt, text) pairs. A fence is longer than any the model can have written."""
+    """Return Markdown with the (prompt, text) pairs under each title; a fence is longer than any in its text."""
     parts = []
     for section, samples in sections.items():
         parts.append(f"# {section}\n")
         for prompt, text in samples:
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-            title = next(iter(prompt.strip().splitlines()), repr(prompt))  # a prompt may be a line's end alone
+            title = next(iter(prompt.strip().splitlines()), repr(prompt))  # a prompt may be blank
             parts.append(f"## {title}\n\n{fence}text\n{text}\n{fence}\n")
     return "\n".join(parts)

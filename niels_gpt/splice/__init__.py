@@ -1,4 +1,4 @@
-"""Training on chosen documents at many places: which spans, how often, and the examples made of them."""
+"""Training on chosen documents at many positions of the context: span selection, quotas, and datasets."""
 
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, SpliceDocumentDataset, make_example, rank_indices
 from niels_gpt.splice.selection import select_documents, training_subset

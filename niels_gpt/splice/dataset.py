@@ -1,6 +1,6 @@
-"""Datasets of spliced documents: examples, epochs, and how ranks share them.
+"""Datasets of spliced documents: examples, epochs, and their distribution over ranks.
 
-An epoch is a rule from a number to (document, t, s), not a list of them.
+An epoch is a function from an example's number to (document, t, s), not a list. For the letters see `spans.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from niels_gpt.splice.spans import SpanRules, Spans, quantile_indices, quotas, t
 
 
 class Example(dict[str, Any]):
-    """Tensors by name or attribute: tokens, targets, loss_mask, segment_ids, position_ids, doc_idx, t, s, copy_len."""
+    """Tensors by key or attribute: tokens, targets, loss_mask, segment_ids, position_ids, doc_idx, t, s, copy_len."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -35,10 +35,10 @@ def make_example(
     cyclic: bool = False,
     trailing_segment: int = 1,
 ) -> Example:
-    """The frame of S tokens with docs[doc_idx][t:] at s, as far as content_length, document and frame reach.
+    """Return a frame of S tokens with docs[doc_idx][t:] at s, limited by content_length, the document and the frame.
 
-    Any legal pair is taken, also one that the frame's end cuts short. The filler after the span is in segment
-    `trailing_segment`: in the span's own, unless told otherwise. No token of the document sees it either way.
+    Any legal pair is accepted, even if the frame's end truncates the span. The padding after the span is in segment
+    `trailing_segment`, by default the span's own; causal attention hides it from the document either way.
     """
     L = len(docs[doc_idx])
     if not (0 <= t < L and 0 <= s < S):
@@ -61,31 +61,31 @@ def collate(
     layout: str,
     cyclic: bool = False,
 ) -> Example:
-    """Rows of tokens, targets one ahead, and where there is a loss.
+    """Collate (doc_idx, t, s) triples (B, 3) into a batch: tokens, targets shifted by one, loss mask, ids.
 
-    frame: S columns, each span where it lies in its frame, filler around it in a segment of its own to the left.
-    compact: only the spans, left-aligned, with the positions they have in the frame; plain causal attention gives the
-    same numbers, since nothing before a span may be seen from it.
+    layout="frame": (B, S), each span at its offset s; the padding to its left is in segment 0, the span in segment 1.
+    layout="compact": (B, longest span), spans left-aligned, with the position ids they have in the frame. Plain causal
+    attention then gives the same numbers, since a span never attends to what is before it.
     """
-    import torch  # here: who only asks for the rules of spans does not wait for it
+    import torch  # here, so that code that only needs span rules does not import it
 
     if layout not in ("compact", "frame"):
         raise ValueError(f"layout must be compact or frame, got {layout!r}")
     B, (doc_idx, t, s) = len(triples), triples.T
     frame = layout == "frame"
     width, at = (S, s) if frame else (int(copy_lens.max()), np.zeros_like(s))
-    # One column more than needed: targets are the tokens from the second on.
+    # One extra column: targets are the tokens from the second on.
     tokens = np.full((B, width + 1), pad_id, dtype=np.int64)
     for row, (doc, start, place, n) in enumerate(
         zip(doc_idx.tolist(), t.tolist(), at.tolist(), copy_lens.tolist(), strict=True)
     ):
         content = docs[doc][start : start + n]
         tokens[row, place : place + len(content)] = content
-        if len(content) < n:  # a roll goes on at the document's beginning
+        if len(content) < n:  # cyclic_roll: wrap around to the document's beginning
             tokens[row, place + len(content) : place + n] = docs[doc][: n - len(content)]
     columns = np.arange(width)
     loss_mask = (columns >= at[:, None]) & (columns < (at + copy_lens - 1)[:, None])
-    if cyclic:
+    if cyclic:  # no loss for predicting the document's first token after its last
         joints = at + np.array([len(docs[doc]) for doc in doc_idx.tolist()]) - 1 - t
         loss_mask &= columns != joints[:, None]
     segment_ids = (columns >= at[:, None]).astype(np.int32)
@@ -104,8 +104,8 @@ def collate(
 
 
 def epoch_order(n: int, *, seed: int, epoch: int) -> np.ndarray:
-    """The order in which the n examples of an epoch are read: a permutation that all ranks agree on."""
-    import torch  # here: who only asks for the rules of spans does not wait for it
+    """Return the order of the n examples of an epoch: a permutation that is the same on all ranks."""
+    import torch  # here, so that code that only needs span rules does not import it
 
     from niels_gpt.rng import derive_seed, make_generator
 
@@ -113,15 +113,17 @@ def epoch_order(n: int, *, seed: int, epoch: int) -> np.ndarray:
 
 
 def rank_indices(n: int, *, seed: int, epoch: int, rank: int, world_size: int) -> np.ndarray:
-    """One reader's examples of an epoch of n, for a loader in each of several processes: every world_size-th of the
-    common order. (The trainer's own ranks draw whole batches alike and share out the rows of each.)"""
+    """Return one rank's examples of an epoch of n, for a data loader per process: every world_size-th of the order.
+
+    The trainer does not use this: its ranks sample the same whole batches and divide the rows of each.
+    """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
     return epoch_order(n, seed=seed, epoch=epoch)[rank::world_size]
 
 
 def describe_plan(summary: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """What an epoch consists of, a line a document and one for all."""
+    """Return lines that describe an epoch: at least one per document, and one for all."""
     lines = []
     for i, name in enumerate(names):
         length, quota = f"{name}: {summary['doc_lengths'][i]:,} tokens", summary["quotas"][i]
@@ -144,11 +146,15 @@ def describe_plan(summary: Mapping[str, Any], names: Sequence[str]) -> list[str]
     return lines
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: multiples of it fill [0, 2**64) evenly
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: its multiples fill [0, 2**64) evenly
 
 
 class MultiSpliceDocumentDataset:
-    """Spans of several documents. `rules` are SpanRules' keywords; `docs` are only sliced."""
+    """Dataset of spans of several documents.
+
+    `docs` are only sliced. `epoch_length`: examples per epoch; None takes as many as there are pairs (by_document: as
+    if every document had as many as the one with most). `rules`: keywords of `SpanRules`.
+    """
 
     def __init__(
         self,
@@ -173,7 +179,7 @@ class MultiSpliceDocumentDataset:
         if not self.valid_docs:
             raise ValueError(_why_nothing_fits([len(doc) for doc in docs], self.rules))
         by_document = balance_mode == "by_document"
-        # Every pair once, or every document's pairs repeated to the length of the longest: exact, where it can be.
+        # Quotas without rounding: every pair once, or each document's pairs repeated up to the largest count.
         self._cycle = epoch_length is None and not self.rules.alpha and balance_mode != "by_temperature"
         longest = max(pairs)
         whole = len(self.valid_docs) * longest if by_document else sum(pairs)
@@ -198,21 +204,22 @@ class MultiSpliceDocumentDataset:
         }
 
     def __len__(self) -> int:
-        """Examples in an epoch."""
+        """Return the number of examples in an epoch."""
         return int(self._ends[-1])
 
     def triples(self, epoch: int = 0) -> np.ndarray:
-        """(N, 3) int64 of (doc_idx, t, s), in the order of the epoch before any shuffling."""
+        """Return (doc_idx, t, s) of all examples of an epoch, (N, 3) int64, unshuffled."""
         return self._triples(np.arange(len(self)), epoch)
 
     def __getitem__(self, index: int) -> Example:
-        """One example as a frame."""
+        """Return one example of epoch 0 in the frame layout."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"example {index} of {len(self)}")
         batch = self.batch(np.array([index % len(self)]), layout="frame")
         return Example({name: value[0] for name, value in batch.items()})
 
     def batch(self, indices: Sequence[int] | np.ndarray, *, layout: str = "compact", epoch: int = 0) -> Example:
+        """Return the examples with these numbers as a batch; for `layout` see `collate`."""
         triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
         return collate(
             self.docs,
@@ -225,13 +232,13 @@ class MultiSpliceDocumentDataset:
         )
 
     def content(self, indices: np.ndarray, *, epoch: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Of each example, without reading it: its document, and how many of its tokens carry loss."""
+        """Return (document, number of tokens with loss) of each example, without reading its tokens."""
         triples = self._triples(np.asarray(indices, dtype=np.int64), epoch)
         return triples[:, 0], self._targets(triples)
 
     def summary(self) -> dict[str, Any]:
-        """What is trained on, in numbers."""
-        # Of a very long epoch, targets are counted in every 101st example.
+        """Return the numbers that describe the dataset: documents, spans, quotas, coverage and jitter."""
+        # In a very long epoch, targets are counted in every 101st example only.
         triples = self.triples() if len(self) <= 1_000_000 else self._triples(np.arange(0, len(self), 101), 0)
         jitter = [min(self.rules.offset_jitter, self._room(i)) for i in self.valid_docs]
         return {
@@ -254,18 +261,18 @@ class MultiSpliceDocumentDataset:
         }
 
     def _room(self, i: int) -> int:
-        """How far left of flush right the shortest span of a document can go."""
+        """Return by how many positions a document's shortest span can be moved left from flush right."""
         return self.rules.S - int(self._spans[i].spans.min())
 
     def _visited(self, i: int) -> int:
-        """Starts of a document that an epoch comes to."""
+        """Return how many starts of document i an epoch visits."""
         spans, quota = self._spans[i], self.quotas[i]
         if i not in self._weighted and quota >= len(spans):
             return len(spans.starts)
         return len(np.unique(spans.at(self._chosen(i, np.arange(quota)))[0])) if quota else 0
 
     def _targets(self, triples: np.ndarray) -> np.ndarray:
-        """Tokens of each example that carry loss: all but the last, and but the joint of a roll."""
+        """Return the number of tokens with loss of each example: all but the last, and but the seam of a roll."""
         copied = self._copy_lens(triples)
         if not self._cyclic:
             return copied - 1
@@ -293,7 +300,7 @@ class MultiSpliceDocumentDataset:
         return out
 
     def _chosen(self, i: int, k: np.ndarray) -> np.ndarray:
-        """Numbers of the pairs that are the k-th of document i's share."""
+        """Return the pair numbers of the k-th examples of document i."""
         pairs = len(self._spans[i])
         if self._cycle:
             return k % pairs
@@ -302,14 +309,15 @@ class MultiSpliceDocumentDataset:
         return (2 * k + 1) * pairs // (2 * self.quotas[i])
 
     def _jitter(self, indices: np.ndarray, *, room: np.ndarray, epoch: int) -> np.ndarray:
-        """How far left of flush right each example is put: another place in every epoch."""
+        """Return by how many positions each example is moved left from flush right; it changes with the epoch."""
         if not self.rules.offset_jitter:
             return np.zeros_like(room)
         places = np.minimum(self.rules.offset_jitter, room) + 1
         if self.rules.jitter_mode == "uniform":
             return (indices + epoch) % places
         turn = (indices + 1 + epoch * len(self)).astype(np.uint64) * _GOLDEN
-        # The high half of a 128-bit product, from 32-bit halves.
+        # turn / 2**64 is a low-discrepancy sequence in [0, 1); times `places`, it is the high half of a 128-bit
+        # product, computed from 32-bit halves.
         count, low, high = places.astype(np.uint64), turn & np.uint64(0xFFFFFFFF), turn >> np.uint64(32)
         return ((high * count + (low * count >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
@@ -322,7 +330,7 @@ class MultiSpliceDocumentDataset:
 
 
 class SpliceDocumentDataset(MultiSpliceDocumentDataset):
-    """Spans of one document."""
+    """Dataset of spans of one document."""
 
     def __init__(self, doc: np.ndarray | Sequence[int], *, S: int, pad_id: int, **rules: Any) -> None:
         super().__init__([np.asarray(doc)], S=S, pad_id=pad_id, **rules)

@@ -1,4 +1,4 @@
-"""Document selection: which to train on, from their lengths alone."""
+"""Selection of the documents to train on, by their lengths in tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def select_documents(
     dataset_name: str = "",
     strict_num_docs: bool = True,
 ) -> tuple[list[int], str]:
-    """(rows, reason): n rows by the policy `mode` among those of allowed length; empty rows are never among them.
+    """Return (rows, reason): n rows by the policy `mode` among nonempty documents of min_len to max_len tokens.
 
-    A doc_index of allowed length is taken as it is. Where one document is wanted and none is allowed: the longest.
+    A `doc_index` of allowed length is selected directly. If too few documents are allowed, n = 1 falls back to the
+    longest document, and n > 1 raises, or with strict_num_docs=False fills up with the longest others.
     """
     check_value("doc_select_mode", mode, SelectMode)
     check_value("num_docs", n, Count)
@@ -60,20 +61,20 @@ def select_documents(
 
 
 def within_first_tokens(lengths: Sequence[int], tokens: int) -> list[int]:
-    """The lengths, but 0, which is never selected, for documents that do not lie wholly in the first tokens."""
-    # Counted in sequences of one token: a budget of shards ends at a document's end, not at a frame's.
+    """Return the lengths, with 0 (never selected) for documents that do not lie wholly in the first `tokens` tokens."""
+    # Sequences of 1 token: the token budget ends with a document, not with a frame.
     eligible = set(training_subset(lengths, S=1, max_train_batches=tokens, initial_batch_size=1)[1])
     return [length if row in eligible else 0 for row, length in enumerate(lengths)]
 
 
 def check_doc_index(n: int, doc_index: int | None) -> None:
-    """A document by number is one document."""
+    """Raise ValueError if `doc_index` is given for more than one document."""
     if doc_index is not None and n != 1:
         raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
 
 
 def _order(mode: str, lengths: Sequence[int], dataset_name: str) -> Callable[[int], tuple[int, int]]:
-    """What rows are sorted by; equals go by row."""
+    """Return the sort key of rows; ties go by row. "random" hashes the row, keyed with the dataset's name."""
     if mode == "random":
         key = hashlib.blake2b(dataset_name.encode(), digest_size=8).digest()
 
@@ -96,7 +97,11 @@ def training_subset(
     experiment_budget: float | None = None,
     target_budget: float | None = None,
 ) -> tuple[int, list[int]]:
-    """(cutoff_tokens, rows): the rows that lie wholly in the part of the tokens that a training run reads."""
+    """Return (cutoff_tokens, rows): the rows that lie wholly in the first tokens, up to what a training run reads.
+
+    That part is counted in sequences of S tokens: all of them times experiment_budget / target_budget, less
+    num_validation_sequences, and at most max_train_batches batches of initial_batch_size.
+    """
     sequences = sum(lengths) // S
     if experiment_budget is not None and target_budget is not None:
         sequences = int(sequences * experiment_budget / target_budget)

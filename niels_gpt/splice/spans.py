@@ -1,7 +1,7 @@
-"""Spans of a document, the places of a span in the context window, and quotas of examples.
+"""Spans of a document, their offsets in the context window (frame), and quotas of examples per document.
 
-Letters: L length of the document, S of the frame, K of the content; t where a span starts in the document, s where it
-is put in the frame.
+Letters: lengths in tokens are L of the document, S of the frame and K of a full span; t is a span's start in the
+document, s its offset in the frame.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from annotated_types import Ge
 
 from niels_gpt.config import INT64, Count, check_value, settings
 
-# Sampling quotas: how many examples each document gets, and which of its spans. Exact, without a random number.
+# Sampling quotas: how many examples each document gets, and which of its spans. Deterministic, without random numbers.
 
 BalanceMode = Literal["by_temperature", "by_coverage", "by_document"]
-_TIE = 1e-9  # numbers closer than this are equal: floating-point noise must not decide
+_TIE = 1e-9  # differences below this count as ties, so that floating-point noise does not decide
 
 
 def edge_weights(L: int, K: int, alpha: float) -> np.ndarray:
-    """Weight of every start 0..L-K: (K/d)^alpha, d being the distance to the nearer end of the starts, at most K."""
+    """Return the weights of the starts 0..L-K: (K/d)^alpha, d being the distance to the nearer end, 1 to K.
+
+    They counteract that tokens near the ends of a document are in fewer spans.
+    """
     t = np.arange(L - K + 1)
     distance = np.minimum(np.minimum(t + 1, L - K - t + 1), K)
     return (K / np.maximum(distance, 1)) ** alpha
@@ -32,9 +35,9 @@ def edge_weights(L: int, K: int, alpha: float) -> np.ndarray:
 def quotas(
     lengths: Sequence[int], *, balance_mode: str = "by_temperature", balance_tau: float = 1.0, epoch_length: int
 ) -> list[int]:
-    """Shares of an epoch in proportion to length^tau (by_coverage: tau 1, by_document: tau 0); they sum to it exactly.
+    """Return the examples per document, proportional to length^tau (by_coverage: tau 1, by_document: tau 0).
 
-    What rounding leaves over goes to the largest remainders, and among equal ones to the first document.
+    They sum to `epoch_length` by the largest-remainder method; ties go to the first document.
     """
     tau = temperature(balance_mode, balance_tau)
     weights = [float(length) ** tau for length in lengths]
@@ -47,6 +50,7 @@ def quotas(
 
 
 def temperature(balance_mode: str, balance_tau: float) -> float:
+    """Return the exponent tau of a balance mode; raise ValueError for an unknown mode or a non-finite tau."""
     check_value("balance_mode", balance_mode, BalanceMode)
     if not np.isfinite(balance_tau):
         raise ValueError(f"balance_tau must be a finite number, got {balance_tau}")
@@ -54,7 +58,7 @@ def temperature(balance_mode: str, balance_tau: float) -> float:
 
 
 def quantile_indices(n: int, Q: int, weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
-    """Q of n items, ascending: for k = 0..Q-1 the first whose cumulative share exceeds (k + 1/2)/Q."""
+    """Return Q of n items, ascending: for k = 0..Q-1 the first whose cumulative share exceeds (k + 1/2)/Q."""
     k = np.arange(Q, dtype=np.int64)
     if weights is None:
         return (2 * k + 1) * n // (2 * Q)
@@ -65,7 +69,7 @@ def quantile_indices(n: int, Q: int, weights: Sequence[float] | np.ndarray | Non
 
 @settings
 class SpanRules:
-    """The seed's parameters, by its names. `mode: slide` is coverage_balanced with K = S and no adapting."""
+    """Rules for spans and offsets; `mode: slide` is coverage_balanced with K = S, without adaptive_k."""
 
     S: Annotated[int, Ge(2), "tokens of a frame"]
     mode: Annotated[Literal["splice", "slide"], "slide: spans as long as the frame, at every start"] = "splice"
@@ -98,19 +102,20 @@ class SpanRules:
 
     @property
     def balanced(self) -> bool:
+        """Coverage-balanced: one pair per start, flush right in the frame before jitter."""
         return self.mode == "slide" or self.content_start_mode == "coverage_balanced"
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Every (t, s) of one document, t ascending outside and s inside, found by number without a list of them."""
+    """All pairs (t, s) of one document, sorted by t, then s, and computed from their number without a list."""
 
     L: int
     rules: SpanRules
 
     @cached_property
     def K(self) -> int | None:
-        """Tokens of a full span; None for a document that is left out."""
+        """Tokens of a full span; None for a document that is too short and skipped."""
         rules, wanted = self.rules, min(self.rules.content_length or self.rules.S, self.rules.S)
         if rules.mode == "slide":
             wanted = rules.S
@@ -120,11 +125,12 @@ class Spans:
 
     @cached_property
     def starts(self) -> np.ndarray:
+        """Starts t of the spans, ascending; empty for a skipped document."""
         rules, K = self.rules, self.K
         if K is None:
             return np.empty(0, dtype=np.int64)
         if not rules.balanced:
-            # A span of slide_within ends with the document; that of a roll goes on at its beginning.
+            # A span of slide_within ends with the document at the latest; that of cyclic_roll wraps around.
             last = {"anchor_start": 0, "slide_within": self.L - rules.min_copy_len, "cyclic_roll": self.L - 1}
             return np.arange(0, last[rules.content_start_mode] + 1, rules.content_stride)
         starts = np.arange(0, self.L - K + 1, rules.content_stride)
@@ -137,7 +143,7 @@ class Spans:
 
     @cached_property
     def spans(self) -> np.ndarray:
-        """Tokens from each start on, if the frame's end does not cut them."""
+        """Length in tokens of the span at each start, before truncation by the frame's end."""
         K = self.K or 0
         if self.rules.content_start_mode == "cyclic_roll" and not self.rules.balanced:
             return np.full(len(self.starts), K)
@@ -145,7 +151,7 @@ class Spans:
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Pairs up to and with each start."""
+        """Cumulative number of pairs up to and including each start."""
         rules = self.rules
         if rules.balanced:
             return np.arange(1, len(self.starts) + 1)
@@ -157,13 +163,13 @@ class Spans:
 
     @cached_property
     def weights(self) -> np.ndarray | None:
-        """Of the starts, where edges are to be seen more often."""
+        """Edge weights of the starts; None if alpha is 0."""
         if not self.rules.alpha or self.K is None:
             return None
         return edge_weights(self.L, self.K, self.rules.alpha)[self.starts]
 
     def at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(t, s) of the pairs with these numbers; balanced ones lie flush right."""
+        """Return (t, s) of the pairs with these numbers; balanced ones are flush right in the frame."""
         which = np.searchsorted(self._ends, numbers, side="right")
         t = self.starts[which]
         if self.rules.balanced:
@@ -173,7 +179,7 @@ class Spans:
 
 
 def validation_grid(L: int, S: int, content_length: int | None = None) -> list[tuple[int, int]]:
-    """Up to three starts by three offsets, ends included: a fixed set to validate on."""
+    """Return a fixed set of (t, s) for validation: up to 3 starts times 3 offsets (first, middle, last)."""
     K = min(content_length or S, S, L)
 
     def three(last: int) -> list[int]:

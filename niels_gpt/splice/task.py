@@ -1,4 +1,4 @@
-"""The training task of spliced documents: epoch after epoch, each shuffled anew, and a validation loss a document."""
+"""Training task of spliced documents: epochs, each shuffled anew, and a validation loss per document."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from niels_gpt.train.task import ALL, Batch
 
 @dataclass(frozen=True)
 class SpliceTask:
-    """Batch n is the n-th B examples of epoch after epoch; `names` are the documents'."""
+    """Training task over a splice dataset; batch n is the n-th group of B examples of the concatenated epochs."""
 
     dataset: MultiSpliceDocumentDataset
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the documents
     cfg: TrainConfig
     device: str
-    shuffle: bool = True  # another order in every epoch; else the dataset's
+    shuffle: bool = True  # a new order in every epoch; otherwise the dataset's
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -35,10 +35,11 @@ class SpliceTask:
 
     @property
     def T(self) -> int:
-        """One width for all batches, so that a step can be recorded: the longest span there is."""
+        """Width of all batches, the longest span: constant, so that a step can be recorded as a CUDA graph."""
         return self.dataset.longest_span
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
+        """Return some rows of batch n, with the row and target counts of the whole batch."""
         drawn = [self.dataset.content(indices, epoch=epoch) for epoch, indices in self._numbers(n, ALL)]
         documents, targets = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
         counts = np.bincount(documents, minlength=len(self.names)).tolist()
@@ -53,17 +54,18 @@ class SpliceTask:
         )
 
     def describe(self, n: int) -> str:
+        """Return the spans of batch n as name[t]@s."""
         examples = self._draw(n)
         places = zip(*(examples[key].tolist() for key in ("doc_idx", "t", "s")), strict=True)
         return "spans " + ", ".join(f"{self.names[i]}[{t}]@{s}" for i, t, s in places)
 
     def prompt(self) -> list[int]:
-        """The beginning of the first document."""
+        """Return the ids of the beginning of the first document, an eighth of a frame."""
         start: list[int] = np.asarray(self.dataset.docs[0][: max(1, self.dataset.rules.S // 8)]).tolist()
         return start
 
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
-        """The loss of every document that has spans, on a fixed grid of them; their mean decides."""
+        """Return the loss in nats/token of every document with spans, on a fixed grid of them, and the mean loss."""
         losses = {}
         rules = self.dataset.rules
         with inference(model):
@@ -75,8 +77,8 @@ class SpliceTask:
                 grid = collate(
                     self.dataset.docs, triples, lens, S=rules.S, pad_id=self.dataset.pad_id, layout="compact"
                 )
-                # Every row has as many targets. Where a rank has no row, one that counts for nothing: a model that
-                # ranks hold together needs all of them.
+                # All rows have equally many targets, so ranks are weighted by rows. A rank without a row computes one
+                # with weight 0, so that all ranks run the same forward passes.
                 rows = ranks.share(len(triples))
                 share = len(triples[rows]) / len(triples)
                 rows = rows if share else slice(1)
@@ -91,7 +93,7 @@ class SpliceTask:
         return _joined(batches, width=self.T, pad_id=self.dataset.pad_id)
 
     def _numbers(self, n: int, rows: slice) -> list[tuple[int, np.ndarray]]:
-        """(epoch, examples of it): a batch may lie across two or more."""
+        """Return (epoch, example numbers) of batch n's rows; a batch may span two or more epochs."""
         N, B = len(self.dataset), self.cfg.B
         places = np.arange(n * B, (n + 1) * B)[rows]
         drawn = []
@@ -107,13 +109,13 @@ def _order(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def masked_targets(examples: Example) -> torch.Tensor:
-    """Targets, with -100 where there is no loss."""
+    """Return the targets, with -100 (ignored) where there is no loss."""
     targets: torch.Tensor = examples["targets"].masked_fill(~examples["loss_mask"], IGNORE_INDEX)
     return targets
 
 
 def _joined(batches: list[Example], *, width: int, pad_id: int) -> Example:
-    """Batches of different width as one, padded."""
+    """Concatenate batches of different width, padded to `width`."""
     fill = {"tokens": pad_id, "targets": pad_id}
 
     def widened(batch: Example, name: str) -> torch.Tensor:
