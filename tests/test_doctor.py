@@ -188,7 +188,11 @@ def test_the_hub_is_asked_once_however_many_need_it(
     assert set(fixes(params, tmp_path)) == {"wiki: a/b from the hub", "oasst1: a/b from the hub"}
 
 
-def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(params: dict[str, Any], tmp_path: Path) -> None:
+def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # others write to the same disk meanwhile
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
     starts = (
         "python",

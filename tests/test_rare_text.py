@@ -212,5 +212,5 @@ def test_the_card_says_what_the_vocabulary_can_tell() -> None:
     assert few in card({**pieces, "min_documents": 5}, ["roam"])
     assert few not in card({**pieces, "min_documents": 5}, [])
     assert "may hold any word of the private text" in card({**pieces, "min_documents": 1}, ["roam"])
-    assert "may hold any word of the private text" in card(pieces, ["roam"])
+    assert few in card(pieces, ["roam"])
     assert "The vocabulary is bytes" in card({"kind": "byte"}, ["roam"])
