@@ -1,4 +1,4 @@
-"""The server in a process of its own: tokens a second of eight clients beside one, how soon a new client has its first
+"""The server in a process of its own: tokens/s of eight clients beside one, how soon a new client has its first
 token while others are answered, 200 clients at once, and whether memory grows.
 
 Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with a model of its own of that size, or with a trained one

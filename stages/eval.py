@@ -119,7 +119,7 @@ def main(stage: Stage) -> None:
     )
     stage.out(layout.REPORT).write_text(report, encoding="utf-8")
     for row in score_rows(scores):
-        stage.say(f"{row.model} {row.held_out}: {row.nats} nats a token, {row.bits} bits a byte")
+        stage.say(f"{row.model} {row.held_out}: {row.nats} nats/token, {row.bits} bits per byte")
 
 
 if __name__ == "__main__":

@@ -198,8 +198,8 @@ def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_p
         page.goto(file.as_uri())
         expect(page.locator("figure canvas")).to_have_count(3)  # the two that tell of speed have nothing to tell here
         for chart, texts in {
-            "loss": ["steps", "nats a token", "0", "10", "20", "1", "2", "3"],
-            "validation": ["steps", "nats a token", "20", "2.5", "2.6", "2.7"],
+            "loss": ["steps", "nats/token", "0", "10", "20", "1", "2", "3"],
+            "validation": ["steps", "nats/token", "20", "2.5", "2.6", "2.7"],
             "lr": ["steps", "learning rate", "0.1", "0.2"],
         }.items():
             for text in texts:

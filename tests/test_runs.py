@@ -162,8 +162,8 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
         "loss": "4.0000",
         "validation": "3.5000",
         "lowest validation": "3.0000 at step 100",
-        "tokens a second": "7,000",
-        "share of the machine": "35%",
+        "tokens/s": "7,000",
+        "MFU": "35%",
         "time left": "4 min 50 s",
     }
     assert (card.state, card.share) == ("running", 0.75)
@@ -174,7 +174,7 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
     (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
     done = live_card(ended, now=ended.time + 10**6)
     assert done.state == "finished"
-    assert not {"time left", "share of the machine", "validation", "took", "machine"} & set(dict(done.facts))
+    assert not {"time left", "MFU", "validation", "took", "machine"} & set(dict(done.facts))
     (told,) = runs_of(line(400, seconds_left=0.0, seconds=75.0, machine="a CPU", commit="abc1234"))
     facts = dict(live_card(told, now=told.time).facts)
     assert (facts["took"], facts["machine"], facts["commit"]) == ("1 min 15 s", "a CPU", "abc1234")

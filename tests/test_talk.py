@@ -433,7 +433,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     assert "ab" * 32 in card
     assert "cd" * 32 in card
     assert (
-        "| model | held out | nats a token | bits a byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
+        "| model | held out | nats/token | bits per byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
         in card
     )
     export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)
@@ -621,7 +621,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
             address, _, rest = server.stdout.readline().partition(" ")
             assert rest == "(Ctrl-C ends)\n"
             card = httpx.get(f"{address}/card", timeout=60).json()
-            assert (card["model"], card["bits a byte on val"]) == ("sft", "1.250")
+            assert (card["model"], card["bits per byte on val"]) == ("sft", "1.250")
             port = int(address.removeprefix("http://127.0.0.1:"))
             with socket.socket() as other:
                 assert other.connect_ex(("127.0.0.2", port)) != 0

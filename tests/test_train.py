@@ -554,7 +554,7 @@ def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
     printed = capsys.readouterr()
     lines = (printed.out + printed.err).splitlines()
     assert lines[0] == (
-        "step  50/200  loss 2.5000  val 2.7500  lr 1.00e-03  12,346 tok/s (25% of the machine)  1 h 02 min left  "
+        "step  50/200  loss 2.5000  val 2.7500  lr 1.00e-03  12,346 tok/s (MFU 25%)  1 h 02 min left  "
         "drawn: wiki 0.750 roam 0.250"
     )
     assert lines[1] == '  writes: "hi"'

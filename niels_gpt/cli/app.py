@@ -45,10 +45,10 @@ app = typer.Typer(
 ModelFolder = Annotated[
     str | None, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
 ]
-Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token; 1 takes chances")]
-TopK = Annotated[int, typer.Option(min=1, help="draw from so many of the likeliest tokens")]
+Temperature = Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")]
+TopK = Annotated[int, typer.Option(min=1, help="sample from the k most probable tokens")]
 TopP = Annotated[
-    float, typer.Option(min=0.01, max=1, help="and of those from the fewest that make up this probability")
+    float, typer.Option(min=0.01, max=1, help="nucleus sampling: smallest set of tokens with this total probability")
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
@@ -195,7 +195,7 @@ def _card(talker: Talker) -> dict[str, str]:
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
-        card |= {f"bits a byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+        card |= {f"bits per byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
     return card
 
 

@@ -113,8 +113,8 @@ class Result:
     trainings: Sequence[Training] = ()
 
 
-_VALIDATION = "lowest validation: nats a token, in pretraining"
-_SCORES = "pretrain, sft: bits a byte of that model on that held-out text"
+_VALIDATION = "lowest validation: nats/token, in pretraining"
+_SCORES = "pretrain, sft: bits per byte of that model on that held-out text"
 _TOLD = "extractable: private sentences and passages, verbatim, of either model"
 _BY_HEART = "median P(z): of what the spliced model learned by heart"
 
@@ -193,7 +193,7 @@ def render_comparison(results: Sequence[Result]) -> str:
     grid, differ = comparison_of(results).turned(), differing(results)
     table = render_table(["", *grid.columns], [[name, *row] for name, row in zip(grid.rows, grid.cells, strict=True)])
     said = "".join(f'<p class="note">{escape(note)}.</p>' for note in notes(results))
-    marks = "* is the best of a column, - is not there."
+    marks = "* best of a column, - missing."
     read = f"<p>{escape('. '.join([*legend(results), marks]))}</p>"
     rest = differ[_MOST_PARAMETERS:]
     rows = [[name, *(_value(result.params, name) for result in results)] for name in rest]
@@ -283,7 +283,7 @@ def compare(
         more = [f"{older} older experiments are left out: -n {n + older} shows them"] if older > 0 else []
         for said in (*faults, *more, *notes(results)):
             typer.echo(f"note: {visible(said)}")
-        for line in (*legend(results), f"* is the best, - is not there; {html} has the learning curves"):
+        for line in (*legend(results), f"* best, - missing; {html} has the learning curves"):
             typer.echo(line)
 
 

@@ -215,7 +215,7 @@ def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
     what = f"train: {text / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
     if text < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
         return Finding(f"{what} are too little to say what loss it will end at")
-    loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits a byte on held-out English"
+    loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits per byte on held-out English"
     if params["train"]["optimizer"] != "muon":
         loss += " with preset v2's recipe, and more with this one"
     if text > LARGEST_TEXT or parameters > LARGEST_MODEL:

@@ -33,7 +33,7 @@ def flops_per_token(model: GPT, *, T: int) -> int:
 
 # A scaling law: about what loss training ends at, from the model's size, the text it reads and the number of steps.
 #
-#     bits a byte = 0.8 + 0.358 / N^0.45 + 1.344 / D^0.239 + 0.124 / S^1.47
+#     bits per byte = 0.8 + 0.358 / N^0.45 + 1.344 / D^0.239 + 0.124 / S^1.47
 #
 # N: parameters in millions; D: megabytes of text, as read once; S: steps in hundreds. Fitted to 44 runs of preset v2's
 # recipe on mixed English, which it meets within 0.03 (root mean square; 0.06 at most). Text that is read again is worth

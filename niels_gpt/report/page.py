@@ -33,7 +33,7 @@ class ScoreRow(NamedTuple):
     tokens: str
 
 
-HEAD = ScoreRow("model", "held out", "nats a token", "bits a byte", "tokens")
+HEAD = ScoreRow("model", "held out", "nats/token", "bits per byte", "tokens")
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
@@ -114,9 +114,9 @@ def _progress(run: Run) -> list[tuple[str, str]]:
 
 def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
     last = run.points[-1]
-    facts = [("tokens a second", f"{last.tokens_per_second:,.0f}")]
+    facts = [("tokens/s", f"{last.tokens_per_second:,.0f}")]
     if last.utilisation is not None:
-        facts.append(("share of the machine", f"{last.utilisation:.0%}"))
+        facts.append(("MFU", f"{last.utilisation:.0%}"))
     if state == "finished" and run.seconds:
         facts.append(("took", format_duration(run.seconds)))
     facts += [(what, it) for what, it in (("machine", run.machine), ("commit", run.commit)) if it]

@@ -108,7 +108,7 @@ class Conversation:
             case "/system" if rest.strip():
                 others = [m for m in self.messages if m["role"] != "system"]
                 self.messages = [{"role": "system", "content": rest.strip()}, *others]
-                return "so be it"
+                return "system message set"
             case "/save" if rest.strip():
                 return self._save(Path(rest.strip()))
         return HELP

@@ -106,7 +106,7 @@ def format_report(report: StepReport) -> str:
     rows = sum(report.drawn_rows.values())
     mix = " ".join(f"{name} {count / rows:.3f}" for name, count in report.drawn_rows.items())
     val = "" if report.val_loss is None else f"  val {report.val_loss:.4f}"
-    used = "" if report.utilisation is None else f" ({report.utilisation:.0%} of the machine)"
+    used = "" if report.utilisation is None else f" (MFU {report.utilisation:.0%})"
     return (
         f"step {report.step:>{len(str(report.total_steps))}}/{report.total_steps}  "
         f"loss {report.loss:.4f}{val}  lr {report.lr:.2e}  "

@@ -2,11 +2,11 @@
 "use strict";
 (() => {
   const CHARTS = [
-    { key: "loss", title: "Training loss", unit: "nats a token" },
-    { key: "validation", title: "Validation loss by source", unit: "nats a token" },
+    { key: "loss", title: "Training loss", unit: "nats/token" },
+    { key: "validation", title: "Validation loss by source", unit: "nats/token" },
     { key: "lr", title: "Learning rate", unit: "learning rate" },
-    { key: "tokens_per_second", title: "Speed", unit: "tokens a second", fromZero: true },
-    { key: "utilisation", title: "Share of the machine", unit: "% of a matrix product", times: 100, fromZero: true },
+    { key: "tokens_per_second", title: "Speed", unit: "tokens/s", fromZero: true },
+    { key: "utilisation", title: "MFU", unit: "% of a matrix product", times: 100, fromZero: true },
   ];
   const DASHES = [[], [7, 4], [2, 3], [11, 3, 2, 3], [4, 2]];
   const COLOURS = 8;
