@@ -291,8 +291,8 @@ def share_right(choices: Sequence[Choice], nats: Mapping[str, float]) -> Measure
 def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
     """Return how many nats a text costs less if its closing mark matches the opening one.
 
-    The mean runs over all combinations of marks, so a model that ignores the opening mark scores 0, however common
-    each mark is.
+    Matching and other pairs contain every mark equally often, so a model that ignores the opening mark scores 0,
+    however common a mark is.
     """
     saved = []
     for item in marked:

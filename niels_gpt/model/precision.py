@@ -46,7 +46,7 @@ def residual_dtype(precision: Precision) -> torch.dtype:
 
 
 def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
-    """Disable mkldnn and `say` so, once, if this CPU has no bf16 units; call it before computing in bf16.
+    """Disable mkldnn and `say` that bf16 is slow if this CPU has no bf16 units; call it before computing in bf16.
 
     torch would warn at every product and, at the first that fails, give up mkldnn for the whole process: numbers
     computed before and after that would be rounded differently.

@@ -1,4 +1,4 @@
-"""One training step (forward, backward, gradient clipping, update), run eagerly or as a CUDA graph."""
+"""One training step (forward, backward, gradient clipping, update), launched call by call or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """Eager training step for every device, with gradient accumulation, mixed precision and DDP."""
+    """Training step without a CUDA graph, for every device, with gradient accumulation, mixed precision and DDP."""
 
     def __init__(
         self,

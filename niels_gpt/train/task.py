@@ -34,7 +34,7 @@ class Execution:
 
 
 def wants_compiler(execution: Execution) -> bool:
-    """Return whether to use torch.compile, and say so if it is wanted but a C compiler or Triton is missing.
+    """Return whether to use torch.compile; report it if it is wanted but a C compiler or Triton is missing.
 
     "auto" compiles on CUDA only: on two CPU cores it made steps slower.
     """
@@ -140,7 +140,7 @@ class Task(Protocol):
         ...
 
     def batch(self, n: int, rows: slice = ALL) -> Batch:
-        """Return batch n, or only the given rows of it, reading no others."""
+        """Return batch n, or only the given rows of it."""
         ...
 
     def describe(self, n: int) -> str:
