@@ -1,4 +1,4 @@
-"""Evaluation: held-out text, chats, and what a model knows by heart."""
+"""Evaluation: loss on held-out text and chats, statistics of generated text, and the report card."""
 
 from niels_gpt.eval.held_out import evaluate
 

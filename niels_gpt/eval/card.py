@@ -1,7 +1,6 @@
-"""The report card: its measurements with standard errors, and its table.
+"""The report card: its probes, their measurements with standard errors, and its table.
 
-A text is scored whole, in nats: what one tokenizer cuts into five pieces and another into twenty are then the same
-text, and models with different tokenizers can be compared.
+A text is scored as a whole, in nats, so that models can be compared even if their tokenizers split it differently.
 """
 
 from __future__ import annotations
@@ -33,16 +32,14 @@ from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-# The probes of the report card: texts to choose between, questions to answer, openings to go on from.
-#
-# Written for this project, and the same for every run: words and sentences stand here, and what is random in them is a
-# hash of one seed. Nothing here knows a tokenizer.
+# The probes: texts to choose between, questions to answer, openings to continue. Written for this project and the same
+# for every run: what is random in them is a hash of one seed, and none depends on a tokenizer.
 
 SEED = 1
-_WRONG = 3  # misspellings of a word
+_WRONG = 3  # misspellings per word
 _VOWELS, _CONSONANTS = "aeiou", "bdfgklmnprstv"
 
-# Half of them common, half rare.
+# Half of the words are common, half rare.
 _WORD_LIST = """
 morning evening weather mountain winter summer garden window kitchen village country history science language machine
 mother brother children doctor teacher picture letter number question answer reason century minute friend animal island
@@ -70,7 +67,7 @@ _MARKED = (
     "the old road",
     "as far as we know",
 )
-_MARKED_TEXTS = 12  # of all that these make
+_MARKED_TEXTS = 12  # sampled from all combinations of sentence and phrase
 
 QUESTIONS = (
     "Hello!",
@@ -117,20 +114,20 @@ OPENINGS = (
 
 @dataclass(frozen=True)
 class Choice:
-    """Texts that differ in one place, of which the first is right."""
+    """Multiple-choice item: texts that differ in one word, of which the first is right."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A text with every mark that may open in it (by row), and every mark that may close (by column)."""
+    """Text with every combination of opening mark (by row) and closing mark (by column); the diagonal is right."""
 
     texts: tuple[tuple[str, ...], ...]
 
 
 def spelling_choices(seed: int = SEED) -> list[Choice]:
-    """A word against misspellings of it that are as long, in the same sentence."""
+    """Return one item per word: a sentence with the word, then with misspellings of the same length."""
     return [
         Choice(tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed))))
         for i, word in enumerate(_WORDS)
@@ -138,7 +135,7 @@ def spelling_choices(seed: int = SEED) -> list[Choice]:
 
 
 def closing_questions(seed: int = SEED) -> list[Marked]:
-    """What was opened is closed by its own mark, and by each of the others."""
+    """Return sentences with a quoted or bracketed phrase, each with every combination of marks."""
     made = [
         Marked(tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS))
         for sentence in _MARKED_IN
@@ -159,7 +156,10 @@ def _misspelt(word: str, seed: int) -> list[str]:
 
 
 def _with_a_slip(word: str, draw: int) -> str:
-    """Two letters change places, or one becomes another of its kind; the first stays."""
+    """Return the word with adjacent letters swapped, or one vowel or consonant replaced; the first letter stays.
+
+    The number `draw` decides which; the result may equal the word.
+    """
     draw, swapped = divmod(draw, 2)
     draw, at = divmod(draw, len(word) - 2)
     at += 1
@@ -169,18 +169,19 @@ def _with_a_slip(word: str, draw: int) -> str:
     return word[:at] + kind[draw % len(kind)] + word[at + 1 :]
 
 
-_REPEATED_WORDS, _DISTINCT_WORDS = 4, 2
+_REPEATED_WORDS, _DISTINCT_WORDS = 4, 2  # words per n-gram
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number, and its standard error over the items of its probe."""
+    """Measured value with its standard error over the items of the probe."""
 
     value: float
     error: float
 
     @classmethod
     def mean(cls, items: Sequence[float] | np.ndarray) -> Measured:
+        """Return the mean of independent items; the error of a single one is 0."""
         values = np.asarray(items, dtype=np.float64)
         return cls(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0)
 
@@ -198,8 +199,11 @@ def measure_card(
     B: int,
     seed: int = SEED,
 ) -> Card:
-    """`replies`: what assistants say in held-out chats, whose lengths the model's answers are held against; without any
-    there is no such number."""
+    """Measure the report card of a model: values with standard errors, by name of MEASURES.
+
+    `replies` are assistant turns of held-out chats, to compare the lengths of the model's answers with; if empty, there
+    is no "length". `T` is the context length, `B` the batch size for scoring.
+    """
     asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in QUESTIONS]
     openings = [opening_prompt(tokenizer, opening) for opening in OPENINGS]
     drawn, greedy = ([(ids, sampling) for ids in openings] for sampling in (SAMPLING, GREEDY))
@@ -213,24 +217,24 @@ def measure_card(
 
 
 def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int, seed: int = SEED) -> Card:
-    """What is told by how likely texts are."""
+    """Measure the probes that compare the probabilities of texts: spelling and closing."""
     return _by_nats(lambda texts: text_nats(model, tokenizer, texts, T=T, B=B), seed)
 
 
 def blind_card(tokenizer: Tokenizer, *, seed: int = SEED) -> Card:
-    """The same of a model to which every token is equally likely: what the tokenizer knows by itself."""
+    """Return the likelihood card of a model with uniform token probabilities: the baseline due to the tokenizer."""
     nats = math.log(tokenizer.vocab_size)
     return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]), seed)
 
 
 def human_card(texts: Sequence[str], replies: Sequence[Text]) -> Card:
-    """What people score by the same rules, by those of their answers that were read to the end."""
+    """Return the card of held-out text written by people, using only the replies that fit the context."""
     cut = [Text.cut(text) for text in texts]
     return {**answer_card([reply for reply in replies if reply.ended], replies=[]), **text_card(cut, cut)}
 
 
 def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
-    """What answers to questions tell."""
+    """Return the form of answers, and their length relative to `replies` if there are any."""
     card = {"form": Measured.mean([in_form(answer) for answer in answers])} if answers else {}
     if replies:
         card["length"] = _length_ratio(
@@ -240,7 +244,7 @@ def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
 
 
 def text_card(texts: Sequence[Text], likeliest: Sequence[Text]) -> Card:
-    """What texts tell that go on from openings: drawn at random, and by always taking the likeliest token."""
+    """Return the diversity of sampled `texts` and the repetition in greedy ones (`likeliest`)."""
     return {
         "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in likeliest]),
         "distinct": _jackknifed([text.text for text in texts]),
@@ -248,14 +252,17 @@ def text_card(texts: Sequence[Text], likeliest: Sequence[Text]) -> Card:
 
 
 def text_nats(model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str], *, T: int, B: int) -> np.ndarray:
-    """Of each text, behind the end of another. One that is longer than a context is read in parts of T tokens."""
+    """Return the loss in nats of each whole text, conditioned on an end-of-turn id.
+
+    Texts longer than T tokens are scored in parts of T. `B` is the batch size.
+    """
     eot = tokenizer.special_token_ids()["eot"]
     parts = [
         (i, [eot, *ids][first : first + T + 1])
         for i, ids in enumerate(list(map(int, ids)) for ids in tokenizer.encode_batch(texts))
         for first in range(0, len(ids), T)
     ]
-    parts.sort(key=lambda part: len(part[1]))  # so that rows of a batch are about as long, and little is padding
+    parts.sort(key=lambda part: len(part[1]))  # rows of similar length need little padding
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     nats = np.zeros(len(texts))
     with inference(model):
@@ -272,7 +279,7 @@ def text_nats(model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str], *, T
 
 
 def share_right(choices: Sequence[Choice], nats: Mapping[str, float]) -> Measured:
-    """How often the right text is the likeliest; where several are, each is taken equally often."""
+    """Return the share of items whose right text is the most probable; a tie of n counts 1/n."""
     rights = []
     for choice in choices:
         found = np.array([nats[text] for text in choice.texts])
@@ -282,8 +289,11 @@ def share_right(choices: Sequence[Choice], nats: Mapping[str, float]) -> Measure
 
 
 def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
-    """How much likelier what closes is where its own mark was opened. Each mark is as often the right one as a wrong
-    one: whoever does not look at what was opened saves nothing, however common a mark is."""
+    """Return how many nats a text costs less if its closing mark matches the opening one.
+
+    Matching and other pairs contain every mark equally often, so a model that ignores the opening mark scores 0,
+    however common a mark is.
+    """
     saved = []
     for item in marked:
         cost = np.array([[nats[text] for text in row] for row in item.texts])
@@ -301,7 +311,7 @@ def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
 
 
 def _jackknifed(texts: Sequence[str]) -> Measured:
-    """Over texts: their words are not independent of one another."""
+    """Return distinct_share with its jackknife error over texts, because words within a text are not independent."""
     n = len(texts)
     value = distinct_share(texts, _DISTINCT_WORDS)
     without = np.array([distinct_share([*texts[:i], *texts[i + 1 :]], _DISTINCT_WORDS) for i in range(n)])
@@ -309,7 +319,7 @@ def _jackknifed(texts: Sequence[str]) -> Measured:
 
 
 def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
-    """How many times as long answers are as replies, in bytes."""
+    """Return the mean length of answers relative to that of replies, in bytes."""
     own, theirs = (Measured.mean([len(text.encode("utf-8")) for text in side]) for side in (answers, replies))
     ratio = own.value / max(1.0, theirs.value)
     return Measured(ratio, math.hypot(own.error, ratio * theirs.error) / max(1.0, theirs.value))
@@ -326,7 +336,10 @@ MEASURES = {
 
 
 def card_rows(cards: Mapping[str, Card], *, blind: Card, people: Card) -> list[list[str]]:
-    """A head and a row a number. `blind`: of a model that knows nothing; `people`: of held-out text."""
+    """Return the header and one row per measure, for the cards of several models by name.
+
+    `blind` is the card of a uniform model (blind_card), `people` that of held-out text (human_card).
+    """
     head = ["number", "what it measures", *cards, "by chance", "held-out text"]
     rows = [
         [

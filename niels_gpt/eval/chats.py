@@ -1,4 +1,4 @@
-"""Evaluation of chats: loss on held-out answers, and sample replies."""
+"""Evaluation of chats: loss on held-out assistant turns, and sampled replies."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 def mean_chat_loss(
     model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int, ranks: Ranks = ALONE
 ) -> float:
-    """Mean cross-entropy over the supervised tokens of these chats; of several ranks each takes its share of them."""
+    """Return the mean loss in nats/token over the supervised tokens of these chats; ranks share the work."""
     losses = []
     with inference(model):
         for first in range(0, len(rows), B):
             batch = rows[first : first + B]
             own = batch[ranks.share(len(batch))]
-            # Where a rank has none, one that counts for nothing: a model that ranks hold together needs all of them.
+            # A rank without rows scores one and discards it, so that all ranks call the model equally often, which a
+            # model sharded over ranks would need.
             found, _, _ = _chat_losses(model, chats, own if len(own) else batch[:1], {})
             losses.append(found if len(own) else found[:0])
     flat = torch.cat(losses)
@@ -48,9 +49,9 @@ def score_chats(
     max_tokens: int | None,
     quoted: Mapping[int, np.ndarray] | None = None,
 ) -> Score:
-    """The same as score_stream for what the assistant says in every chat, or in the first with `max_tokens` of it.
+    """Score the assistant's tokens of every chat, or of the first chats with about `max_tokens`; see score_stream.
 
-    `quoted`: by example, which of its tokens lie in quotes.
+    `quoted` has, by example, a mark for each token that lies in a quote of training text.
     """
     batches = (np.arange(first, min(first + B, len(chats))) for first in range(0, len(chats), B))
     with inference(model):
@@ -67,7 +68,7 @@ def generate_reply(
     sampling: Sampling,
     generator: torch.Generator | None = None,
 ) -> str:
-    """What a fine-tuned model answers to a chat."""
+    """Return a fine-tuned model's reply to a chat."""
     ids = generate_ids(
         model,
         format_prompt(tokenizer, messages),
@@ -82,11 +83,11 @@ def generate_reply(
 def _chat_losses(
     model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, quoted: Mapping[int, np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(losses, targets, whether each lies in a quote) of the supervised tokens, flat."""
+    """Return (losses in nats, targets, whether each lies in a quote) of the supervised tokens, all flat."""
     x, _, y = chats.examples(rows)
     marks = np.zeros(y.shape, dtype=bool)
     for number, row in enumerate(rows.tolist()):
-        own = quoted.get(row, np.empty(0))[1 : y.shape[1] + 1]  # the first token is no target
+        own = quoted.get(row, np.empty(0))[1 : y.shape[1] + 1]  # the first token is never a target
         marks[number, : len(own)] = own
     kept = y != IGNORE_INDEX
     return token_losses(model, x, y)[kept].double(), y[kept], torch.from_numpy(marks).to(y.device)[kept]
@@ -94,7 +95,7 @@ def _chat_losses(
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws every sample from a seed of its own: one prompt more changes no other's."""
+    """Sampler of texts and replies, each from its own seed, so that adding a prompt does not change the others."""
 
     tokenizer: Tokenizer
     sampling: Sampling
@@ -102,11 +103,11 @@ class Sampler:
     seed: int
 
     def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
-        """(Prompt, the prompt and its continuation) of each."""
+        """Return (prompt, prompt with its continuation) for each prompt."""
         return [(prompt, self._text(model, prompt, i)) for i, prompt in enumerate(prompts)]
 
     def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
-        """(Question, answer) of each."""
+        """Return (question, reply) for each question."""
         return [(question, self._reply(model, question, i)) for i, question in enumerate(questions)]
 
     def _text(self, model: GPT, prompt: str, i: int) -> str:

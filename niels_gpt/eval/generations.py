@@ -1,4 +1,4 @@
-"""Statistics of generated text, beside those of held-out text written by people."""
+"""Generation of texts for the report card, their statistics, and held-out texts to compare them with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-MAX_BYTES = 200  # of a text: tokens would be more text to one tokenizer than to another
+MAX_BYTES = 200  # per text; in bytes, because tokens differ in length between tokenizers
 SAMPLING = Sampling(temperature=0.8, top_k=50)
 _TAGS = tuple(f"\n{role}: ".encode() for role in chat_format.ROLES)
 _ROLE = re.compile(rf"^(?:{'|'.join(chat_format.ROLES)}):", re.MULTILINE)
@@ -29,19 +29,20 @@ _ENDS = (".", "!", "?", "…", '"', "”", ")")
 
 @dataclass(frozen=True)
 class Text:
-    """`ended`: by the model itself, and not because there was enough."""
+    """Text, and whether it `ended` by itself rather than by a length limit."""
 
     text: str
     ended: bool
 
     @classmethod
     def cut(cls, text: str) -> Text:
-        """Somebody's text, as if a model had written it: that of a longer one was stopped."""
+        """Truncate a text to MAX_BYTES, as generation would."""
         whole = text.encode("utf-8")
         return cls(whole[:MAX_BYTES].decode("utf-8", errors="ignore"), len(whole) < MAX_BYTES)
 
 
 def question_prompt(tokenizer: Tokenizer, question: str, renderer: Renderer) -> list[int]:
+    """Return the ids of a question as a chat prompt: with chat tokens, or as a text transcript."""
     messages: list[Mapping[str, str]] = [{"role": "user", "content": question}]
     if renderer == "chat_tokens":
         return chat_template.format_prompt(tokenizer, messages)
@@ -49,14 +50,17 @@ def question_prompt(tokenizer: Tokenizer, question: str, renderer: Renderer) -> 
 
 
 def opening_prompt(tokenizer: Tokenizer, opening: str) -> list[int]:
+    """Return the ids of an opening at the start of a text."""
     return [tokenizer.special_token_ids()["eot"], *tokenizer.encode(opening)]
 
 
 def write_texts(
     model: GPT, tokenizer: Tokenizer, prompts: Sequence[tuple[Sequence[int], Sampling]], *, seed: int
 ) -> list[Text]:
-    """One for each prompt, all in one batch: to an id that has no text, to the tag of a next turn, or to MAX_BYTES.
-    Each is drawn from a seed of its own."""
+    """Generate one text per prompt, all in one batch, each from its own seed.
+
+    A text ends at an id without text (a special token), at the tag of another turn, or at MAX_BYTES.
+    """
     engine = Engine(model, slots=len(prompts))
     rows = {
         engine.add(ids, sampling, noise=SeededNoise(derive_seed(seed, "text", i))): i
@@ -79,7 +83,11 @@ def write_texts(
 
 
 def in_form(answer: Text) -> bool:
-    """As an assistant speaks: to the end of a sentence and there it ends, no other turn in it, no broken character."""
+    """Return whether an answer is well formed.
+
+    It must end by itself, at the end of a sentence, have more than one word, and contain neither another turn nor an
+    invalid character.
+    """
     text = answer.text.strip()
     return (
         answer.ended
@@ -91,33 +99,37 @@ def in_form(answer: Text) -> bool:
 
 
 def words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
     return re.findall(r"\w+", text.lower())
 
 
 def grams(text: str, n: int) -> list[tuple[str, ...]]:
-    """Each n words in a row."""
+    """Return all n-grams of words, in order."""
     found = words(text)
     return [tuple(found[i : i + n]) for i in range(len(found) - n + 1)]
 
 
 def repeated_share(text: str, n: int) -> float:
-    """Of its n-grams, those that stood in it before; 0 where it is too short to have any."""
+    """Return the share of n-grams that occurred earlier in the text; 0 if it is too short to have any."""
     found = grams(text, n)
     return 1 - len(set(found)) / len(found) if found else 0.0
 
 
 def distinct_share(texts: Sequence[str], n: int) -> float:
-    """Of all n-grams of all texts, how many different ones there are for each."""
+    """Return the number of different n-grams of all texts divided by the number of n-grams (distinct-n)."""
     found = [gram for text in texts for gram in grams(text, n)]
     return len(set(found)) / len(found) if found else 0.0
 
 
 def held_out_texts(streams: Sequence[TokenStream], tokenizer: Tokenizer, *, n: int) -> list[str]:
-    """So many, of all streams in turn and spread over each, long enough to be cut as what a model writes is."""
+    """Return n held-out excerpts, round-robin over the streams, at evenly spaced positions.
+
+    They are at least MAX_BYTES long where the stream allows, to be cut like generated text.
+    """
     texts = []
     for i, stream in enumerate(streams):
         each = len(range(i, n, len(streams)))
-        length = min(MAX_BYTES, int(stream.lengths.max()))  # a token is a byte at least
+        length = min(MAX_BYTES, int(stream.lengths.max()))  # in tokens, of at least one byte each
         numbers = np.linspace(0, stream.windows(length - 1) - 1, each).astype(np.int64)
         texts += [tokenizer.decode(ids) for ids in stream.gather(numbers, length - 1).tolist()]
     return texts
@@ -126,8 +138,10 @@ def held_out_texts(streams: Sequence[TokenStream], tokenizer: Tokenizer, *, n: i
 def held_out_replies(
     chats: Mapping[str, SFTExampleDataset], tokenizer: Tokenizer, *, weights: Mapping[str, float], at_most: int
 ) -> list[Text]:
-    """What the assistant says first, of so many chats of each source as the weights ask for, spread over them. One that
-    is longer than a context has not ended."""
+    """Return the first assistant turn of about `at_most` held-out chats, divided among the sources by `weights`.
+
+    The chats are evenly spaced in each source. A turn longer than the context has not `ended`.
+    """
     special, total = tokenizer.special_token_ids(), sum(weights.values())
     replies = []
     for name, source in chats.items():

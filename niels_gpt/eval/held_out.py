@@ -1,4 +1,4 @@
-"""Validation loss on held-out text: of sampled windows (fast, while training), or of every token once (at the end)."""
+"""Validation loss on held-out text: on sampled windows (fast, during training) or on every token once (at the end)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 class Score:
     """Mean cross-entropy in nats/token over `tokens` targets, and bits per byte, which compares across tokenizers.
 
-    Of these targets `quoted_tokens` lie in quotes of training text; the last two numbers are the mean over the others,
-    or None where there are none.
+    `quoted_tokens` of the targets lie in quotes of training text; the last two fields are the means over the others,
+    None if there are no others.
     """
 
     nats: float
@@ -37,7 +37,7 @@ class Score:
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """Without gradients and without dropout; the model's mode is put back afterwards."""
+    """Disable gradients and dropout inside the context; restore the model's mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -49,15 +49,15 @@ def inference(model: nn.Module) -> Iterator[None]:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A model that knows a faster way to its losses than by its logits."""
+    """Model that can compute its losses faster than through its logits."""
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        """What `token_losses` gives."""
+        """Return the same as `token_losses`."""
         ...
 
 
 def token_losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-    """The loss of each token, (B, T), 0 where a target does not count. `ids`: position_ids, segment_ids."""
+    """Return the loss of each token (B, T) in nats, 0 at ignored targets. `ids`: position_ids, segment_ids."""
     if isinstance(model, Scorer):
         return model.losses(x, y, **ids)
     logits = model(x, **ids)
@@ -66,7 +66,7 @@ def token_losses(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torc
 
 
 def mean_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> float:
-    """Over the targets of a batch that count."""
+    """Return the mean loss in nats/token over the targets of a batch that are not ignored."""
     return float(token_losses(model, x, y, **ids).double().sum() / count_targets(y))
 
 
@@ -81,9 +81,10 @@ def evaluate(
     generator: torch.Generator,
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
-    """Mean loss of `eval_steps` random batches of each stream. Documents that a stream knows do not see each other.
+    """Return the mean loss in nats/token of each stream, over `eval_steps` random batches (B, T).
 
-    Of several ranks each reads and scores its own rows of every batch, and all get the same numbers.
+    If a stream has document boundaries, tokens attend only within their document. Each rank reads and scores its own
+    rows of every batch, and all get the same numbers.
     """
     if eval_steps < 1:
         raise ValueError(f"eval_steps must be at least 1, got {eval_steps}")
@@ -113,12 +114,11 @@ def score_stream(
     max_tokens: int | None = None,
     quoted: TokenStream | None = None,
 ) -> Score:
-    """Predict the tokens of a stream once each, in consecutive windows of T: no sampling, the same number every time.
-    Documents that the stream knows do not see each other.
+    """Score every token of a stream once, in consecutive windows of T: no sampling, the same number every time.
 
-    `token_bytes` says how many bytes of text each id stands for. Ids that stand for none (the end of a document) count
-    in nats, not in bits per byte. With `max_tokens`, windows spread evenly over the stream are scored instead of all.
-    `quoted` has a 1 for each token of the stream that lies in a quote.
+    `token_bytes` is the number of text bytes of each id. Ids without text (the end of a document) count in nats, not in
+    bits per byte. With `max_tokens`, only evenly spaced windows of about that many tokens are scored. `quoted` has a 1
+    for each token of the stream that lies in a quote. Documents are separated as in `evaluate`.
     """
     starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
 
@@ -141,8 +141,10 @@ def mean_score(
     token_bytes: np.ndarray,
     max_tokens: int | None = None,
 ) -> Score:
-    """Return the mean of (losses, targets, whether each lies in a quote), all flat, up to the part that reaches
-    `max_tokens`."""
+    """Return the Score of parts (losses in nats, targets, whether each lies in a quote), all flat.
+
+    Stop after the part that reaches `max_tokens`.
+    """
     every, kept = _Sums(), _Sums()
     for losses, targets, quoted in parts:
         lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]
@@ -162,7 +164,7 @@ def mean_score(
 
 @dataclass
 class _Sums:
-    """Running sums over tokens. Those without text (the end of a document) count in `nats` alone."""
+    """Running sums over tokens. Those without text (the end of a document) count only in `nats` and `tokens`."""
 
     nats: float = 0.0
     text_nats: float = 0.0
@@ -180,12 +182,12 @@ class _Sums:
 
 
 def _on_device(segments: torch.Tensor | None, device: str) -> dict[str, torch.Tensor]:
-    """For a model that need know nothing of segments where there are none."""
+    """Return the keyword arguments for the model: empty without segments, so that any model can be scored."""
     return {} if segments is None else {"segment_ids": segments.to(device)}
 
 
 def _consecutive_windows(stream: TokenStream, *, T: int, max_tokens: int | None) -> np.ndarray:
-    """Numbers of windows that lie end to end in each array. A rest shorter than T at an array's end is not scored."""
+    """Return the numbers of the windows that tile each array; a remainder at an array's end is not scored."""
     numbers, first = [], 0
     for length in stream.lengths.tolist():
         count = max(0, length - T)

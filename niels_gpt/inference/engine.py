@@ -1,9 +1,9 @@
-"""The inference engine: rows in slots of one KV cache, a token of each per step.
+"""Continuous-batching inference engine: rows in slots of one KV cache, one token for each row per step.
 
-A row is read first (prefill): its prompt but for the last id, or what of that no free slot holds from before. Then each
-step gives it a token, for the price of one token (decoding), together with all others. Past the context there is a
-choice: keep all T of the last ids, which have then to be read anew for every token, since each has another place than
-before; or keep half of them, so that they are read once for T/2 tokens to come.
+Prefill computes a row's prompt except its last id, and except a prefix that a free slot still has in the cache. Then
+each step (decoding) feeds one id per row, for all rows together. When the context is full, a row either keeps its last
+T ids, which must be prefilled again for every token because their positions shift, or half of them, which are prefilled
+once for the next T/2 tokens.
 """
 
 from __future__ import annotations
@@ -32,45 +32,47 @@ from niels_gpt.model.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What somebody has asked for."""
+    """Request for one generated sequence."""
 
     handle: int
     sampling: Sampling
     noise: Source
-    keep: int  # of the last ids, when the context is full: so many are read again
-    top_logprobs: int | None  # of so many of the likeliest ids; None: not even of the one drawn
+    keep: int  # last ids to keep, and prefill again, when the context is full
+    top_logprobs: int | None  # most probable ids to report log probabilities of; None: not even of the sampled id
 
 
 @dataclass
 class Slot:
-    """A row of the cache: the ids that its keys are of, `read` of them, and those still to be read."""
+    """Row of the KV cache: its ids, of which the first `read` are in the cache, and the request that uses it."""
 
     ids: list[int] = field(default_factory=list)
     read: int = 0
     row: Row | None = None
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many of these ids are read already, the last not counted: it has to be, for what comes after it."""
+        """Return the length of the cached prefix of `ids`, without the last: its logits have to be computed."""
         most = min(self.read, len(ids) - 1)
         return next((i for i in range(most) if self.ids[i] != ids[i]), most)
 
 
 class Slots:
-    """S slots, of which a step computes the first few: as many, in one of a few sizes, as hold all rows."""
+    """Allocator of S slots, of which a step computes the first `bucket`: the smallest bucket that holds all rows."""
 
     def __init__(self, S: int, *, buckets: Sequence[int]) -> None:
         self._slots = [Slot() for _ in range(S)]
         self._buckets = [*(size for size in sorted(buckets) if size < S), S]
-        self._free = list(range(S))  # the longest free first
-        self.places: dict[int, int] = {}  # of rows, by handle, in the order in which they came
-        self.bucket = self._buckets[0]  # how many slots a step computes
+        self._free = list(range(S))  # least recently freed first
+        self.places: dict[int, int] = {}  # handle -> slot index, in order of arrival
+        self.bucket = self._buckets[0]  # number of slots that a step computes
 
     def __getitem__(self, place: int) -> Slot:
         return self._slots[place]
 
     def take(self, row: Row, ids: Sequence[int]) -> int:
-        """The free slot that holds most of the beginning of these ids, or the one that nobody has gone on from for
-        longest: its place."""
+        """Assign a row with these ids to a free slot and return the slot's index.
+
+        It is the slot with the longest cached prefix of `ids`, on a tie the one that has been free longest.
+        """
         if not self._free:
             raise ValueError(f"all {len(self._slots)} rows are taken: drop one, or make an engine of more slots")
         place = max(self._free, key=lambda free: self._slots[free].shared(ids))
@@ -82,7 +84,7 @@ class Slots:
         return place
 
     def free(self, handle: int) -> int:
-        """What was read stays, for whoever goes on from it."""
+        """Free a row's slot and return its index; the cached prefix stays, for later rows to continue from."""
         place = self.places.pop(handle)
         slot = self._slots[place]
         del slot.ids[slot.read :]
@@ -92,12 +94,13 @@ class Slots:
         return place
 
     def move(self) -> tuple[int, int] | None:
-        """(The last row's place, the first free one), where a step without it would compute fewer rows."""
+        """Return (last taken slot, first free slot) if moving rows down allows a smaller bucket, else None."""
         if self.bucket == self._buckets[0] or self._smallest(len(self.places)) == self.bucket:
             return None
         return max(self.places.values()), min(self._free)
 
     def swap(self, taken: int, free: int) -> None:
+        """Exchange a taken slot and a free one."""
         slots = self._slots
         slots[taken], slots[free] = slots[free], slots[taken]
         row = slots[free].row
@@ -114,18 +117,21 @@ class Slots:
 
 
 class Token(NamedTuple):
-    """What a row got in a step. Log probabilities are the model's own, before penalties, temperature and filters."""
+    """Token that a row (its handle) got in a step.
+
+    Log probabilities in nats are the model's own, before penalties, temperature and filters.
+    """
 
     row: int
     id: int
     logprob: float | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = ()  # (id, its log probability) of the likeliest
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # (id, log probability), most probable first
 
 
 class RowsFailed(ValueError):
-    """Rows whose logits are no numbers; `tokens` are what the other rows got in the same step.
+    """Error for rows whose logits are NaN or infinite; `tokens` are what the other rows got in the same step.
 
-    The caller has to drop the failed rows; the others go on.
+    The caller has to drop the failed rows; the others can continue.
     """
 
     def __init__(self, rows: Sequence[int], tokens: Sequence[Token]) -> None:
@@ -134,11 +140,11 @@ class RowsFailed(ValueError):
 
 
 class Engine:
-    """A model and `slots` rows for it to write.
+    """Continuous-batching engine for up to `slots` rows.
 
-    A step computes the smallest of the `buckets` (1, 2, 4, 8, ...) that holds the rows there are. At one bucket what a
-    row gets is the same to the bit whoever its neighbours are. In bf16 the model's matrices are copied once; in float32
-    it computes as whoever calls it does.
+    A step computes the smallest of the `buckets` (default 1, 2, 4, 8, ...) that holds all rows. Within one bucket a
+    row's results are the same to the bit whatever its neighbours are. With bf16 the model's matrices are copied once;
+    with float32 the caller's autocast setting applies.
     """
 
     def __init__(
@@ -163,10 +169,10 @@ class Engine:
         keep: int | None = None,
         top_logprobs: int | None = None,
     ) -> int:
-        """The handle of a new row, which is read and gets its first token in the next step.
+        """Add a row and return its handle; the next step prefills it and samples its first token.
 
-        `keep`: how many of the last ids are kept when the context is full, all T of them or, without it, half.
-        `top_logprobs`: for how many of the likeliest ids log probabilities are wanted beside that of the one drawn.
+        `keep`: number of last ids to keep when the context is full, up to T; default T/2.
+        `top_logprobs`: number of most probable ids to report log probabilities of, beside the sampled one.
         """
         if not prompt:
             raise ValueError("the prompt is empty: give the model at least one character to go on from")
@@ -181,13 +187,15 @@ class Engine:
         return handle
 
     def drop(self, handle: int) -> None:
-        """The row ends. Its slot goes to another, its keys to whoever begins as it did."""
+        """End a row and free its slot; its keys stay cached for rows with the same prefix."""
         self._penalties.end(self._slots.free(handle))
 
     @torch.inference_mode()
     def step(self, handles: Iterable[int] | None = None) -> list[Token]:
-        """A token for each row, or for these alone, in the order in which rows came; or RowsFailed, with the tokens
-        of the others."""
+        """Generate one token for each row, or for `handles` only; return them in the rows' order of arrival.
+
+        Raise RowsFailed, with the tokens of the other rows, where logits are NaN or infinite.
+        """
         self._settle()
         wanted = None if handles is None else set(handles)
         places = [place for handle, place in self._slots.places.items() if wanted is None or handle in wanted]
@@ -202,11 +210,11 @@ class Engine:
         tokens = []
         for place in written:
             slot = self._slots[place]
-            slot.read += 1  # only now: keys of a step that raised must not be taken for those of the id
+            slot.read += 1  # only now: a step that raised must not count as cached
             slot.ids.append(drawn[place])
             tokens.append(Token(self._row(place).handle, drawn[place], *logprobs.get(place, ())))
         for place in failed:
-            self._slots[place].read = 0  # nobody may go on from its keys, nor find them in the slot
+            self._slots[place].read = 0  # its keys may not be finite: no row may continue from them
             self._steps.clear(place)
         if failed:
             raise RowsFailed([self._row(place).handle for place in failed], tokens)
@@ -218,12 +226,12 @@ class Engine:
         return row
 
     def _settle(self) -> None:
-        """Rows move down into free slots where a step then computes fewer."""
+        """Move rows down into free slots as long as that allows a smaller bucket."""
         while (move := self._slots.move()) is not None:
             slots = [self._slots[place] for place in move]
             read = [slot.read for slot in slots]
             for slot in slots:
-                slot.read = 0  # so that an interrupt here would cost another reading, and mix nothing up
+                slot.read = 0  # an interrupt during the swap then costs a prefill, and corrupts no row
             self._steps.swap(*move, lengths=read)
             for slot, length in zip(slots, read, strict=True):
                 slot.read = length
@@ -231,7 +239,7 @@ class Engine:
             self._slots.swap(*move)
 
     def _read(self, places: list[int]) -> None:
-        """All ids of these rows but the last of each."""
+        """Prefill these slots up to the last id of each, after truncating rows that are longer than the context."""
         T = self._model.cfg.T
         for place in places:
             slot = self._slots[place]
@@ -242,8 +250,10 @@ class Engine:
                 slot.read = len(slot.ids) - 1
 
     def _drawn(self, places: list[int]) -> tuple[torch.Tensor, list[int]]:
-        """The last id of each of these rows is read: what comes after it, (bucket, V), and the next id of every row of
-        the bucket. At other places both mean nothing."""
+        """Feed the last id of these slots; return the next logits (bucket, V) and a sampled id for every slot.
+
+        Both are meaningless for slots that are not in `places`.
+        """
         slots = [self._slots[place] for place in range(self._slots.bucket)]
         rows = [slot.row for slot in slots]
         if rows != self._drawn_for:
@@ -265,6 +275,7 @@ class Engine:
     def _logprobs(
         self, logits: torch.Tensor, places: list[int], drawn: list[int]
     ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
+        """Return {slot: (log probability of the sampled id, top_logprobs)} of the rows that ask for them."""
         most = {place: top for place in places if (top := self._row(place).top_logprobs) is not None}
         if not most:
             return {}

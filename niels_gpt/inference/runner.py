@@ -1,4 +1,4 @@
-"""Model calls of the engine: one by one, or on a GPU as recorded CUDA graphs."""
+"""Model calls of the inference engine: eager, or on a GPU as recorded CUDA graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from niels_gpt.model.precision import Precision, bf16_copy, computing_in, record
 
 
 class Steps:
-    """A model and the KV cache of so many rows."""
+    """Eager model calls on the KV cache of `rows` rows."""
 
     def __init__(self, model: GPT, *, rows: int, precision: Precision) -> None:
         self._precision, self._device = precision, model.tok_emb.weight.device
@@ -23,17 +23,19 @@ class Steps:
         self._decoder = Decoder(self._model, B=rows)
 
     def _computing(self) -> AbstractContextManager[object]:
-        """In float32 as whoever calls does."""
+        """Return bf16 autocast, or for float32 a null context: the caller's autocast setting applies."""
         return computing_in("bf16", self._device.type) if self._precision == "bf16" else nullcontext()
 
     def read(self, ids: Sequence[int], *, row: int, start: int) -> None:
-        """Ids of a row, at the places from `start` on (prefill)."""
+        """Prefill ids of a row, at the positions from `start` on."""
         with self._computing():
             self._decoder.extend(torch.tensor([ids]), starts=[start], first=row)
 
     def logits(self, ids: Sequence[int], places: Sequence[int | None]) -> torch.Tensor:
-        """What comes after one more id in each of the first b rows, (b, V) (decoding). Those at no place take no part.
-        The next call may write over it."""
+        """Decode one more id in each of the first b rows; return the next logits, (b, V).
+
+        `places` are the positions of the ids; rows with None are inactive. The next call may overwrite the result.
+        """
         with self._computing():
             hidden = self._decoder.extend(torch.tensor(ids)[:, None], starts=places)
             return self._model.logits(hidden[:, -1])
@@ -41,14 +43,16 @@ class Steps:
     def drawn(
         self, ids: Sequence[int], places: Sequence[int | None], keys: Sequence[int], draw: Draw, *, ahead: bool
     ) -> tuple[torch.Tensor, list[int]]:
-        """The same, and the next ids, with noise of these keys (noise.py). `ahead`: nobody looks at the logits, and the
-        next call may well be for the step after this one."""
+        """Decode as `logits` does, and also sample the next ids, with SeededNoise of these keys.
+
+        `ahead`: the caller ignores the logits and will probably ask for the next step of the same rows.
+        """
         logits = self.logits(ids, places)
         noise = Drawn(self._model.cfg.V, keys=torch.tensor(keys, device=self._device))
         return logits, draw.ids(logits, noise).tolist()
 
     def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
-        """Two rows change places, each with so many of its tokens."""
+        """Swap two rows of the cache, copying the first lengths[0] and lengths[1] tokens of each."""
         self._decoder.swap(row, other, lengths=lengths)
 
     def clear(self, row: int) -> None:
@@ -58,21 +62,22 @@ class Steps:
 
 # Decoding on a GPU as recorded CUDA graphs.
 #
-# There a token's time goes into launching some hundred small kernels, one after the other. A graph launches them all at
-# once, with the same memory each time: what they are given is copied there before, what they make lies there
-# afterwards.
+# Eager decoding spends its time launching some hundred small kernels per token. A graph launches them all at once, on
+# fixed memory: inputs are copied there before a replay, and results are read from there after it.
 #
-# And a step leaves what the next one is given, if no row comes or goes. So that one is begun before the CPU has looked
-# at what the first has drawn; it then finds the next result there, or begins again with what it wants instead. What a
-# step in vain has written lies behind the tokens that count.
+# A step also writes the inputs of the next one, which are right unless a row comes or goes. So the next step is
+# launched before the CPU has read the ids of this one. If the next call wants other inputs, it launches a new step;
+# what the wasted one has written to the cache lies behind the valid tokens.
 
-_KEPT = 32  # recordings of steps: each holds memory, and clients may ask for any k
-_FEWEST = 16  # ids that are read together; then twice as many, and so on, the last ones without effect
+_KEPT = 32  # recorded steps to keep: each holds memory, and clients may ask for any top-k
+_FEWEST = 16  # smallest prefill that is recorded; larger ones double, padded with inactive ids
 
 
 class RecordedSteps(Steps):
-    """Steps that are recorded when they are first asked for: by how many rows go on and the kind of draw, and by how
-    many ids are read."""
+    """Model calls as CUDA graphs, recorded at first use.
+
+    There is one graph per number of rows and kind of sampling, and one per prefill length.
+    """
 
     def __init__(self, model: GPT, *, rows: int, precision: Precision) -> None:
         super().__init__(model, rows=rows, precision=precision)
@@ -94,7 +99,7 @@ class RecordedSteps(Steps):
     def drawn(
         self, ids: Sequence[int], places: Sequence[int | None], keys: Sequence[int], draw: Draw, *, ahead: bool
     ) -> tuple[torch.Tensor, list[int]]:
-        if draw.kind is None:  # parts that are others whenever a row comes or goes
+        if draw.kind is None:  # groups of rows, which change whenever a row comes or goes
             return super().drawn(ids, places, keys, draw, ahead=ahead)
         step = self._step(len(ids), draw.kind)
         return step.logits, step.go([ids, places, keys], draw, ahead=ahead)
@@ -103,7 +108,7 @@ class RecordedSteps(Steps):
         step = self._recordings.pop((b, kind), None)
         if step is None:
             if len(self._recordings) == _KEPT:
-                del self._recordings[next(iter(self._recordings))]  # that nobody has asked for for longest
+                del self._recordings[next(iter(self._recordings))]  # the least recently used
             with self._computing():
                 step = _Step(self._model, self._decoder, b, kind)
         self._recordings[b, kind] = step
@@ -111,12 +116,12 @@ class RecordedSteps(Steps):
 
 
 class _Reading:
-    """n ids into a row of the cache."""
+    """Recorded prefill of up to n ids of one row."""
 
     def __init__(self, decoder: Decoder, n: int, *, device: torch.device) -> None:
         self._T, self._n = decoder.T, n
-        self._given = torch.zeros(3, n, dtype=torch.int64, device=device)  # ids, places, and the row's number
-        self._given[1] = decoder.T  # nothing is read while it is recorded
+        self._given = torch.zeros(3, n, dtype=torch.int64, device=device)  # ids, positions, row index
+        self._given[1] = decoder.T  # all ids are inactive while recording
 
         def read() -> None:
             x, places, rows = self._given[:, None]
@@ -131,23 +136,23 @@ class _Reading:
         self._graph.replay()
 
 
-_Given = list[Sequence[int | None]]  # ids, places, keys
+_Given = list[Sequence[int | None]]  # ids, positions, noise keys
 
 
 class _Step:
-    """A token for each of b rows, drawn where there is a kind of draw."""
+    """Recorded decoding step of b rows, which also samples the next ids if `kind` is given."""
 
     def __init__(self, model: GPT, decoder: Decoder, b: int, kind: Kind | None) -> None:
         device, V = model.tok_emb.weight.device, model.cfg.V
         self._T, self._stream = decoder.T, torch.cuda.current_stream()
-        self._given = torch.zeros(3, b, dtype=torch.int64, device=device)  # ids, places, keys
-        self._given[1] = decoder.T  # nobody takes part while it is recorded
-        self._pace = torch.zeros(3, b, dtype=torch.int64, device=device)  # by how much those are more in the next step
+        self._given = torch.zeros(3, b, dtype=torch.int64, device=device)  # ids, positions, noise keys
+        self._given[1] = decoder.T  # all rows are inactive while recording
+        self._pace = torch.zeros(3, b, dtype=torch.int64, device=device)  # increments of _given from step to step
         self._settings = torch.ones(b, 4, device=device)
         self._draw: Draw | None = None
-        # Of two steps, in memory that the GPU writes to by itself.
+        # Two buffers of pinned memory: one step is copied while the other is read.
         self._results = [_Result(b, pinned=device.type == "cuda") for _ in range(2)]
-        self._expected: _Given | None = None  # what the step that was begun is for
+        self._expected: _Given | None = None  # inputs of the step that was launched ahead
         self.logits = torch.zeros(0)  # (b, V)
         self._drawn = torch.zeros(b, dtype=torch.int64, device=device)
 
@@ -158,13 +163,16 @@ class _Step:
                 noise = partial(Drawn(V, keys=keys).of, slice(None))
                 self._drawn = kind.ids(self.logits, self._settings, noise)
                 self._given.add_(self._pace)
-                self._given[0] = self._drawn.clamp(min=0)  # -1 is a failed row, and no id to look up
+                self._given[0] = self._drawn.clamp(min=0)  # -1 marks a failed row and has no embedding
 
         self._graph = _recorded(go_on)
 
     def go(self, given: _Given, draw: Draw | None, *, ahead: bool) -> list[int]:
-        """What is drawn; without a draw nothing that means anything."""
-        if draw is not self._draw and draw is not None:  # other rows, or in other places
+        """Return the sampled ids of the step with inputs `given`; without a draw they are meaningless.
+
+        With `ahead`, also launch the next step.
+        """
+        if draw is not self._draw and draw is not None:  # other rows, or in other slots
             self._draw, self._expected = draw, None
             self._settings.copy_(draw.settings)
         if given != self._expected:
@@ -172,7 +180,7 @@ class _Step:
             self._begin()
         result, self._expected = self._results[0], None
         if ahead:
-            self._begin()  # past the context in vain
+            self._begin()  # wasted if the context is full
         drawn = result.wait()
         if ahead:
             _, places, keys = given
@@ -196,24 +204,26 @@ class _Step:
 
 
 class _Result:
-    """The ids of a step on their way to the CPU."""
+    """Sampled ids of a step, copied to the CPU asynchronously."""
 
     def __init__(self, b: int, *, pinned: bool) -> None:
         self._ids = torch.zeros(b, dtype=torch.int64, pin_memory=pinned)
         self._there = torch.cuda.Event()
 
     def take(self, ids: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        """Start copying ids (b,) to the CPU."""
         self._ids.copy_(ids, non_blocking=True)
         self._there.record(stream)
 
     def wait(self) -> list[int]:
+        """Return the ids once the copy is complete."""
         self._there.synchronize()
         return self._ids.tolist()
 
 
 @torch.inference_mode()
 def _recorded(compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    # Weights that autocast has cast would be kept for whoever comes next, and freed before a replay.
+    # Without autocast's weight cache: its casts would be freed before a replay reads them.
     with torch.autocast(
         "cuda", torch.get_autocast_dtype("cuda"), enabled=torch.is_autocast_enabled("cuda"), cache_enabled=False
     ):

@@ -1,8 +1,8 @@
-"""Sampling the next token of many rows at once: settings, seeded noise and penalties.
+"""Batched sampling of the next token of many rows: settings, seeded noise and penalties.
 
-A draw of `torch.multinomial` is argmax(p / q), with q exponential noise from the generator. So each row's noise may
-come from a source of its own (noise.py), and the rest is one computation for all rows. What p is multiplied by does not
-matter there: weights are taken for it, of which the likeliest is 1.
+`torch.multinomial` samples argmax(p / q), with q exponential noise from the generator. So each row's noise can come
+from its own source, and the rest is one computation for all rows. The scale of p does not matter: it is replaced by
+weights of which the largest is 1.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from torch.nn import functional as F
 from niels_gpt.model.kernels import dispatch
 from niels_gpt.rng import derive_seed, mixed
 
-FAR = 0x1E3779B97F4A7C15  # from one key to the next, so that of the next draw no id is near one of this
-_BITS = 23  # so that a half more than any of them is a float32 of its own
+FAR = 0x1E3779B97F4A7C15  # from one token's key to the next: so far that their ranges of key + id do not overlap
+_BITS = 23  # the most for which every integer plus 0.5 is a distinct float32
 
 
 @dataclass(frozen=True)
 class GeneratorNoise:
-    """The V numbers that `torch.multinomial` would take from a generator; from torch's own where there is none."""
+    """Noise source with the V numbers `torch.multinomial` takes from a generator; None: torch's default one."""
 
     generator: torch.Generator | None = None
 
     def fill(self, row: torch.Tensor) -> None:
-        """The next V, into (V,) on the CPU."""
+        """Fill a row (V,) on the CPU with the next V numbers."""
         row.exponential_(generator=self.generator)
 
 
 class SeededNoise:
-    """Numbers that are a hash of the seed, of how many were drawn before, and of the id.
+    """Noise source that hashes the seed, the number of tokens sampled before, and the id.
 
-    They are the same on every device, and are made there, of those ids alone that can be drawn.
+    Its numbers are the same on every device, computed there, and only for the ids that can be sampled.
     """
 
     def __init__(self, seed: int) -> None:
         self._key = derive_seed(seed, "noise")
 
     def next_key(self) -> int:
-        """What the numbers of the next draw depend on, an int64."""
+        """Advance to the next token and return the key of its noise, an int64."""
         self._key = following(self._key)
         return self._key
 
 
 def following(key: int) -> int:
-    """The key of the next draw after that of this one."""
+    """Return the key of the token after the one with this key: key + FAR, wrapped to int64."""
     return (key + FAR + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -58,15 +58,17 @@ Source = GeneratorNoise | SeededNoise
 
 @dataclass(frozen=True)
 class Drawn:
-    """The numbers of B rows for one draw: those of generators (B, V), or the keys (B,) of those that are hashed. Where
-    both are there, rows with a key of 0 are from generators."""
+    """Noise of B rows for one token: `numbers` (B, V) from generators, or `keys` (B,) of hashed noise.
+
+    If both are given, rows with key 0 use their generator's numbers.
+    """
 
     V: int
     numbers: torch.Tensor | None = None
     keys: torch.Tensor | None = None
 
     def of(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
-        """In each of these b rows of its ids, (b, k); of all V of them where that is None."""
+        """Return the noise (b, k) of these rows for their ids (b, k), or (b, V) for all ids if None."""
         if self.keys is None:
             return self._from_generators(rows, ids)
         keys = self.keys[rows][:, None]
@@ -89,14 +91,14 @@ def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 class Noise:
-    """What is drawn with, of all rows of a cache, where some have generators."""
+    """Noise buffer of all rows of a cache, for batches in which some rows have generators."""
 
     def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
         self._shape, self._device = (rows, V), device
         self._numbers: torch.Tensor | None = None  # in the CPU's memory
 
     def drawn(self, sources: Mapping[int, Source], *, rows: int) -> Drawn:
-        """For one draw of the first rows: new numbers for those that have a source here."""
+        """Return the noise for one token of the first `rows` rows, new for each row in `sources`."""
         numbers, keys = None, next_keys(sources, rows=rows)
         for row, source in sources.items():
             if isinstance(source, GeneratorNoise):
@@ -110,7 +112,7 @@ class Noise:
 
 
 def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
-    """Of rows with a seed; 0 of all others."""
+    """Return the next key of each row with SeededNoise, 0 for the others."""
     keys = [0] * rows
     for row, source in sources.items():
         if isinstance(source, SeededNoise):
@@ -119,35 +121,39 @@ def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
 
 
 _ROOM = torch.finfo(torch.float32)
-_PART = 1024  # of a vocabulary, to find the likeliest in
-# Beyond these float32 logits would overflow, and logits that are no numbers end an answer. A model's own are some tens.
+_PART = 1024  # columns of logits per part in topk_of_parts
+# Beyond these limits float32 logits could overflow, and a row with such logits fails. A model's own are some tens.
 REPETITION_PENALTIES = (0.01, 100.0)
-_MOST_ADDED = 1000.0  # by a penalty or a bias, to a logit
+_MOST_ADDED = 1000.0  # to a logit, by a penalty or a bias
 
 
 def check_temperature(temperature: float) -> None:
+    """Raise unless the temperature is finite and at least 0."""
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be >= 0 and finite, got {temperature}")
 
 
 def check_top_k(k: int) -> None:
+    """Raise unless k is at least 1."""
     if k < 1:
         raise ValueError(f"top_k must be at least 1, got {k}")
 
 
 def check_top_p(p: float) -> None:
+    """Raise unless p is in (0, 1]."""
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p must be in (0, 1], got {p}")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings of one row, in the order in which they act.
+    """Sampling settings of one row.
 
-    `repetition_penalty` divides the positive logits of ids that were read or written and multiplies the negative ones;
-    `presence_penalty` is taken off once, and `frequency_penalty` once for each time, where an id was written;
-    `logit_bias` is added to the ids it names. Then top-k (of the k likeliest), temperature (0 takes the likeliest),
-    top-p (of the fewest that make up p) and min-p (of those at least so likely, with the likeliest as 1).
+    They act in this order. `repetition_penalty` divides the positive logits of ids in the prompt or the generated text
+    and multiplies the negative ones; `presence_penalty` is subtracted once from ids that were generated, and
+    `frequency_penalty` once per occurrence; `logit_bias` is added to the ids it names. Then top-k, temperature (0 is
+    greedy), top-p (smallest set of tokens with this total probability), and min-p (tokens with at least this
+    probability relative to the most probable one).
     """
 
     temperature: float = 0.9
@@ -187,23 +193,25 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True)
 class Kind:
-    """What rows that are drawn together have in common: all that decides which operations there are."""
+    """Kind of sampling shared by rows that are sampled together: everything that decides which operations run."""
 
-    sampled: bool  # False: each takes its likeliest id
-    k: int | None = None  # of how many a row draws, the likeliest first; None: of all, in no order
+    sampled: bool  # False: all rows are greedy
+    k: int | None = None  # number of most probable ids to sort and sample from; None: all, unsorted
     top_p: bool = False
     min_p: bool = False
     some_greedy: bool = False
 
     def ids(self, logits: torch.Tensor, settings: torch.Tensor, noise: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """(b, V) and (b, 4) -> (b,); -1 where logits are no numbers. `noise` gives that of ids (b, k), or None: of all
-        V."""
+        """Sample ids (b,) from logits (b, V) with `settings` (b, 4) of `_settings`; -1 where logits are NaN or +inf.
+
+        `noise` returns the noise of given ids (b, k), or of all V for None.
+        """
         if not self.sampled:
             return _largest(logits)[:, 0]
         temperature, top_p, min_p, greedy = settings.split(1, dim=-1)
         if self.k is None:
             indices = None
-            # The largest is taken off first: a tiny temperature must not overflow to inf - inf.
+            # Subtract the maximum first: a tiny temperature must not overflow to inf - inf.
             weights = ((logits - logits.amax(dim=-1, keepdim=True)) / temperature).exp_()
         else:
             values, indices = _topk(logits, self.k)
@@ -211,7 +219,7 @@ class Kind:
             if self.top_p:
                 sums = weights.cumsum(dim=-1)
                 dropped = sums - weights >= top_p * sums[:, -1:]
-                dropped[:, 0] = False  # the likeliest stays, also where p is so small that a float32 has no room for it
+                dropped[:, 0] = False  # keep the most probable id, even if top_p underflows in float32
                 weights.masked_fill_(dropped, 0.0)
         if self.min_p:
             weights.masked_fill_(weights < min_p, 0.0)
@@ -223,21 +231,23 @@ class Kind:
 
 
 def _largest(logits: torch.Tensor) -> torch.Tensor:
-    """Return the id of the largest logit of each row, (b, 1); -1 where it is no finite number."""
+    """Return the id of the largest logit of each row, (b, 1); -1 where it is not finite."""
     ids = logits.argmax(dim=-1, keepdim=True)
     return ids.masked_fill_(~logits.gather(-1, ids).isfinite(), -1)
 
 
 def _topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of (b, V), the largest first, and where they are."""
+    """Return the k largest logits of each row (b, V), in descending order, and their ids, (b, k) each."""
     if logits.is_cuda and logits.shape[1] >= 4 * _PART and k <= _PART // 2:
         return topk_of_parts(logits, k)
     return logits.topk(k, dim=-1)
 
 
 def topk_of_parts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, first of every part of a row, side by side, and then of those: to a GPU a row is the work of one block
-    of threads."""
+    """Compute `_topk` in two passes: of the parts of each row in parallel, then of their results.
+
+    A GPU would process a whole row in one thread block.
+    """
     b, V = logits.shape
     parts = F.pad(logits, (0, -V % _PART), value=float("-inf")).view(b, -1, _PART)
     values, indices = parts.topk(k, dim=-1, sorted=False)
@@ -247,17 +257,19 @@ def topk_of_parts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
 
 
 class Draw:
-    """The settings of B rows, made ready for drawing; None where there is no row. Made anew when a row comes or goes,
-    not for every token."""
+    """Batched sampler with the settings of B slots, None for an empty slot.
+
+    It is rebuilt when a row comes or goes, not for every token.
+    """
 
     def __init__(self, samplings: Sequence[Sampling | None], *, V: int, device: torch.device) -> None:
         self.sampled = [row for row, s in enumerate(samplings) if s is not None and s.temperature > 0]
         drawn = [s for s in samplings if s is not None and s.temperature > 0]
-        # Rows of one k are a part of their own. The k likeliest of more would be others where logits are equal, as in
-        # bf16 they often are, and what a row gets would depend on its neighbours' k.
+        # Group rows by k. One top-k with the largest k would break ties differently (in bf16 logits are often equal),
+        # and a row's tokens would depend on its neighbours' k.
         by_k = sorted(self.sampled, key=lambda row: _likeliest(samplings[row], V) or 0)
         parts = [(k, list(rows)) for k, rows in groupby(by_k, key=lambda row: _likeliest(samplings[row], V))]
-        if len(parts) <= 1:  # then all together, and what is drawn for nobody is thrown away
+        if len(parts) <= 1:  # sample all slots together; ids of empty slots are ignored
             parts = [(parts[0][0] if parts else None, list(range(len(samplings))))]
         elif len(drawn) < sum(s is not None for s in samplings):
             parts += [(None, [row for row, s in enumerate(samplings) if s is not None and s.temperature == 0])]
@@ -270,11 +282,11 @@ class Draw:
 
     @property
     def kind(self) -> Kind | None:
-        """Of all rows together; None where they are drawn in parts."""
+        """Return the kind shared by all rows; None if they are sampled in groups."""
         return self._parts[0][0] if len(self._parts) == 1 else None
 
     def ids(self, logits: torch.Tensor, noise: Drawn) -> torch.Tensor:
-        """(B, V) -> (B,); -1 where logits are no numbers. Noise of rows that are not `sampled` means nothing."""
+        """Sample ids (B,) from logits (B, V); -1 where logits are NaN or +inf. Greedy rows ignore their noise."""
         if self.kind is not None:
             return self.kind.ids(logits, self._there, partial(noise.of, slice(None)))
         ids = logits.new_zeros(len(logits), dtype=torch.int64)
@@ -284,8 +296,7 @@ class Draw:
 
 
 def _likeliest(sampling: Sampling | None, V: int) -> int | None:
-    """Of how many a row draws, the likeliest first; None where their order does not matter, and they need no
-    sorting."""
+    """Return how many of the most probable ids a row samples from; None if it needs no sorting."""
     assert sampling is not None
     if sampling.top_k is None:
         return None if sampling.top_p in (None, 1.0) else V
@@ -293,10 +304,10 @@ def _likeliest(sampling: Sampling | None, V: int) -> int | None:
 
 
 def _settings(sampling: Sampling) -> list[float]:
-    """Temperature, top-p, min-p, and whether none of them counts."""
-    # One that a float32 has no room for would be 0 or inf to torch, and 0 / 0 or -inf / inf is no number.
+    """Return [temperature, top_p, min_p, 1.0 if greedy else 0.0]."""
+    # Clamp to float32's range: as 0 or inf the temperature would give 0 / 0 or -inf / inf, which is NaN.
     temperature = min(max(sampling.temperature, _ROOM.tiny), _ROOM.max)
-    # A top_p of one is everything: sums of float32 may reach 1 before the last.
+    # top_p = 1 must keep everything, but float32 sums may reach 1 before the last id.
     top_p = 2.0 if sampling.top_p in (None, 1.0) else sampling.top_p
     return [temperature, top_p, sampling.min_p or 0.0, float(sampling.temperature == 0)]
 
@@ -313,13 +324,13 @@ def _kind(samplings: Sequence[Sampling | None], k: int | None) -> Kind:
     )
 
 
-_NONE = (1.0, 0.0, 0.0)
+_NONE = (1.0, 0.0, 0.0)  # repetition, presence, frequency
 
 
 class Penalties:
-    """Counts of the ids of each row, its biases, and how it is penalised. Nothing is held or done until a row asks.
+    """Token counts, logit biases and penalties of each row, allocated when a row first needs them.
 
-    Then it is done to all rows at once: a number divided by 1 and less 0 is the same number, to the bit.
+    They are applied to all rows at once: dividing by 1 and subtracting 0 leaves a logit the same to the bit.
     """
 
     def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
@@ -328,6 +339,7 @@ class Penalties:
         self._held: dict[str, torch.Tensor] = {}
 
     def begin(self, row: int, sampling: Sampling, prompt: Sequence[int]) -> None:
+        """Set up a row for these settings; raise if `logit_bias` names an id outside the vocabulary."""
         rows, V = self._shape
         foreign = [token for token in sampling.logit_bias if token >= V]
         if foreign:
@@ -346,11 +358,13 @@ class Penalties:
         self._held["how"][row] = self._numbers(how)
 
     def end(self, row: int) -> None:
+        """Reset a row to no penalties."""
         if row in self._asking:
             self._asking.remove(row)
             self._held["bias"][row], self._held["how"][row] = 0, self._numbers(_NONE)
 
     def swap(self, row: int, other: int) -> None:
+        """Swap the state of two rows."""
         if self._asking & {row, other}:
             for held in self._held.values():
                 held[[row, other]] = held[[other, row]]
@@ -361,7 +375,7 @@ class Penalties:
         return bool(self._asking)
 
     def applied(self, logits: torch.Tensor) -> torch.Tensor:
-        """(B, V) of the first B rows."""
+        """Return logits (B, V) of the first B rows after penalties and biases."""
         if not self._asking:
             return logits
         read, written, bias, how = (held[: len(logits)] for held in self._held.values())
@@ -371,7 +385,7 @@ class Penalties:
         return logits - presence * (written > 0) - frequency * written + bias
 
     def count(self, rows: Sequence[int], ids: Sequence[int]) -> None:
-        """Count the tokens that these rows just generated; `ids` is (B,)."""
+        """Count the token that each of these rows just generated, ids[row]."""
         if self._asking and rows:
             places = self._ids(rows), self._ids(ids[row] for row in rows)
             self._held["written"].index_put_(places, self._numbers([1.0]), accumulate=True)

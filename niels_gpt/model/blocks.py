@@ -1,10 +1,10 @@
 """Transformer blocks: causal self-attention and an MLP, with positions, dropout and the model options.
 
-Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts. Shapes: B batch, T
-positions, C width, H heads, D = C/H.
+Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts. Shapes: `B` batch, `T`
+positions, `C` width, `H` heads, `D` = C/H.
 
-Dropout: the GPT passes one to its blocks, and a block to its parts. A module that is called alone and gets none has its
-own: in training it samples keys from torch's generator, in eval mode it drops nothing.
+Dropout: the GPT passes a RowDropout to its blocks, and a block passes it to its parts. A module called without one
+makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from niels_gpt.model import rope
 from niels_gpt.model.kernels import dispatch
 from niels_gpt.rng import mixed
 
-# Dropout whose masks depend on a key of each row and on the place in the model, and on nothing else.
-#
-# A mask drawn from a generator depends on how many rows are drawn for together: micro-batches and ranks would each
-# train another model. Here every bit of a mask is a hash of (key, place, index), the same on every machine.
+# Dropout masks are a hash of (row key, dropout site, element index), the same on every machine. Masks sampled from a
+# generator would depend on how many rows share a call, so micro-batches and ranks would change the trained model.
 
-# Odd constants of a well-known hash: any that mix would do, but these are part of what a run's numbers depend on.
+# Multipliers of the lowbias32 hash. Other odd constants would mix as well, but a run's numbers depend on these.
 _ODD = (0x7FEB352D, 0x846CA68B - (1 << 32))
 
 
-@dataclass(frozen=True, eq=False)  # torch.compile would hash it
+@dataclass(frozen=True, eq=False)  # torch.compile would call the generated __hash__
 class RowDropout:
-    """Dropout of one forward pass. `keys` (B,) int64 has one for each row; None is no dropout."""
+    """Dropout of one forward pass.
+
+    `p` is the dropout probability, `keys` (B,) int64 the key of each row (None: no dropout). `place` is the index of
+    the dropout site in the model.
+    """
 
     p: float
     keys: torch.Tensor | None
 
     def on(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
-        """h (B, ...) with a fraction `p` of its elements 0 and the others enlarged by as much."""
+        """Return h (B, ...) with a fraction `p` of its elements zeroed and the others scaled by 1 / (1 - p)."""
         return h if self.keys is None else self._masked(h, h.shape[1:], place)
 
     def on_vectors(self, h: torch.Tensor, *, place: int) -> torch.Tensor:
-        """The same for whole vectors, the last dimension of h."""
+        """Drop whole vectors, the last dimension of h, instead of single elements."""
         return h if self.keys is None else self._masked(h, (*h.shape[1:-1], 1), place)
 
     def _masked(self, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
         assert self.keys is not None
         dropped = dropout_mask(self.keys, place=place, count=math.prod(shape), p=self.p)
-        factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # in float32, also where h is coarser
+        factors = torch.where(dropped, 0.0, 1 / (1 - self.p))  # float32 even if h is bf16
         return (h * factors.view(-1, *shape)).to(h.dtype)
 
 
@@ -56,9 +58,9 @@ NO_DROPOUT = RowDropout(0.0, None)
 
 
 def module_dropout(module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.Tensor | None = None) -> RowDropout:
-    """Return the dropout of a module called on h (B, ...): none outside training.
+    """Return the dropout of a module called on h (B, ...); NO_DROPOUT outside training.
 
-    Without `keys`, sample them from torch's default generator.
+    Without row `keys` (B,), sample them from torch's default generator.
     """
     if not module.training or not p:
         return NO_DROPOUT
@@ -66,31 +68,31 @@ def module_dropout(module: nn.Module, h: torch.Tensor, p: float, *, keys: torch.
 
 
 def dropout_mask(keys: torch.Tensor, *, place: int, count: int, p: float) -> torch.Tensor:
-    """Which elements are dropped: (B, count) booleans, each true with probability `p`."""
-    row = mixed(keys + (place << 40))[:, None]  # keys of rows are neighbours
+    """Return (B, count) booleans, True for dropped elements, each with probability `p`."""
+    row = mixed(keys + (place << 40))[:, None]  # row keys are consecutive integers: mix them first
     first, second = (row >> 32).int(), (row << 32 >> 32).int()
     x = torch.arange(count, dtype=torch.int32, device=keys.device) ^ first
     x = x * _ODD[0]
-    x = x ^ (x >> 15 & 0x1FFFF)
+    x = x ^ (x >> 15 & 0x1FFFF)  # torch has no logical shift: the mask clears the copies of the sign bit
     x = (x ^ second) * _ODD[1]
     return x < round(p * (1 << 32)) - (1 << 31)
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Rotary angles, (1 or B, 1, T, D/2), and an attention mask: which keys (last dimension) a query may see."""
+    """Sines and cosines of the rotary angles, (1 or B, 1, T, D/2), and a boolean attention mask (B, 1, T, T)."""
 
     sin: torch.Tensor
     cos: torch.Tensor
-    mask: torch.Tensor | None  # None: causal, every key up to the query's own
+    mask: torch.Tensor | None  # True: the query (row) sees the key (column); None: causal
 
 
 def positions_of(
     *, sin: torch.Tensor, cos: torch.Tensor, position_ids: torch.Tensor | None, segment_ids: torch.Tensor | None
 ) -> Positions | None:
-    """Of tokens at given positions and in given segments, (B, T) each; a segment does not see another.
+    """Return the Positions of tokens with these position and segment ids, (B, T) each.
 
-    None for neither: positions are 0..T-1, and the mask is causal.
+    Tokens attend only within their own segment. Return None if neither is given: positions 0..T-1 and a causal mask.
     """
     if position_ids is None and segment_ids is None:
         return None
@@ -104,26 +106,27 @@ def positions_of(
     return Positions(sin, cos, mask)
 
 
-_EPS = 1e-5  # of RMSNorm, as LayerNorm's
+_EPS = 1e-5  # of RMSNorm; torch's default for LayerNorm
 
 
 class Shortcuts:
-    """What every block may look back at: the embedding, and the first block's values, which that one leaves here."""
+    """Embedding (for x0_skip) and values of the first block (for value_residual), which later blocks mix in."""
 
     def __init__(self, embedding: torch.Tensor, values: torch.Tensor | None = None) -> None:
         self.embedding, self.values = embedding, values
 
     def first_values(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the values of the first block, which is the first to call this and stores its `own`."""
         if self.values is None:
             self.values = own
         return self.values
 
 
 class LayerNorm(nn.LayerNorm):
-    """Of the residual stream and what is added to it there, which on a GPU is one kernel."""
+    """LayerNorm of the residual stream plus a block's output; one fused kernel for inference on a GPU."""
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """The sum, and its norm."""
+        """Return x + added and its norm, (..., C) each."""
         kernel = dispatch.add_and_norm(x)
         if kernel is not None:
             return kernel(x, added, self.weight, self.bias, eps=self.eps, centred=True)
@@ -132,7 +135,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Likewise; in float32 whatever the input, as LayerNorm is under autocast."""
+    """RMSNorm with the interface of LayerNorm; computed in float32 for any input, as LayerNorm is under autocast."""
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         kernel = dispatch.add_and_norm(x)
@@ -147,15 +150,16 @@ def _plus(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
 
 
 def build_norm(cfg: ModelConfig) -> LayerNorm | RMSNorm:
+    """Return the norm that `cfg.norm` names, over `C` features."""
     return RMSNorm(cfg.C, eps=_EPS) if cfg.norm == "rms" else LayerNorm(cfg.C, bias=cfg.bias)
 
 
 class CausalSelfAttention(nn.Module):
-    """H heads of causal self-attention with rotary position embedding: project, rotate, attend, project.
+    """Causal self-attention with H heads and rotary position embedding: project, rotate, attend, project.
 
-    Dropout falls on values: a head does not see a position at all. Measured, that is as good as dropout on the
-    probabilities, which fused kernels do not give out: 1.446 and 1.441 nats on held-out text at p=0.1, and 1.48 without
-    either. It also falls on the output. `place` and the next one are its own.
+    Dropout is applied to the output and to whole value vectors, which hides a position from a head. That is as good as
+    dropout on the attention probabilities, which fused kernels do not expose: validation loss 1.446 against 1.441
+    nats/token at p=0.1, and 1.48 without either. Uses the dropout sites `place` and `place + 1`.
     """
 
     rope_sin: torch.Tensor
@@ -167,9 +171,9 @@ class CausalSelfAttention(nn.Module):
         self.qkv = nn.Linear(cfg.C, 3 * cfg.C, bias=cfg.bias)
         self.proj = nn.Linear(cfg.C, cfg.C, bias=cfg.bias)
         if cfg.value_residual:
-            self.value_shares = nn.Parameter(torch.tensor([0.5, 0.5]))  # of own values, and of the first block's
+            self.value_shares = nn.Parameter(torch.tensor([0.5, 0.5]))  # weights: own values, first block's values
         sin, cos = rope.rope_cache(cfg.T, cfg.D, theta=cfg.rope_theta)
-        # A function of the configuration: not part of the weights.
+        # Not persistent: computed from the configuration, so not part of a checkpoint.
         self.register_buffer("rope_sin", sin, persistent=False)
         self.register_buffer("rope_cos", cos, persistent=False)
 
@@ -183,7 +187,7 @@ class CausalSelfAttention(nn.Module):
         shortcuts: Shortcuts | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """x (B, T, C) -> (B, T, C); with `return_attn` also the probabilities (B, H, T, T)."""
+        """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
         H = self.cfg.H
         if x.shape[1] > self.cfg.T:
             raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
@@ -191,7 +195,7 @@ class CausalSelfAttention(nn.Module):
         sin, cos, mask = self.rope_sin, self.rope_cos, None
         if positions is not None:
             sin, cos, mask = positions.sin, positions.cos, positions.mask
-        # Kernels that rotate know the positions 0..T-1 and the causal mask alone, and heads as they are projected.
+        # The fused kernel supports only positions 0..T-1, the causal mask, and q and k without a norm.
         plain = positions is None and not self.cfg.qk_norm
         kernel = dispatch.project_and_rotate(self.qkv, x) if plain else None
         if kernel is not None:
@@ -211,19 +215,22 @@ class CausalSelfAttention(nn.Module):
         return (out, attn) if return_attn else out
 
     def normed(self, qk: torch.Tensor) -> torch.Tensor:
-        """Queries and keys (..., D) as they are before rotation."""
+        """Return queries and keys (..., D) ready for rotation: RMS-normed if cfg.qk_norm."""
         return F.rms_norm(qk, (self.cfg.D,), eps=_EPS) if self.cfg.qk_norm else qk
 
     def mixed(self, v: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
-        """Values as attention takes them. Those of the first block are mixed in with its own dropout: with one more for
-        each block that takes them, their gradient became a kernel that torch's compiler made wrongly."""
+        """Return the values for attention: with cfg.value_residual a learned mix of v and the first block's.
+
+        The first block's values keep that block's dropout mask. One more mask per block that uses them made
+        torch.compile generate a wrong gradient kernel.
+        """
         if not self.cfg.value_residual:
             return v
         own, first = self.value_shares.to(v.dtype)
         return own * v + first * shortcuts.first_values(v)
 
     def adjusted(self, heads: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
-        """Both of these on queries, keys and values that lie together, (..., 3H, D)."""
+        """Apply `normed` and `mixed` to queries, keys and values stored together, (..., 3H, D)."""
         if not (self.cfg.qk_norm or self.cfg.value_residual):
             return heads
         qk, v = heads.split((2 * self.cfg.H, self.cfg.H), dim=-2)
@@ -231,7 +238,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Feed-forward network: C -> d_ff -> C, with an activation between, and dropout on the output."""
+    """Feed-forward network: C -> d_ff -> C with an activation in between and dropout on the output."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -240,7 +247,7 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C, bias=cfg.bias)
 
     def forward(self, x: torch.Tensor, *, dropout: RowDropout | None = None, place: int = 0) -> torch.Tensor:
-        """x (..., C) -> (..., C)."""
+        """Map x (..., C) to (..., C)."""
         dropout = dropout or module_dropout(self, x, self.cfg.dropout)
         fc1 = self.fc1
         if self.cfg.activation == "relu2":
@@ -251,16 +258,17 @@ class MLP(nn.Module):
         return dropout.on(self.fc2(h), place=place)
 
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the exact (erf) GELU of x, by the fastest implementation for it."""
         return (dispatch.gelu(x) or F.gelu)(x)
 
 
 class Block(nn.Module):
-    """x + attn(norm(x)), then + mlp(norm(x)), each with its dropout: `place` and the next two are its own."""
+    """Transformer block: x + attn(norm(x)), then x + mlp(norm(x)). Uses the dropout sites `place` to `place + 2`."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         if cfg.x0_skip:
-            self.stream_shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # of the residual stream, and of the embedding
+            self.stream_shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # weights: residual stream, embedding
         self.x0_skip = cfg.x0_skip
         self.ln1 = build_norm(cfg)
         self.attn = CausalSelfAttention(cfg)
@@ -277,7 +285,7 @@ class Block(nn.Module):
         shortcuts: Shortcuts | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """x (B, T, C) -> (B, T, C); with `return_attn` also the attention probabilities."""
+        """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
         dropout = dropout or module_dropout(self, x, self.attn.cfg.dropout)
         shortcuts = shortcuts or Shortcuts(x)
         x, normed = self.before_attention(x, None, shortcuts)
@@ -292,7 +300,10 @@ class Block(nn.Module):
     def before_attention(
         self, x: torch.Tensor, added: torch.Tensor | None, shortcuts: Shortcuts
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual stream as the block takes it, with what the block before still adds to it; and its norm."""
+        """Return the block's input, x plus the previous block's pending output `added`, and its norm.
+
+        With x0_skip the input is a learned mix of that sum and the embedding. Shapes (..., C).
+        """
         if self.x0_skip:
             x = _plus(x, added)
             stream, embedding = self.stream_shares.to(x.dtype)
@@ -302,7 +313,7 @@ class Block(nn.Module):
 
 
 def init_weights(module: nn.Module) -> None:
-    """N(0, 0.02) for matrices and embeddings, 0 for biases, 1 and 0 for norms. For `module.apply`."""
+    """Initialize matrices and embeddings with N(0, 0.02), biases with 0, norm weights with 1. For `module.apply`."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, mean=0.0, std=0.02)
     if isinstance(module, nn.LayerNorm):
@@ -313,7 +324,7 @@ def init_weights(module: nn.Module) -> None:
 
 
 def zero_outputs(module: nn.Module) -> None:
-    """Blocks that add nothing yet: the model begins as its embedding and head. For `module.apply`."""
+    """Zero the output projections, so that every block starts as the identity. For `module.apply`."""
     if isinstance(module, CausalSelfAttention):
         nn.init.zeros_(module.proj.weight)
     if isinstance(module, MLP):

@@ -1,8 +1,8 @@
-"""Incremental decoding with a KV cache: keys and values of earlier tokens are kept, so that a new one costs little.
+"""Incremental decoding with a KV cache, which keeps the keys and values of earlier tokens.
 
 It computes what `GPT.hidden` does, with the blocks' own norms, linear layers, options and MLP, for few tokens and
-without gradients. There the time goes into calls, not into arithmetic, so fewer are made than in training: q and k are
-rotated together, in place, and k and v are kept together.
+without gradients. Call overhead dominates there, not arithmetic, so it makes fewer calls than training does: q and k
+are rotated together, in place, and k and v share one cache tensor.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from niels_gpt.model.blocks import NO_DROPOUT, Block, Shortcuts
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
 
-# Keys are looked at in whole blocks of so many, the last of them masked: a kernel that adds what is masked as zeros
-# then gives a row the same bits whatever the lengths beside it. Of 38 keys and of 64 it did not (ARM, D=64): the last
-# two were added apart.
+# Attention reads keys in multiples of _BLOCK, the surplus masked: a row's result is then the same to the bit whatever
+# the lengths of its neighbours. 38 keys and 64 keys gave different bits (ARM, D=64): the last two were summed apart.
 _BLOCK = 64
-_PART = 32  # the cache ends with a part of a block, but not with less than a vector of any CPU
+_PART = 32  # the cache length is a multiple of this: less than a block, but no less than any CPU's vector
 
 
 class Decoder:
-    """A model and the KV cache of B rows of up to T tokens.
+    """Model with the KV cache of `B` rows of up to `T` tokens.
 
-    How many tokens of a row count is the caller's to know: what lies behind them is not looked at, and a row is cut
-    short by going on from an earlier place. Behind the T places is one more, for the keys of rows that take no part.
+    The caller tracks the length of each row: later positions are never attended to, and a row is truncated by
+    continuing from an earlier position. Position T is a dummy that takes the keys of inactive rows.
     """
 
     def __init__(self, model: GPT, *, B: int) -> None:
@@ -44,14 +43,16 @@ class Decoder:
         self._blocks = [_CachedBlock(block, B=B, places=places) for block in blocks]
         self._ln_f = _direct(model.ln_f)
         self._end, self._places = places, torch.arange(places, device=sin.device)
-        # What one new token at any place sees is a part of it.
+        # A slice of this is the attention mask of one new token at any position.
         self._window = torch.cat((sin.new_zeros(places), sin.new_full((places,), float("-inf"))))
 
     @torch.inference_mode()
     def extend(self, x: torch.Tensor, *, starts: Sequence[int | None], first: int = 0) -> torch.Tensor:
-        """Ids (b, n) for the rows from `first` on, the n of row i at the places from starts[i] on -> their hidden
-        states (b, n, C), which `GPT.logits` takes. Rows that begin at different places go on token by token; of one
-        that begins nowhere nothing is changed."""
+        """Append ids x (b, n) to the rows from `first` on and return their hidden states (b, n, C) for `GPT.logits`.
+
+        Row first + i continues at position starts[i]. Where starts differ, n must be 1. A row with start None is
+        inactive: its cached tokens do not change.
+        """
         b, n = x.shape
         end = max([start for start in starts if start is not None]) + n
         if end > self.T:
@@ -62,21 +63,23 @@ class Decoder:
     def extend_anywhere(
         self, x: torch.Tensor, places: torch.Tensor, *, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The same where the places (b, n) of the tokens are known to the device alone, and maybe the rows (b,), which
-        are the first b without it: nothing that is done depends on them, so that a graph can record it. Tokens at place
-        T take no part."""
+        """Append ids x (b, n) at positions `places` (b, n) of `rows` (b,), the first b by default; see `extend`.
+
+        Both are device tensors, and no control flow depends on their values, so a CUDA graph can record the call.
+        Tokens at position T are inactive.
+        """
         new = self._new_tokens_anywhere(places, looked_at=self._end)
         return self._hidden(x, slice(0, len(x)) if rows is None else rows, new)
 
     @torch.inference_mode()
     def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
-        """Two rows change places, each with so many of its tokens."""
+        """Swap two rows of the cache, copying the first lengths[0] and lengths[1] tokens of each."""
         for block in self._blocks:
             block.swap(row, other, lengths)
 
     @torch.inference_mode()
     def clear(self, row: int) -> None:
-        """Zero a row's cache. A masked key has the weight 0, and 0 times one that is no number is none either."""
+        """Zero a row's cache: a masked value has weight 0, and 0 * NaN would still be NaN."""
         for block in self._blocks:
             block.clear(row)
 
@@ -98,7 +101,7 @@ class Decoder:
             return self._new_tokens_anywhere(places, looked_at=looked_at)
         rotations = self._rotations[start:end, None]
         if n == 1 and len(starts) == 1:
-            return _NewTokens(start, end, rotations, None)  # a row by itself has no neighbours to be told apart from
+            return _NewTokens(start, end, rotations, None)  # a single row has no neighbours to be independent of
         if n == 1:
             mask = self._window.narrow(0, self._end - 1 - start, looked_at)
             return _NewTokens(start, looked_at, rotations, mask[None, None, None])
@@ -112,22 +115,22 @@ class Decoder:
 
 
 def _whole(n: int, size: int) -> int:
-    """n in whole parts of this size."""
+    """Round n up to a multiple of `size`."""
     return -(-n // size) * size
 
 
 @dataclass(frozen=True)
 class _NewTokens:
-    """Places, rotations and attention mask of n new tokens a row."""
+    """Positions, rotations and attention mask of n new tokens per row."""
 
-    start: int | torch.Tensor  # the first place, the same in every row; or all of them, (b, 1, n, 1)
-    end: int  # of what is looked at
+    start: int | torch.Tensor  # the first position, if the same in every row; else all positions, (b, 1, n, 1)
+    end: int  # number of cached positions that attention reads
     rotations: torch.Tensor  # broadcast to (b, n, H, D/2)
-    mask: torch.Tensor | None  # None: a token sees those of its row up to itself
+    mask: torch.Tensor | None  # None: causal
 
 
 class _CachedBlock:
-    """A block and its KV cache: (B, 2H, places, D), the H heads of keys first."""
+    """Block with its KV cache, (B, 2H, positions, D): first H heads of keys, then H heads of values."""
 
     def __init__(self, block: Block, *, B: int, places: int) -> None:
         attn = block.attn
@@ -144,7 +147,10 @@ class _CachedBlock:
         new: _NewTokens,
         shortcuts: Shortcuts,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual stream and what is still to be added to it, before the block and after it, (b, n, C) each."""
+        """Map (residual stream, output still to be added to it) to the same pair after the block, (b, n, C) each.
+
+        The sum is left to the next norm, which a GPU computes in the same kernel.
+        """
         (b, n, C), H = h.shape, self._H
         h, normed = self._block.before_attention(h, added, shortcuts)
         qkv = self._qkv(normed).view(b, n, 3 * H, C // H)
@@ -153,7 +159,7 @@ class _CachedBlock:
         if kernel is not None:
             out = kernel(self._adjusted(qkv, shortcuts), kv, new.start, new.rotations, T=self._T)
         else:
-            # Under autocast the product is bf16, whose pairs torch would copy to take them for complex numbers.
+            # Under autocast qkv is bf16, which torch cannot view as complex numbers.
             out = self._attended(self._adjusted(qkv.float(), shortcuts), kv, new)
         if isinstance(rows, torch.Tensor):
             self._kv[rows] = kv
@@ -161,7 +167,7 @@ class _CachedBlock:
         return h, self._block.mlp(normed, dropout=NO_DROPOUT)
 
     def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
-        """Heads (b, n, 3H, D) -> (b, n, H, D), keys and values kept."""
+        """Rotate q and k of qkv (b, n, 3H, D), store k and v in the cache, and return the attention (b, n, H, D)."""
         (b, n, *_), H = qkv.shape, self._H
         rope.rotate_(qkv.narrow(2, 0, 2 * H).view(b, n, 2 * H, -1, 2), new.rotations)
         q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
@@ -186,9 +192,9 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def _lean(module: _Module) -> _Module:
-    """A copy, of the same parameters, that finds them and its parts as plain attributes and calls parts directly.
+    """Return a copy sharing the parameters, which has them and its submodules' `forward` as plain attributes.
 
-    torch's own look-up of parameters and its wrapping of calls take a fifth of the time of a token.
+    nn.Module's attribute lookup and call wrapper take a fifth of the time of a token.
     """
     lean = copy.copy(module)
     lean.__dict__.update(module.named_parameters(recurse=False))
@@ -197,5 +203,5 @@ def _lean(module: _Module) -> _Module:
 
 
 def _direct(module: nn.Module) -> Callable[..., Any]:
-    """What calling the module does. One with hooks is called as it is: they are part of a call, not of `forward`."""
+    """Return the module's lean `forward`, or the module itself if it has hooks, which `forward` would skip."""
     return module if module._forward_hooks or module._forward_pre_hooks else _lean(module).forward

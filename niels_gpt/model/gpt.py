@@ -1,5 +1,4 @@
-"""The model, a decoder-only transformer: embedding, L blocks, norm, and a head, which shares the embedding's weight
-unless it is to have its own."""
+"""The model, a decoder-only transformer: embedding, L blocks, final norm, and a head, by default tied."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from niels_gpt.model.loss import soft_cap, summed_loss, token_losses
 
 
 class GPT(nn.Module):
-    """`config` is a ModelConfig, or the dict of one as a checkpoint stores it."""
+    """Decoder-only transformer. `config` is a ModelConfig, or its dict as stored in a checkpoint."""
 
     def __init__(self, config: ModelConfig | Mapping[str, Any]) -> None:
         super().__init__()
@@ -48,15 +47,15 @@ class GPT(nn.Module):
         position_ids: torch.Tensor | None = None,
         segment_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Token ids (B, T) -> logits (B, T, V) in float32. T may be shorter than cfg.T, not longer.
+        """Map token ids (B, T) to logits (B, T, V) in float32, for T <= cfg.T.
 
-        Positions are 0..T-1 and everything is one segment, unless (B, T) tensors say otherwise.
+        By default positions are 0..T-1 and a row is one segment; `position_ids` and `segment_ids` are (B, T).
         """
         h = self.hidden(self.embed(x), position_ids=position_ids, segment_ids=segment_ids)
         return self.logits(h)
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """(B, T) ids -> (B, T, C). The dtype is that of the residual stream from here on."""
+        """Map ids (B, T) to embeddings (B, T, C) in `dtype`, which becomes that of the residual stream."""
         kernel = dispatch.embedding(x)
         h: torch.Tensor = self.tok_emb(x).to(dtype) if kernel is None else kernel(x, self.tok_emb.weight, dtype)
         return h
@@ -69,9 +68,9 @@ class GPT(nn.Module):
         segment_ids: torch.Tensor | None = None,
         row_keys: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The blocks and the last norm: from what `embed` gives to what `logits` takes, (B, T, C) both.
+        """Apply the blocks and the final norm to embeddings h (B, T, C); return the input of `logits` (B, T, C).
 
-        `row_keys` (B,): what a row's dropout in training depends on; without them it is drawn from torch's generator.
+        `row_keys` (B,) int64 determine each row's dropout in training; default: sampled from torch's generator.
         """
         attention = cast(Block, self.blocks[0]).attn
         positions = positions_of(
@@ -86,17 +85,17 @@ class GPT(nn.Module):
         return normed
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
-        """(..., C) -> (..., V) in float32."""
+        """Map final hidden states (..., C) to logits (..., V) in float32."""
         return soft_cap(self.lm_head(h).float(), self.cfg.logit_cap)
 
     def summed_loss(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Sum of the losses of `logits` at targets y (B, T), without ever holding all logits."""
+        """Return the summed cross-entropy in nats of `logits(h)` at targets y (B, T), never holding all logits."""
         return summed_loss(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
 
     def token_losses(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The loss of each token, (B, T), likewise; 0 where a target does not count."""
+        """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets, never holding all logits."""
         return token_losses(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
 
     def parameter_count(self) -> int:
-        """Trainable numbers, a tied weight counted once."""
+        """Count the trainable parameters, a tied weight once."""
         return sum(p.numel() for p in self.parameters())

@@ -1,4 +1,4 @@
-"""Cross-entropy loss over the targets that count, by itself or together with the model's head."""
+"""Cross-entropy loss that skips ignored targets, alone or fused with the model's head."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ from torch.nn import functional as F
 from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.targets import IGNORE_INDEX, count_targets
 
-_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # of logits at a time
+_PIECE_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}  # logits held at a time: 64 MiB and 4 GiB
 
 
 def loss_fn(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of logits (B, T, V) at the targets y (B, T) that are not -100."""
+    """Return the mean cross-entropy in nats of logits (B, T, V) at the targets y (B, T) that are not -100."""
     count_targets(y)
     return F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=IGNORE_INDEX)
 
 
 def soft_cap(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """Logits bent so that none is beyond the cap; small ones stay almost as they are."""
+    """Return cap * tanh(logits / cap), which bounds logits by `cap` and barely changes small ones; None: no cap."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
-    """Sum of the losses of logits h @ weight.T (in h's dtype) for h (B, T, C), weight (V, C) and targets y (B, T)."""
+    """Return the summed cross-entropy in nats of logits h @ weight.T (in h's dtype) at targets y (B, T).
+
+    h is (B, T, C), `weight` (V, C), `cap` that of `soft_cap`.
+    """
     loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), cap)
     return loss
 
 
 @torch.no_grad()
 def token_losses(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
-    """The loss of each token, (B, T), of the same logits; 0 where a target does not count."""
+    """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets; arguments as for `summed_loss`."""
     head, rows = weight.to(h.dtype), h.flatten(0, -2)
     pairs = zip(*(t.tensor_split(_pieces(rows, head)) for t in (rows, y.flatten())), strict=True)
     return torch.cat([_losses_and_grad_(part @ head.T, targets, cap) for part, targets in pairs]).view_as(y)
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Head and loss in one. Forward also computes the gradients, piece by piece, in the memory of the logits: no more
-    than a piece of those is ever held, in their own precision. Backward only scales."""
+    """Fused head and loss that holds only one chunk of logits at a time, in their own precision.
+
+    The forward pass also computes the gradients, chunk by chunk, in the memory of the logits; backward only scales.
+    """
 
     @staticmethod
     def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
@@ -64,18 +69,18 @@ class _SummedLoss(torch.autograd.Function):
 
 
 def _pieces(h: torch.Tensor, head: torch.Tensor) -> int:
-    """How many parts the rows are worked off in, for the memory of their logits."""
+    """Return the number of chunks to split the rows into, so that a chunk's logits fit _PIECE_BYTES."""
     piece_bytes = _PIECE_BYTES.get(h.device.type, _PIECE_BYTES["cpu"])
     return -(-len(h) * len(head) * h.element_size() // piece_bytes)
 
 
 def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b, on a GPU without rounding to their dtype on the way."""
+    """Return a @ b in float32, on a GPU without rounding to their dtype first."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else (a @ b).float()
 
 
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """The loss of each row in float32; the logits become the gradient of their sum."""
+    """Return the loss of each row (rows,) in float32; overwrite logits (rows, V) with the gradient of their sum."""
     if kernel := dispatch.losses_and_grad_(logits):
         return kernel(logits, y, cap)
     counted = (y != IGNORE_INDEX)[:, None]
@@ -83,7 +88,7 @@ def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) 
     capped = soft_cap(logits.float(), cap)
     slope = None if cap is None else 1 - (capped / cap).square_()
     highest, wanted = capped.amax(1, keepdim=True), capped.gather(1, targets)
-    # One exponential for both, and in place: of float32 logits without a cap nothing else of their size is held.
+    # One exponential serves loss and gradient. In place: float32 logits without a cap need no other memory.
     grad = capped.sub_(highest).exp_()
     total = grad.sum(1, keepdim=True)
     grad.mul_(counted / total).scatter_add_(1, targets, -counted.float())

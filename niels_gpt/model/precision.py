@@ -1,4 +1,4 @@
-"""Mixed precision (float32 or bf16), and recording CUDA graphs."""
+"""Mixed precision (float32 or bf16) and recording of CUDA graphs, for training and inference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Precision = Literal["float32", "bf16"]
 
 
 def computing_in(precision: Precision, device: str) -> AbstractContextManager[object]:
-    """bf16: matrix products and attention in bfloat16, what is delicate (norms, softmax, loss) in float32."""
+    """Return the autocast context of a precision.
+
+    bf16: matrix products and attention in bfloat16; norms, softmax and loss in float32.
+    """
     return torch.autocast(device.split(":", maxsplit=1)[0], torch.bfloat16, enabled=precision == "bf16")
 
 
@@ -25,8 +28,10 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 
 def bf16_copy(model: _Model) -> _Model:
-    """A model to compute in bf16 with, and not to train: its matrices are as autocast makes them at every call, and
-    what autocast leaves alone (embeddings, norms) is in float32 still. So it computes the same, to the bit."""
+    """Return a copy for bf16 inference, with its linear layers cast once instead of by autocast at every call.
+
+    Embeddings and norms, which autocast does not cast, stay in float32: results are the same to the bit.
+    """
     copied = copy.deepcopy(model)
     for layer in copied.modules():
         if isinstance(layer, nn.Linear):
@@ -36,19 +41,19 @@ def bf16_copy(model: _Model) -> _Model:
 
 
 def residual_dtype(precision: Precision) -> torch.dtype:
-    """Of the residual stream, which runs from block to block."""
+    """Return the dtype of the residual stream."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
-    """Before the first number of a bf16 run: where the CPU has no units for it, say so, once.
+    """Disable mkldnn and `say` that bf16 is slow if this CPU has no bf16 units; call it before computing in bf16.
 
-    torch finds that out product by product, with a warning each, and at the first one that fails it gives up the
-    library it tried for the whole process: what is computed before is rounded differently from what comes after.
+    torch would warn at every product and, at the first that fails, give up mkldnn for the whole process: numbers
+    computed before and after that would be rounded differently.
     """
     if device != "cpu" or not torch.backends.mkldnn.enabled or _multiplies_bf16():
         return
-    # Not `set_flags`, which has a warning of its own to give.
+    # Not `set_flags`, which warns by itself.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # torch: a property of a module
     say(
         f"this CPU has no units for bf16: a matrix product takes about {_bf16_to_float32():.0f} times as long as in "
@@ -57,7 +62,7 @@ def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
 
 
 def _bf16_to_float32() -> float:
-    """The time of a matrix product in bf16, in that of one in float32; of a few tries the best, some milliseconds."""
+    """Return the time of a bf16 matrix product relative to float32, best of 4 tries each; takes some ms."""
 
     def seconds(dtype: torch.dtype) -> float:
         x, tries = torch.ones(128, 128, dtype=dtype), []
@@ -71,7 +76,7 @@ def _bf16_to_float32() -> float:
 
 
 def _multiplies_bf16() -> bool:
-    """Whether the chip is one that torch multiplies bf16 on, and does so without a warning."""
+    """Check that torch multiplies bf16 on this CPU without a warning."""
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return False
     x, weight = torch.ones(32, 64, dtype=torch.bfloat16), torch.ones(64, 64, dtype=torch.bfloat16, requires_grad=True)
@@ -86,7 +91,7 @@ _Result = TypeVar("_Result")
 
 
 def warm_up(compute: Callable[[], object], *, times: int = 1) -> None:
-    """Before it is recorded: kernels are compiled, and libraries take their memory, on a stream of its own."""
+    """Run `compute` on a side stream before recording it, to compile kernels and let libraries allocate memory."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -96,7 +101,10 @@ def warm_up(compute: Callable[[], object], *, times: int = 1) -> None:
 
 
 def record(compute: Callable[[], _Result], *, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, _Result]:
-    """The graph, and the result, which every replay writes anew. `pool`: the memory of another graph to share."""
+    """Record `compute` as a CUDA graph; return the graph and the result, which every replay overwrites.
+
+    `pool`: memory pool of another graph to share.
+    """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = compute()

@@ -1,5 +1,4 @@
-"""Rotary position embedding (RoPE): each adjacent pair (2i, 2i+1) of q and k is rotated by an angle that grows with
-position."""
+"""Rotary position embedding (RoPE): rotates each pair (2i, 2i+1) of q and k by an angle proportional to position."""
 
 from __future__ import annotations
 
@@ -14,10 +13,9 @@ def rope_cache(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sin, cos), each (1, 1, T, D//2), for positions 0..T-1.
+    """Return (sin, cos), each (1, 1, T, D//2), for positions 0..T-1, in `dtype` (default float32).
 
-    Angles are computed in float32 (in float64 where that is asked for), never in less: bf16 cannot hold position 1001,
-    but it can hold a sine.
+    Angles are computed in at least float32: bf16 cannot represent position 1001, but it can represent a sine.
     """
     assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
     dtype = dtype or torch.float32
@@ -38,7 +36,7 @@ def apply_rope(
 
 
 def rotate_(pairs: torch.Tensor, rotations: torch.Tensor) -> None:
-    """Rotate pairs (..., D/2, 2) in place, without gradients. `rotations`, cos + i sin of the angles: (..., D/2)."""
+    """Rotate pairs (..., D/2, 2) in place, without gradients, by `rotations` (..., D/2) = cos + i sin."""
     torch.view_as_complex(pairs).mul_(rotations)
 
 
@@ -48,8 +46,8 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
-        # Pairs as complex numbers are rotated in one pass over memory, a fifth of the time of what follows. Heads go
-        # behind positions, as they lie in memory: torch would copy the gradient of pairs that lie otherwise.
+        # Complex multiplication takes one pass over memory, a fifth of the time of the general code below. Heads are
+        # moved behind positions, the layout in memory: torch would copy the gradient of any other layout.
         exact = _at_least_float32(x.dtype)
         rotations = torch.complex(cos.to(exact), sin.to(exact)).transpose(1, 2)
         pairs = torch.view_as_complex(x.transpose(1, 2).to(exact).unflatten(-1, (-1, 2)))

@@ -1,6 +1,6 @@
-"""The size of a model (parameters, FLOPs per token), and the loss that a scaling law expects of it.
+"""The size of a model (parameters, FLOPs per token), and the loss that a scaling law predicts for it.
 
-Both are counted, so that what an option adds is in them, too.
+Sizes are counted from the modules themselves, so that they include what model options add.
 """
 
 from __future__ import annotations
@@ -17,64 +17,69 @@ from niels_gpt.model.gpt import GPT
 
 
 def parameter_count(cfg: ModelConfig) -> int:
-    """Trainable numbers of a model that is not there yet, the tied weight counted once. No memory is taken for them
-    (torch's meta device, with which torch's compiler is imported, 1.6 s of CPU time: whoever has a model asks that).
-    Blocks from the second on are alike, so two are enough to count any number of them."""
+    """Count the trainable parameters of a configuration, a tied weight once, without allocating them.
+
+    Uses torch's meta device, which imports torch's compiler (1.6 s of CPU time): for an existing model call
+    `GPT.parameter_count`. Blocks from the second on are alike, so models of 1 and 2 blocks are enough to count L.
+    """
     with torch.device("meta"):
         one, two = (GPT(replace(cfg, L=L)).parameter_count() for L in (1, 2))
     return one + (cfg.L - 1) * (two - one)
 
 
 def flops_per_token(model: GPT, *, T: int) -> int:
-    """Of training, forward and backward: 6 a weight of a linear layer, and attention over half the context."""
+    """Return the training FLOPs per token: 6 per weight of a linear layer, plus attention over half the context."""
     weights = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
     return 6 * weights + 6 * model.cfg.L * T * model.cfg.C
 
 
-# A scaling law: about what loss training ends at, from the model's size, the text it reads and the number of steps.
+# Scaling law: predicts the final validation loss from model size, text size and number of steps.
 #
 #     bits per byte = 0.8 + 0.358 / N^0.45 + 1.344 / D^0.239 + 0.124 / S^1.47
 #
-# N: parameters in millions; D: megabytes of text, as read once; S: steps in hundreds. Fitted to 44 runs of preset v2's
-# recipe on mixed English, which it meets within 0.03 (root mean square; 0.06 at most). Text that is read again is worth
-# less and less, at most 2.67 times itself (12 more runs, within 0.06). docs/recipe.md has the runs, and what to choose.
+# N: millions of parameters; D: megabytes of text seen once; S: hundreds of steps. Fitted to 44 runs of preset v2's
+# recipe on mixed English, with an RMS error of 0.03 (0.06 at most). Repeated text has diminishing returns: it is worth
+# at most 2.67 times its size (12 more runs, error within 0.06). See docs/recipe.md for the runs and recommendations.
 
-# What the runs span. Below, the law is wrong (the sample's small text is learned 0.4 better than it says); above, it
-# has only been compared with what others publish.
+# Range of the fitted runs. Below it the law is wrong (too high by 0.4 on the small sample text); above it, it has only
+# been compared with published results.
 SMALLEST_TEXT, LARGEST_TEXT = 0.7e6, 40e6  # bytes
 SMALLEST_MODEL, LARGEST_MODEL = 900_000, 124_000_000  # parameters
-_READ_AGAIN = 1.67
-# So many readings of one text are worth it. Of 12 runs with 2 to 32 readings those of 4 M parameters gained nothing
-# after the eighth (0.8 MB read 16 times without dropout ends at 3.43 bits, 8 times with it at 2.29), those of 0.9 M
-# nothing after the sixteenth. In between, the nearer of the two.
+_READ_AGAIN = 1.67  # fitted: worth of all epochs after the first, in multiples of the text
+# Most useful epochs, by upper limit of model size. Of 12 runs with 2 to 32 epochs, those with 4 M parameters gained
+# nothing after epoch 8 (0.8 MB for 16 epochs without dropout ends at 3.43 bits per byte, for 8 with dropout at 2.29),
+# those with 0.9 M nothing after epoch 16. Sizes in between use the nearer of the two.
 _READINGS = {2_000_000: 16, None: 8}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text of `size` bytes, of which training reads `read` bytes: more than once where that is more."""
+    """Text of `size` bytes, of which training reads `read` bytes in total, repeating it if `read` is larger."""
 
     size: float
     read: float
 
     @property
     def as_new(self) -> float:
-        """Bytes that would teach as much if each were read once."""
+        """Return the equivalent number of bytes of new text, each read once."""
         again = max(0.0, self.read / self.size - 1)
         return min(self.read, self.size * (1 + _READ_AGAIN * (1 - math.exp(-again / _READ_AGAIN))))
 
 
 def expected_bits_per_byte(parameters: int, readings: Iterable[Reading], *, steps: int) -> float:
-    """On held-out text of the same kinds."""
+    """Predict the validation loss in bits per byte on held-out text of the same sources, by the scaling law."""
     text = sum(reading.as_new for reading in readings) / 1e6
     return 0.8 + 0.358 * (parameters / 1e6) ** -0.45 + 1.344 * text**-0.239 + 0.124 * (steps / 100) ** -1.47
 
 
 def most_epochs(parameters: int) -> int:
-    """How many readings of a text are the most that have helped a model of this size."""
+    """Return the largest number of epochs over a text that still helped a model of this size."""
     return next(most for below, most in _READINGS.items() if below is None or parameters < below)
 
 
 def bytes_per_token(vocabulary: int) -> float:
-    """Of English in SentencePiece's pieces: 2.24, 3.17 and 4.03 were measured with 1,024, 4,096 and 16,128 of them."""
+    """Estimate the bytes per token of English text for a SentencePiece vocabulary of this size.
+
+    Measured: 2.24, 3.17 and 4.03 bytes with 1,024, 4,096 and 16,128 entries.
+    """
     return 2.24 + 0.45 * math.log2(vocabulary / 1024)

@@ -1,19 +1,19 @@
-"""Targets of the cross-entropy loss: which of them count."""
+"""Targets of the cross-entropy loss: the index of ignored ones, and counting the others."""
 
 from __future__ import annotations
 
 import torch
 
-IGNORE_INDEX = -100  # a target that does not count
+IGNORE_INDEX = -100  # a target without loss; torch's default
 
 
 def count_targets(y: torch.Tensor) -> torch.Tensor:
-    """How many targets count, a 0-d tensor; a batch without any is refused."""
+    """Return the number of targets that are not ignored, a 0-d tensor; raise if there is none."""
     return some_targets((y != IGNORE_INDEX).sum())
 
 
 def some_targets(count: torch.Tensor) -> torch.Tensor:
-    """That many targets, if there is one."""
+    """Return `count`, or raise if it is 0."""
     if not count:
         raise ValueError("the batch has no supervised target: every y is -100, so there is no loss to take")
     return count

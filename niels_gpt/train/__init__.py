@@ -1,4 +1,4 @@
-"""Training: the optimizer, the loop, and the state a run can be resumed from."""
+"""Training: tasks, optimizers, the training loop, and the state from which a run resumes."""
 
 from niels_gpt.model.loss import loss_fn
 

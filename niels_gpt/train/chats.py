@@ -1,4 +1,4 @@
-"""Supervised fine-tuning (SFT): whole chats, loss on what the assistant says alone."""
+"""Supervised fine-tuning (SFT) task: whole chats, with loss on the assistant's tokens only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from niels_gpt.train.task import ALL, Batch
 
 @dataclass(frozen=True)
 class ChatTask:
-    """Whole chats of a mix of sources, loss on the assistant alone; validation on held-out chats, and beside it on the
-    text the model was pretrained on, so that forgetting shows."""
+    """Fine-tuning on whole chats from a mix of sources, with loss on the assistant's tokens only.
+
+    Validates on held-out chats and also on the pretraining text, to show forgetting.
+    """
 
     train: Mapping[str, SFTExampleDataset]
     val: Mapping[str, SFTExampleDataset]
@@ -46,7 +48,7 @@ class ChatTask:
             own = slice(max(0, start - passed), max(0, stop - passed))
             if len(examples[own]):
                 parts.append(self.train[name].examples(examples[own]))
-            # Of the rows of others too it must be known how much there is to learn in them.
+            # The loss is a mean over the whole batch, so count the targets in other ranks' rows, too.
             targets += int(self.train[name].targets(np.delete(examples, own)).sum())
             passed += len(examples)
         x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -58,7 +60,7 @@ class ChatTask:
         return "chats " + ", ".join(f"{name}[{row}]" for name, rows in chosen.items() for row in rows.tolist())
 
     def prompt(self) -> list[int]:
-        """The first held-out chat, up to where the assistant begins to speak."""
+        """Return the first held-out chat up to and including the assistant's id."""
         x, _, y = self.val[min(self.val)].examples(np.array([0]))
         first = int((y[0] != IGNORE_INDEX).nonzero()[0])
         prompt: list[int] = x[0, : first + 1].tolist()
@@ -75,7 +77,7 @@ class ChatTask:
         return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
 
     def _draw(self, n: int) -> dict[str, np.ndarray]:
-        """Which examples of each source."""
+        """Sample the example indices of batch n, by source."""
         generator = make_generator(derive_seed(self.cfg.seed, "chat batch", n))
         p = torch.tensor([self.cfg.p_train[name] for name in self.sources], dtype=torch.float64)
         choices = torch.multinomial(p, self.cfg.B, replacement=True, generator=generator)

@@ -1,4 +1,4 @@
-"""The training loop, its prefetched batches, and a run as a process that can be stopped and resumed.
+"""The training loop, batch prefetching, and runs that can be stopped and resumed.
 
 Step n is a function of the state before it and of (seed, n), so a run can stop at any step and resume.
 """
@@ -30,13 +30,14 @@ from niels_gpt.train.state import RunFolder, RunState, prune_runs
 from niels_gpt.train.step import Step, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, Task
 
-_AHEAD = 8
+_AHEAD = 8  # batches to prefetch
 
 
 def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Generator[Batch]:
-    """Yield these rows of batch n for n in `steps`, on the CPU. For a GPU a thread prefetches them into pinned memory.
+    """Yield these rows of batch n for n in `steps`, in CPU memory.
 
-    On the CPU itself a second thread would only take time from the matrix products.
+    For a GPU a thread prefetches them into pinned memory. When training on the CPU, a second thread would only take
+    time from the matrix products.
     """
     if not device.startswith("cuda"):
         yield from (task.batch(n, rows) for n in steps)
@@ -58,16 +59,20 @@ def batches(task: Task, steps: range, *, device: str, rows: slice = ALL) -> Gene
         thread.shutdown(cancel_futures=True)
 
 
-# On a GPU losses are read in one go, because each reading makes it wait; at least every so many steps, for a stop and
-# for a loss that is no number.
+# Losses of several steps are read from the GPU together, because each read synchronizes. At least every so many steps,
+# to notice a stop request or a loss that is not finite.
 _READ_EVERY = 20
-# At validations 1, 2, 4, 8, ... and the last: of a small model on a GPU a sample takes longer than a validation.
+# Tokens sampled at validations 1, 2, 4, 8, ... and the last; not at each, because sampling from a small model on a GPU
+# takes longer than a validation.
 _SAMPLE_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the surroundings of a run want: progress, log lines, checkpoints, a stop. None of it changes a number."""
+    """Callbacks of a run (progress, log lines, checkpoints, stop request) and their intervals in steps.
+
+    None of them changes a result.
+    """
 
     progress: Callable[[int], object] = lambda steps: None
     report: Callable[[StepReport], None] = lambda report: None
@@ -75,7 +80,7 @@ class Hooks:
     should_stop: Callable[[], bool] = lambda: False
     log_every: int = 50
     checkpoint_every: int = 200
-    matmul_flops: float | None = None  # a second, at the machine's best: what a report compares with
+    matmul_flops: float | None = None  # the machine's peak FLOP/s, for MFU in reports
 
 
 def train(
@@ -89,7 +94,7 @@ def train(
 ) -> RunState:
     """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
 
-    The result has been passed to hooks.save. With several ranks, all train and validate, and the first reports.
+    Return the final state, after passing it to hooks.save. All ranks train and validate; the first one reports.
     """
     hooks, execution = hooks or Hooks(), execution or Execution()
     run = state or RunState(step=0, model={}, optimizer={}, drawn_rows=dict.fromkeys(task.sources, 0))
@@ -153,7 +158,7 @@ def _run_steps(
 
 
 def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """torch has a class for a full GPU, and for a full machine a sentence."""
+    """Return whether an error is out-of-memory: torch has a class for GPUs, but only a message for CPU memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
@@ -167,8 +172,10 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
 
 
 def _validate(model: GPT, step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
-    """Validate, with losses shared between ranks. Every rank generates the sample itself: it takes no longer than
-    waiting for the first."""
+    """Validate, sharing the work between ranks; record the losses, maybe a sample, and the best model in `run`.
+
+    Every rank generates the sample itself, which takes no longer than waiting for the first rank.
+    """
     with computing_in(cfg.precision, execution.device):
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
@@ -192,7 +199,7 @@ def _capture(run: RunState, model: GPT, step: Step) -> RunState:
     return run
 
 
-# Runs whose state is kept for another try, this one included: the newest, by use.
+# Run folders kept for resuming, including the current one: the most recently used.
 KEEP_RUNS = 3
 
 
@@ -207,14 +214,14 @@ def run_training(
     title: str,
     record: str = "",
 ) -> RunState:
-    """Train to the end, or until Ctrl-C or SIGTERM; what comes back is saved in `folder`, and its step says which.
+    """Train, or resume, to the end or until Ctrl-C or SIGTERM; return the state, which is also saved in `folder`.
 
-    `hooks` says how a run is reported and how often; progress, checkpoints and the stop are added here.
-    `record`: see RunFolder.finish.
+    A stopped run has state.step < cfg.total_steps. `hooks` says what to report and how often; progress, checkpoints
+    and the stop request are added here. `record`: see RunFolder.finish.
     """
     hooks = replace(hooks, should_stop=stop_on_signal())
     if cfg.precision == "bf16":
-        settle_bf16(execution.device, say=execution.say)  # now: the machine's rate is measured before the first step
+        settle_bf16(execution.device, say=execution.say)  # now: matmul_flops below already computes in bf16
     checkpoints, ranks = RunFolder(folder), execution.ranks
     if not ranks.first:
         return train(model, task, cfg, state=ranks.from_first(None), hooks=hooks, execution=execution)
@@ -232,7 +239,10 @@ def run_training(
 
 
 def stop_on_signal() -> Callable[[], bool]:
-    """True from the first Ctrl-C or SIGTERM on: the loop ends its step and saves. A second Ctrl-C is a plain one."""
+    """Install signal handlers; return a function that is True after the first Ctrl-C or SIGTERM.
+
+    The loop then finishes its step and saves. A second Ctrl-C raises KeyboardInterrupt.
+    """
     received: list[int] = []
 
     def handle(signum: int, _: object) -> None:

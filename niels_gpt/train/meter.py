@@ -1,4 +1,4 @@
-"""Throughput of a run, the machine's peak speed, and the run log."""
+"""Throughput and MFU of a run, the machine's peak FLOP/s, and the run log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from niels_gpt.train.state import RunState
 
 
 def matmul_flops(device: str, precision: Precision) -> float:
-    """FLOPs a second of a large matrix product here, measured in a fraction of a second."""
+    """Measure the FLOP/s of a large matrix product on this device; takes a fraction of a second."""
     n = 8192 if device.startswith("cuda") else 1024
     a = torch.randn(n, n, device=device, dtype=residual_dtype(precision))
 
@@ -29,7 +29,7 @@ def matmul_flops(device: str, precision: Precision) -> float:
         start = time.perf_counter()
         for _ in range(times):
             product = a @ a
-        product[0, 0].item()  # waits for a GPU
+        product[0, 0].item()  # synchronizes with the GPU
         return time.perf_counter() - start
 
     seconds(2)
@@ -38,27 +38,30 @@ def matmul_flops(device: str, precision: Precision) -> float:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a log line tells. `utilisation` is of the rate of a large matrix product here, where somebody measured."""
+    """Content of a log line.
+
+    `utilisation` is the MFU, relative to the measured rate of a large matrix product; None if not measured.
+    """
 
     step: int
     total_steps: int
-    first_step: int  # that this process began after: above 0 in a run that was resumed
+    first_step: int  # steps done before this process started: above 0 in a resumed run
     tokens: int  # trained on so far
-    loss: float
+    loss: float  # nats/token, of the last step
     lr: float
     tokens_per_second: float
     utilisation: float | None
     seconds_left: float
-    asked: Mapping[str, float]  # the probability that a row is of this source
-    drawn_rows: Mapping[str, int]
+    asked: Mapping[str, float]  # configured sampling probability of each source
+    drawn_rows: Mapping[str, int]  # rows sampled from each source so far
     val_loss: float | None = None
     validation: Mapping[str, float] | None = None  # by source
-    sample: tuple[int, ...] = ()
-    seconds: float = 0.0  # since this process began to train
+    sample: tuple[int, ...] = ()  # ids of the prompt and the text sampled after it
+    seconds: float = 0.0  # since this process started training
 
 
 class Meter:
-    """Tokens a second since the last report, and the time left at the pace since the start."""
+    """Meter of tokens/s since the last report, and of the time left at the average pace since the start."""
 
     def __init__(self, cfg: TrainConfig, model: GPT, *, T: int, first_step: int, matmul_flops: float | None) -> None:
         self._cfg, self._tokens = cfg, cfg.B * T
@@ -69,12 +72,13 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time that does not count as training: a validation."""
+        """Exclude the time of a `with` block, such as a validation, from tokens/s."""
         start = time.perf_counter()
         yield
         self._pause += time.perf_counter() - start
 
     def report(self, run: RunState, *, lr: float, validated: bool) -> StepReport:
+        """Return the report of the last step; `validated`: the run was validated at this step."""
         now = time.perf_counter()
         speed = (run.step - self._step) * self._tokens / max(1e-9, now - self._last - self._pause)
         pace = (now - self._start) / (run.step - self._first_step)
@@ -103,6 +107,7 @@ class Meter:
 
 
 def format_report(report: StepReport) -> str:
+    """Return a report as one line for the terminal."""
     rows = sum(report.drawn_rows.values())
     mix = " ".join(f"{name} {count / rows:.3f}" for name, count in report.drawn_rows.items())
     val = "" if report.val_loss is None else f"  val {report.val_loss:.4f}"
@@ -115,10 +120,10 @@ def format_report(report: StepReport) -> str:
 
 
 class RunLog:
-    """Appends to `path`, so that the parts of an interrupted run stand one after the other.
+    """JSON Lines log of step reports, which also prints them.
 
-    Experiments that run at once share the file, so every line names its `run`: the fingerprint of all that decides its
-    numbers. `origin` says of what and by what it is trained: the commit, the machine.
+    Appends to `path`, so that a resumed run continues its log. Concurrent experiments share the file, so every line has
+    the `run`, a fingerprint of everything that determines its results, and the `origin` (such as commit and machine).
     """
 
     def __init__(
@@ -145,7 +150,7 @@ class RunLog:
 
 
 def _ends_within_a_line(path: Path) -> bool:
-    """A process was killed as it wrote, or the disk was full."""
+    """Return whether the last line is incomplete: its writer was killed, or the disk was full."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with path.open("rb") as f:

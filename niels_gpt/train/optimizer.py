@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, with rates and decay by group of parameters; or Muon for the matrices inside the blocks."""
+"""Optimizers: AdamW with learning rates and decay by parameter group, and Muon for the matrices inside the blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from torch.optim import Optimizer
 from niels_gpt.config import TrainConfig
 from niels_gpt.lr_schedule import scheduled_momentum
 
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # coefficients that lift small singular values fastest
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Muon's quintic, whose slope at 0 lifts small singular values fastest
 _NEWTON_SCHULZ_STEPS = 5
 
-# In this order, since a saved state has parameters by number, counted through the groups.
+# The order matters: a saved optimizer state numbers the parameters through the groups.
 _GROUPS = ("embedding", "matrices", "head", "vectors")
 
 
 class _Uncompiled(Optimizer):
-    """torch marks these methods as not to be compiled, and imports all of its compiler to say so: 1.6 s of CPU time in
-    every process that trains. Here nobody compiles an optimizer, and they go without the mark."""
+    """Optimizer base without torch's "do not compile" wrappers.
+
+    The wrappers import torch's compiler, 1.6 s of CPU time in every training process, and this project never compiles
+    an optimizer.
+    """
 
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
@@ -32,21 +35,23 @@ class _Uncompiled(Optimizer):
 
 
 class AdamW(_Uncompiled, torch.optim.AdamW):
-    """torch's, whose steps have such a mark, too."""
+    """AdamW of torch without the wrapper around `step`."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class Muon(_Uncompiled):
-    """Momentum (Nesterov's) whose matrices are made orthogonal before they are a step. torch has one that computes in
-    bf16 everywhere; where a CPU cannot, torch gives up a library for good at the first product that fails, and the
-    float32 products before and after it round differently: two equal runs in one process were not equal.
+    """Muon: Nesterov momentum whose update matrices are orthogonalized.
 
-    Matrices of one shape go through it together. Numbers that change from step to step are only multiplied with, so
-    that they can be tensors on the device, which a recorded CUDA graph reads."""
+    torch's Muon computes in bf16 everywhere. On a CPU without bf16, torch gives up a library at the first product that
+    fails, and float32 products before and after it round differently: two equal runs in one process differed.
+
+    Matrices of one shape are processed together. Numbers that change from step to step (lr, momentum) are only
+    multiplied with, so they can be device tensors, which a recorded CUDA graph reads.
+    """
 
     def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Each group has `params`, matrices all of them, `lr`, `weight_decay` and `momentum`."""
+        """Create it from groups of `params` (matrices only), `lr`, `weight_decay` and `momentum`."""
         super().__init__(groups, {})
 
     @torch.no_grad()
@@ -62,7 +67,7 @@ class Muon(_Uncompiled):
                     assert parameter.grad is not None
                     mean = means[parameter].lerp_(parameter.grad, 1 - momentum)
                     updates.append(parameter.grad.lerp(mean, momentum))
-                # Updates of the size AdamW's have, so that one learning rate and one decay serve both.
+                # 0.2 * sqrt(max(shape)) gives updates the size of AdamW's: one learning rate and decay serve both.
                 steps = orthogonal(torch.stack(updates)).mul_(lr * (-0.2 * max(shape) ** 0.5))
                 torch._foreach_add_(alike, steps.unbind())
 
@@ -82,8 +87,10 @@ def _by_shape(params: Sequence[torch.Tensor]) -> dict[torch.Size, list[torch.Ten
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
-    """Matrices (N, rows, columns) with their singular values brought near 1, by Newton and Schulz; on a GPU in and as
-    bf16, which is enough."""
+    """Return matrices (N, rows, columns) with all singular values near 1, by Newton-Schulz iteration.
+
+    On a GPU it computes in bf16, which is precise enough, and returns bf16; elsewhere float32.
+    """
     tall = matrices.shape[1] > matrices.shape[2]
     wide = matrices.mT if tall else matrices
     x = wide.bfloat16() if matrices.is_cuda else wide.float()
@@ -93,6 +100,7 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def _evened_out(x: torch.Tensor) -> torch.Tensor:
+    """Apply the Newton-Schulz steps x <- a x + b (x x') x + c (x x')^2 x."""
     a, b, c = _NEWTON_SCHULZ
     for _ in range(_NEWTON_SCHULZ_STEPS):
         gram = torch.bmm(x, x.mT)
@@ -101,8 +109,11 @@ def _evened_out(x: torch.Tensor) -> torch.Tensor:
 
 
 def _evened_out_by_gram(x: torch.Tensor) -> torch.Tensor:
-    """The same in two thirds of the arithmetic, but bf16 would be too coarse for it. Each step multiplies x by a
-    polynomial of its Gram matrix: the square factors are multiplied with each other, and the wide matrix only once."""
+    """Compute the same as `_evened_out` with two thirds of the arithmetic; bf16 would be too coarse for it.
+
+    Each step multiplies x by a polynomial of its Gram matrix. The square factors are multiplied with each other, and
+    with the wide matrix only once.
+    """
     gram = torch.bmm(x, x.mT)
     product = factor = _polynomial(gram)
     for _ in range(_NEWTON_SCHULZ_STEPS - 1):
@@ -120,10 +131,10 @@ def _polynomial(gram: torch.Tensor) -> torch.Tensor:
 
 
 def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = False) -> list[Optimizer]:
-    """One AdamW; or Muon for the matrices inside the blocks, and AdamW for the rest.
+    """Return [AdamW], or [AdamW, Muon] with Muon for the matrices inside the blocks.
 
-    `capturable`: what changes from step to step (learning rates, Muon's momentum) are tensors on the model's device,
-    which a recorded CUDA graph reads at every step.
+    `capturable`: learning rates and Muon's momentum are tensors on the model's device, which a recorded CUDA graph
+    reads at every step.
     """
     parameters = list(model.named_parameters())
     device = parameters[0][1].device if capturable else None
@@ -145,7 +156,7 @@ def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = F
 
 
 def _joined(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Neighbours of one rate and decay as one group: each has kernels of its own, 3% of a step at v0's size."""
+    """Merge adjacent groups of equal rate and decay: each group launches its own kernels, 3% of a step at v0's size."""
     joined: list[dict[str, Any]] = []
     for group in groups:
         if joined and all(joined[-1][key] == group[key] for key in ("lr_scale", "weight_decay")):
@@ -160,7 +171,7 @@ def _number(value: float, device: torch.device | None) -> float | torch.Tensor:
 
 
 def group_of(name: str, parameter: torch.Tensor) -> str:
-    """Which of the groups a parameter of a model is in."""
+    """Return the name of the group that a parameter belongs to: embedding, matrices, head or vectors."""
     if parameter.dim() < 2:
         return "vectors"
     if "tok_emb" in name:
@@ -169,14 +180,14 @@ def group_of(name: str, parameter: torch.Tensor) -> str:
 
 
 def set_lr(optimizers: Sequence[Optimizer], lr: float) -> None:
-    """To each group its multiple of the rate."""
+    """Set the learning rate of each group to lr times the group's `lr_scale`."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             _set(group, "lr", lr * group.get("lr_scale", 1.0))
 
 
 def set_momentum(optimizers: Sequence[Optimizer], momentum: float) -> None:
-    """Of Muon; AdamW's betas stay."""
+    """Set Muon's momentum; AdamW's betas stay."""
     for optimizer in optimizers:
         if isinstance(optimizer, Muon):
             for group in optimizer.param_groups:
@@ -191,21 +202,25 @@ def _set(group: dict[str, Any], key: str, value: float) -> None:
 
 
 def optimizer_state(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Moments and counts of all, by number. Learning rates and the like are the configuration's, not the state's."""
+    """Return the moments and step counts of all optimizers, by number.
+
+    Learning rates and the like belong to the configuration, not to the state.
+    """
     return {str(i): optimizer.state_dict()["state"] for i, optimizer in enumerate(optimizers)}
 
 
 def load_optimizer_state(optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> None:
+    """Load what `optimizer_state` returned, keeping learning rates and other settings."""
     for i, optimizer in enumerate(optimizers):
         groups, kept = optimizer.state_dict()["param_groups"], [dict(group) for group in optimizer.param_groups]
-        # A copy: an optimizer works on in the very tensors it is given.
+        # Copied, because an optimizer updates the given tensors in place.
         optimizer.load_state_dict({"state": copy.deepcopy(state[str(i)]), "param_groups": groups})
         for group, before in zip(optimizer.param_groups, kept, strict=True):
-            group.update(before)  # the very tensors, where rates are tensors
+            group.update(before)  # keeps the same rate tensors, which a CUDA graph reads
 
 
 def forget_optimizer_state(optimizers: Sequence[Optimizer]) -> None:
-    """As before the first step, in the very tensors."""
+    """Zero the optimizers' state in place, as before the first step."""
     for optimizer in optimizers:
         for state in optimizer.state.values():
             for value in state.values():

@@ -1,4 +1,4 @@
-"""Pretraining: random windows of a mix of token streams."""
+"""Pretraining task: random windows from a mix of token streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from niels_gpt.train.task import ALL, Batch
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: T+1 ids, the window of the source that they are."""
+    """Row of a batch: its source, the window's number there, and its T+1 ids."""
 
     source: str
     window: int
@@ -28,8 +28,11 @@ class Row:
 
 @dataclass(frozen=True)
 class PretrainTask:
-    """Random windows of a mix of streams; validation on the p_val-weighted mean, always over the same windows.
-    Where a stream knows its documents, an attention mask keeps those of one window apart."""
+    """Pretraining on random windows of T+1 tokens from a mix of streams.
+
+    The validation loss is the p_val-weighted mean over sources, always on the same windows. If a stream has document
+    boundaries, the attention mask separates the documents of a window.
+    """
 
     train: Mapping[str, TokenStream]
     val: Mapping[str, TokenStream]
@@ -50,7 +53,7 @@ class PretrainTask:
         return Batch.of(x, y, draw.counts(), first=first, targets=targets, segment_ids=segments)
 
     def rows(self, n: int) -> list[Row]:
-        """The rows of batch n, each with where it comes from."""
+        """Return the rows of batch n with their origin."""
         draw = self._draw(n)
         ids = gather_rows(self.train, draw, T=self.T).tolist()
         return [Row(source, window, row) for (source, window), row in zip(_places(draw), ids, strict=True)]
@@ -59,7 +62,7 @@ class PretrainTask:
         return "windows " + ", ".join(f"{source}[{window}]" for source, window in _places(self._draw(n)))
 
     def prompt(self) -> list[int]:
-        """The first tokens of the first validation source."""
+        """Return the first T/8 tokens of the first validation source."""
         stream = self.val[min(self.val)]
         window: list[int] = stream.gather(np.array([0]), self.T)[0].tolist()
         return window[: max(1, self.T // 8)]
@@ -83,5 +86,5 @@ class PretrainTask:
 
 
 def _places(draw: Draw) -> list[tuple[str, int]]:
-    """(source, window) of every row."""
+    """Return (source, window number) of every row."""
     return [(draw.names[i], window) for i, window in zip(draw.choices.tolist(), draw.windows.tolist(), strict=True)]

@@ -1,7 +1,7 @@
-"""Training checkpoints: what an interrupted run resumes from, and the folder that keeps it.
+"""Training checkpoints: the state that an interrupted run resumes from, and the run folder that keeps it.
 
-The folder is named by a fingerprint of everything that decides the run's numbers, so another learning rate looks in
-another folder and can never pick up these weights. One process at a time may hold a folder.
+The folder's name is a fingerprint of everything that determines the run's results, so a run with another learning rate
+uses another folder and can never pick up these weights. One process at a time may hold a folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from niels_gpt.checkpoint import load_tensors, save_tensors
 
 @dataclass
 class RunState:
-    """After `step` steps. No RNG state: every draw is derived from (seed, step)."""
+    """State of a run after `step` steps. It has no RNG state: all randomness is derived from (seed, step)."""
 
     step: int
     model: dict[str, Any]
@@ -29,13 +29,13 @@ class RunState:
     best_val_loss: float | None = None
     best_step: int | None = None
     drawn_rows: dict[str, int] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)  # one a step
+    losses: list[float] = field(default_factory=list)  # nats/token, one per step
     validations: list[dict[str, float]] = field(default_factory=list)
-    samples: list[dict[str, Any]] = field(default_factory=list)  # of some validations: step, length of the prompt, ids
+    samples: list[dict[str, Any]] = field(default_factory=list)  # at some validations: step, prompt length, ids
 
 
 class RunFolder:
-    """Folder of one run: a lock, and `state.pt`, which each save replaces atomically."""
+    """Folder of one run, with a lock file and `state.pt`, which each save replaces atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder; a second process on the same run is refused (the lock dies with its process)."""
+        """Lock the folder; raise if another process holds it. The lock ends with its process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+") as lock:
             try:
@@ -54,7 +54,7 @@ class RunFolder:
                     f"this very training is already running (process {lock.read().strip() or 'unknown'}): "
                     "wait for it, or stop it and run again"
                 ) from error
-            for stale in self.path.glob(".*.tmp*"):  # of a writer that was killed
+            for stale in self.path.glob(".*.tmp*"):  # left by a killed writer
                 stale.unlink()
             lock.truncate(0)
             lock.write(str(os.getpid()))
@@ -62,7 +62,7 @@ class RunFolder:
             yield
 
     def load(self) -> RunState | None:
-        """In the CPU's memory, from where model and optimizer copy it."""
+        """Return the saved state, in CPU memory, or None if there is none."""
         if not self._state.is_file():
             return None
         try:
@@ -71,26 +71,32 @@ class RunFolder:
             raise ValueError(f"{error}; to start this training anew, delete {self.path}") from error
 
     def save(self, state: RunState) -> None:
+        """Write the state, replacing the previous one atomically."""
         save_tensors(self._state, dict(vars(state)))
 
     def finish(self, record: str = "") -> None:
-        """Mark the run as finished: its results are written. `record` is what its owner has recorded of the stage so
-        far; another one later means that these results were recorded, too."""
+        """Mark the run as finished, once its results are written.
+
+        `record` is the stage's current entry in dvc.lock. If it differs later, DVC has recorded these results, too.
+        """
         (self.path / "finished").write_text("forced" if self._forced.exists() else record, encoding="utf-8")
         self._forced.unlink(missing_ok=True)
 
     def forget_recorded(self, record: str) -> None:
-        """Delete the state of a finished run whose results were recorded: asked for once more, it begins anew."""
+        """Delete the state of a finished run whose results DVC has recorded, so that it is trained anew.
+
+        Recorded means that `record`, the stage's current entry in dvc.lock, differs from that given to `finish`.
+        """
         finished = self.path / "finished"
         if not finished.is_file() or finished.read_text(encoding="utf-8") == record:
             return
-        self._forced.touch()  # its record may be the same as before, so `finish` must not compare
+        self._forced.touch()  # a forced run may leave dvc.lock unchanged, so the next check must not compare
         self._state.unlink(missing_ok=True)
-        finished.unlink()  # last: killed before, it is done again
+        finished.unlink()  # last: if killed before this, the next call repeats all of it
 
 
 def prune_runs(root: Path, *, keep: int) -> None:
-    """Delete the run folders that were used longest ago, but for the newest `keep` and those a process holds."""
+    """Delete the least recently used run folders, except the newest `keep` and those that a process holds."""
     folders = [folder for folder in root.glob("*") if (folder / "lock").is_file()]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in folders[keep:]:
@@ -98,7 +104,10 @@ def prune_runs(root: Path, *, keep: int) -> None:
 
 
 def delete_runs(root: Path, *, unfinished: bool) -> tuple[int, int]:
-    """Delete the folders of finished runs, and of unfinished ones too if asked; (folders, bytes) that were freed."""
+    """Delete the folders of finished runs, and with `unfinished` all others; return (folders, bytes) freed.
+
+    Folders that a process holds are kept.
+    """
     count = size = 0
     for folder in sorted(root.glob("*")):
         if (folder / "lock").is_file() and (unfinished or (folder / "finished").is_file()):
@@ -109,7 +118,7 @@ def delete_runs(root: Path, *, unfinished: bool) -> tuple[int, int]:
 
 
 def _delete_unless_held(folder: Path) -> int | None:
-    """Bytes that were freed; None where a process holds the folder, or has deleted it."""
+    """Delete a folder and return the bytes freed; None if a process holds it or has just deleted it."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

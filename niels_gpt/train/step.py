@@ -1,4 +1,4 @@
-"""One training step: forward, backward, gradient clipping, update; call by call or as a CUDA graph."""
+"""One training step (forward, backward, gradient clipping, update), launched call by call or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from niels_gpt.train.optimizer import (
 )
 from niels_gpt.train.task import Batch, Execution, compiler_options, wants_compiler
 
-# A training step call by call, with gradient accumulation and mixed precision. The other steps are made of it.
-
 
 class SummedLoss(nn.Module):
-    """The sum of a batch's losses. The embedding stays outside of what is compiled: compiled, its gradient is summed in
-    an order that changes from run to run."""
+    """Model and summed cross-entropy of a batch, compiled if wanted.
+
+    The embedding is not compiled: torch.compile sums its gradient in an order that changes from run to run.
+    """
 
     def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution) -> None:
         super().__init__()
@@ -44,12 +44,15 @@ class SummedLoss(nn.Module):
             self._hidden = torch.compile(self._computed_hidden, options=compiler_options(execution))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
-        """`rows`: position_ids, segment_ids, row_keys."""
+        """Return the summed loss in nats of inputs x (B, T) and targets y (B, T).
+
+        `rows`: position_ids, segment_ids, row_keys.
+        """
         h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
         return self.model.summed_loss(self._hidden(h, **rows), y)
 
     def of_tokens(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
-        """The loss of each token, (B, T): what validation asks for."""
+        """Return the loss of each token (B, T) in nats, for validation."""
         h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
         return self.model.token_losses(self._hidden(h, **rows), y)
 
@@ -59,7 +62,7 @@ class SummedLoss(nn.Module):
 
 
 class PlainStep:
-    """The step for every device and setting; one recorded as a CUDA graph is faster where it fits."""
+    """Training step without a CUDA graph, for every device, with gradient accumulation, mixed precision and DDP."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class PlainStep:
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
         if state is not None:
             load_optimizer_state(self._optimizers, state)
-        # Of the step at hand, on the device: a recorded step reads it there.
+        # Dropout key of the current step, on the device, where a recorded step reads it.
         self._key = torch.zeros((), dtype=torch.int64, device=execution.device) if model.cfg.dropout else None
         self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
         if execution.ranks.size > 1:
@@ -107,19 +110,19 @@ class PlainStep:
         return loss
 
     def _backward(self, batch: Batch) -> torch.Tensor:
-        """Give the parameters their gradients; the loss."""
+        """Accumulate the gradients of this rank's rows; return their part of the batch's mean loss."""
         total = torch.zeros((), device=batch.x.device)
         pieces = list(self._pieces(batch))
         for i, piece in enumerate(pieces):
             with self._without_sync(last=i == len(pieces) - 1):
                 loss = self._loss(**piece) / batch.targets
-                # DDP takes the mean over ranks; the sum is meant, since each has its part of one mean.
+                # DDP averages over ranks, but the parts of one mean have to be summed.
                 (loss * self._execution.ranks.size).backward()
             total += loss.detach()
         return total
 
     def _pieces(self, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
-        """Micro-batches for gradient accumulation: equal parts of as many rows as may go through the model at once."""
+        """Yield micro-batches of about equal size, within execution.micro_batch_tokens but at least one row."""
         rows, T = batch.x.shape
         limit, inputs = self._execution.micro_batch_tokens, self._inputs(batch)
         parts = 1 if limit is None else -(-rows // max(1, limit // T))
@@ -127,11 +130,11 @@ class PlainStep:
             yield dict(zip(inputs, values, strict=True))
 
     def _inputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """What the loss takes; with dropout also a key for each row, which goes with it wherever it is worked on."""
+        """Return the inputs of the loss, with dropout including a key per row that does not depend on the rank."""
         return batch.tensors if self._key is None else {**batch.tensors, "row_keys": self._key + batch.row_numbers}
 
     def _without_sync(self, *, last: bool) -> AbstractContextManager[object]:
-        """Gradients travel between ranks once a step, with the last part."""
+        """Skip DDP's gradient synchronization, except for the last micro-batch of a step."""
         if last or not isinstance(self._loss, nn.parallel.DistributedDataParallel):
             return nullcontext()
         context: AbstractContextManager[object] = self._loss.no_sync()
@@ -139,10 +142,10 @@ class PlainStep:
 
 
 class RecordedModel(nn.Module):
-    """The losses of batches of one size are replayed; everything else goes through the model itself."""
+    """Scorer that replays a CUDA graph for batches of the training shape, and calls the model for all others."""
 
     def __init__(self, loss: SummedLoss, *, shape: torch.Size, pool: Any) -> None:
-        """`pool`: the memory of the recorded training step, which waits meanwhile."""
+        """Share the memory `pool` of the recorded training step, which does not run meanwhile."""
         super().__init__()
         self._loss, self._shape, self._pool = loss, shape, pool
         self._recordings: dict[tuple[str, ...], _Recording] = {}
@@ -152,10 +155,10 @@ class RecordedModel(nn.Module):
         return logits
 
     def losses(self, x: torch.Tensor, y: torch.Tensor, **ids: torch.Tensor) -> torch.Tensor:
-        """As a Scorer: (B, T); fewer rows than those of a training batch are filled up."""
+        """Return the loss of each token (B, T) in nats; batches with fewer rows than in training are padded."""
         B, T = self._shape
         if x.shape[1] != T or len(x) > B:
-            return token_losses(self._loss.model, x, y, **ids)  # the compiler would be asked for every other size
+            return token_losses(self._loss.model, x, y, **ids)  # other sizes would each be compiled
         inputs = {name: F.pad(value, (0, 0, 0, B - len(value))) for name, value in {"x": x, "y": y, **ids}.items()}
         names = tuple(inputs)
         if names not in self._recordings:
@@ -181,8 +184,10 @@ _WARM_UP_STEPS = 3
 
 
 class GraphStep(PlainStep):
-    """The whole step recorded as one CUDA graph: between steps Python only hands over a batch, learning
-    rates and momentum."""
+    """Training step recorded as one CUDA graph.
+
+    Between steps Python only copies in the batch, the learning rates, the momentum and the dropout key.
+    """
 
     def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
         super().__init__(model, cfg, execution, state=state, capturable=True)
@@ -201,7 +206,7 @@ class GraphStep(PlainStep):
         return self._loss_value.clone()
 
     def validated(self, model: GPT) -> nn.Module:
-        """Only after a step: its memory serves both."""
+        """Return a RecordedModel. Call it only after a step, whose memory it shares."""
         if self._recorded is None:
             assert self._graph is not None
             loss = cast(SummedLoss, self._loss)
@@ -209,7 +214,7 @@ class GraphStep(PlainStep):
         return self._recorded
 
     def _record(self) -> None:
-        """Recording needs steps to have run, and those must leave no trace: weights and moments are put back."""
+        """Record the step after warm-up steps, whose changes to weights and optimizer state are undone."""
         weights = copy.deepcopy(self._model.state_dict())
         self._model.train()
         warm_up(lambda: self._update(self._batch), times=_WARM_UP_STEPS)
@@ -223,17 +228,21 @@ class GraphStep(PlainStep):
         self._graph, self._loss_value = record(lambda: self._update(self._batch))
 
 
-# Up to this context the fastest attention on a GPU sums its gradients in one order. Beyond, two runs are equal to the
-# bit only with a slower one: 6% of a step at T=1024.
+# Up to this context length the fastest GPU attention sums its gradients in a fixed order. Beyond it, runs are the same
+# to the bit only with deterministic algorithms, which cost 6% of a step at T=1024.
 _ORDERED_T = 256
 
 
 class Step(Protocol):
+    """Interface of a training step."""
+
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        """Train on the rows of a batch that are this rank's; their part of the batch's mean loss, on the device."""
+        """Train on this rank's rows of batch n; return their part of the batch's mean loss, 0-d, on the device."""
         ...
 
-    def optimizer_state(self) -> dict[str, Any]: ...
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the state of the optimizers, for a checkpoint."""
+        ...
 
     def validated(self, model: GPT) -> nn.Module:
         """Wrap the model for validation; may return a Scorer."""

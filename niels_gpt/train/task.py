@@ -1,7 +1,4 @@
-"""What a run trains on and how: the task, the execution of its steps, and the memory it needs.
-
-The training loop knows no more than this.
-"""
+"""Interfaces of the training loop: the task to train on, its batches, how steps are executed, and memory checks."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from niels_gpt.model.targets import count_targets, some_targets
 
 @dataclass(frozen=True)
 class Execution:
-    """How steps are computed. Rounding may depend on it; what is computed does not."""
+    """Settings of how steps are executed. They may change rounding, but not what is computed."""
 
     device: str = "cpu"
     compile: Literal["auto"] | bool = "auto"
-    micro_batch_tokens: int | None = None  # gradient accumulation: most tokens at once; None: the whole batch
+    micro_batch_tokens: int | None = None  # gradient accumulation: most tokens per micro-batch; None: whole batch
     deterministic: bool = True
     ranks: Ranks = ALONE
     say: Callable[[str], None] = print
@@ -37,8 +34,10 @@ class Execution:
 
 
 def wants_compiler(execution: Execution) -> bool:
-    """Whether to use torch.compile: auto is for CUDA alone, since on two CPU cores it made steps slower. Where there is
-    no C compiler, one line says so."""
+    """Return whether to use torch.compile; report it if it is wanted but a C compiler or Triton is missing.
+
+    "auto" compiles on CUDA only: on two CPU cores it made steps slower.
+    """
     if execution.compile is False or (execution.compile == "auto" and not execution.cuda):
         return False
     missing = None
@@ -52,7 +51,8 @@ def wants_compiler(execution: Execution) -> bool:
 
 
 def compiler_options(execution: Execution) -> dict[str, Any]:
-    # Weights are cast by many small kernels: done side by side, 8% of a step at the smallest size.
+    """Return the options for torch.compile."""
+    # Combining the many small kernels that cast weights saves 8% of a step at the smallest size.
     return {"combo_kernels": True, "benchmark_combo_kernel": False} if execution.cuda else {}
 
 
@@ -61,17 +61,17 @@ ALL = slice(None)  # rows of a batch
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and targets (B, T), targets that do not count being -100; how many do; and rows by source. Of a batch that
-    several processes share it has some of the rows, and the counts of all.
+    """Batch of inputs and targets (B, T); ignored targets are -100.
 
-    Everything lies in one tensor, so that a batch is copied to a GPU in one piece: x, y and, if given, position and
-    segment ids, then which row of the whole batch each one is.
+    When ranks share a batch, each has some of its rows, but `targets` and `rows` count the whole batch. Everything is
+    packed into one tensor, so that a batch is copied to a GPU at once: x, y and, if given, position and segment ids,
+    then the row numbers and the number of targets.
     """
 
-    packed: torch.Tensor  # `parts` times (B, T), B row numbers and the number of targets, int64
-    B: int
-    parts: tuple[str, ...]
-    rows: dict[str, int]
+    packed: torch.Tensor  # int64: len(parts) * B * T ids, B row numbers, 1 number of targets
+    B: int  # rows that this rank has
+    parts: tuple[str, ...]  # names of the (B, T) tensors
+    rows: dict[str, int]  # rows of the whole batch by source
 
     @classmethod
     def of(
@@ -84,8 +84,10 @@ class Batch:
         targets: int | None = None,
         **more: torch.Tensor | None,
     ) -> Batch:
-        """Rows from number `first` of a batch on, that has so many `targets` in all (None: these are all of it).
-        `more`: position_ids, segment_ids."""
+        """Build a batch from x and y (B, T), which are the rows from number `first` on of the whole batch.
+
+        `targets` counts those of the whole batch (None: these rows are all of it). `more`: position_ids, segment_ids.
+        """
         parts = {"x": x, "y": y, **{name: value for name, value in more.items() if value is not None}}
         row_numbers = torch.arange(first, first + len(x), device=x.device)
         count = count_targets(y) if targets is None else some_targets(torch.tensor(targets, device=x.device))
@@ -94,7 +96,7 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """(B, T) each, by name."""
+        """Return the tensors by name, (B, T) each."""
         stacked = self.packed[: -self.B - 1].view(len(self.parts), self.B, -1)
         return dict(zip(self.parts, stacked, strict=True))
 
@@ -108,7 +110,7 @@ class Batch:
 
     @property
     def row_numbers(self) -> torch.Tensor:
-        """(B,): where in the whole batch its rows stood."""
+        """Return the index in the whole batch of each row, (B,)."""
         return self.packed[-self.B - 1 : -1]
 
     @property
@@ -119,6 +121,7 @@ class Batch:
         return replace(self, packed=self.packed.to(device, non_blocking=True))
 
     def pinned(self) -> Batch:
+        """Return a copy in pinned memory, for asynchronous copies to a GPU."""
         return replace(self, packed=self.packed.pin_memory())
 
     def copy_(self, other: Batch) -> None:
@@ -127,27 +130,36 @@ class Batch:
 
 
 class Task(Protocol):
-    """Batch n is a function of (seed, n), and so is what `describe` says of its rows; of `batch` a process asks for the
-    rows that are its own, and reads no others. `validate` gives losses by name, equal on all ranks, which share the
-    work, and as "val_loss" the one that decides; `prompt` is held-out text for a sample of what the model writes."""
+    """Interface of a training task. Batch n is a function of (seed, n)."""
 
     @property
     def sources(self) -> tuple[str, ...]: ...
     @property
     def T(self) -> int:
-        """Tokens of a row. All batches are of one size; only those of spans are narrower than the model's context."""
+        """Return the tokens per row, the same in all batches; shorter than the model's context only for spans."""
         ...
 
-    def batch(self, n: int, rows: slice = ALL) -> Batch: ...
-    def describe(self, n: int) -> str: ...
-    def prompt(self) -> list[int]: ...
-    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]: ...
+    def batch(self, n: int, rows: slice = ALL) -> Batch:
+        """Return batch n, or only the given rows of it."""
+        ...
+
+    def describe(self, n: int) -> str:
+        """Return where the rows of batch n come from, for error messages."""
+        ...
+
+    def prompt(self) -> list[int]:
+        """Return the ids of held-out text to sample a continuation of."""
+        ...
+
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Return losses by name, the same on all ranks, which share the work; "val_loss" selects the best model."""
+        ...
 
 
 def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
-    """Raise where training this model with B rows a step cannot fit the device's memory.
+    """Raise if training this model with B rows per step cannot fit the device's memory.
 
-    Only what is certain is counted, so that nothing is refused that would have run.
+    The estimate is a lower bound, so that nothing is refused that would have run.
     """
     needed, there = least_memory(cfg, B=B, execution=execution), device_memory(execution.device)
     if sum(needed.values()) > there:
@@ -160,14 +172,14 @@ def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
 
 
 def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str, int]:
-    """Return bytes by what they are for, in one process."""
+    """Return a lower bound of the memory that training needs in each process, in bytes by purpose."""
     matrices = cfg.L * (4 * cfg.C**2 + 2 * cfg.C * cfg.d_ff) + cfg.V * cfg.C  # attention, MLP, embedding
     rows = -(-B // execution.ranks.size)
     limit = execution.micro_batch_tokens or rows * cfg.T
     pieces = -(-rows // max(1, limit // cfg.T))
     at_once = -(-rows // pieces) * cfg.T
-    # The backward pass needs queries, keys, values, what attention gives, the residual and what goes into the
-    # activation; the rest can be computed again. Two bytes each, as in bf16.
+    # The backward pass needs q, k, v, the attention output, the residual stream and the input of the activation; the
+    # rest can be recomputed. 2 bytes each, as in bf16.
     activations = 2 * at_once * cfg.L * (5 * cfg.C + cfg.d_ff)
     return {
         "weights and optimizer": 12 * matrices,  # float32: weights, gradients, and at least one moment
@@ -177,7 +189,7 @@ def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str,
 
 
 def device_memory(device: str) -> int:
-    """Return the bytes of memory that a device has in all."""
+    """Return the total memory of a device in bytes."""
     if device.startswith("cuda"):
         import torch
 

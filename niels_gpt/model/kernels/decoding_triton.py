@@ -1,4 +1,4 @@
-"""Triton kernels of decoding: attention of one new token per row, the norm of a sum, and seeded noise."""
+"""Triton kernels for decoding: attention of one new token per row, the norm of a sum, and seeded noise."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import torch
 import triton
 import triton.language as tl
 
-# One new token a row on a GPU: rotated, kept, and its look back at the row's KV cache, in one kernel.
-#
-# A row is as long as its own tokens, whatever the lengths beside it: nothing is masked, and nothing is read in vain.
+# One kernel rotates q and k of one new token per row, stores k and v in the row's KV cache, and attends to it. Each row
+# reads exactly its own tokens, whatever the lengths of its neighbours. As in FlashAttention the softmax is computed
+# online: a running maximum and sum rescale the partial result at every block of keys.
 
-_NUMBERS = 16384  # of keys that a program holds at a time
+_NUMBERS = 16384  # elements of keys that a program holds at a time
 
 
 def attend_to_cache(
     heads: torch.Tensor, kv: torch.Tensor, places: torch.Tensor, rotations: torch.Tensor, *, T: int
 ) -> torch.Tensor:
-    """Queries, keys and values (b, 1, 3H, D) of b new tokens, rows of the cache (b, 2H, P, D), the places in them and
-    the rotations there, complex, b and b*D/2 of them -> what attention gives, (b, 1, H, D). A row at place T sees
-    nothing, and its keys go where nobody looks."""
+    """Store k and v of one new token per row in the cache and return its attention, (b, 1, H, D).
+
+    `heads` (b, 1, 3H, D) are queries, keys and values, `kv` (b, 2H, P, D) the rows of the cache, `places` the b
+    positions, `rotations` the b*D/2 complex rotations there. A row at position T is inactive: its cache is not read,
+    and its key and value go to the dummy position T.
+    """
     b, _, H3, D = heads.shape
     H = H3 // 3
     heads, out = heads.contiguous(), heads.new_empty(b, 1, H, D)
@@ -45,7 +48,7 @@ def _attention_kernel(  # type: ignore[no-untyped-def]
     sin = tl.load(rotations + row * D + d // 2 * 2 + 1, mask=inside, other=0.0)
     sin = tl.where(d % 2 == 0, -sin, sin)
     new = heads + row * 3 * H * D + head * D
-    # Each number with the other of its pair.
+    # RoPE: each element is combined with the other of its pair, at index d ^ 1.
     q = tl.load(new + d, mask=inside, other=0.0).to(tl.float32) * cos
     q += tl.load(new + (d ^ 1), mask=inside, other=0.0).to(tl.float32) * sin
     k = tl.load(new + H * D + d, mask=inside, other=0.0).to(tl.float32) * cos
@@ -56,7 +59,7 @@ def _attention_kernel(  # type: ignore[no-untyped-def]
     kept = k.to(kv.dtype.element_ty)
     tl.store(keys + place * D + d, kept, mask=inside)
     tl.store(values + place * D + d, v.to(kv.dtype.element_ty), mask=inside)
-    # The new token itself comes first: so there is a largest score from the beginning.
+    # Start with the new token itself, so that the running maximum is finite from the beginning.
     q *= scale
     largest = tl.sum(q * kept.to(tl.float32), axis=0)
     total = 1.0
@@ -85,8 +88,10 @@ def add_and_norm(
     eps: float,
     centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x + added, and its LayerNorm, or where it is not `centred` its RMSNorm: (..., C) each. The norm has the dtype of
-    autocast: the matrix product that takes it would cast it to that."""
+    """Return x + added and its LayerNorm (RMSNorm if not `centred`), (..., C) each.
+
+    The norm is in autocast's dtype, to which the next matrix product would cast it anyway.
+    """
     C = x.shape[-1]
     x = x.contiguous()
     total = x if added is None else torch.empty_like(x)
@@ -120,12 +125,14 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
     tl.store(normed + row * C + c, h.to(normed.dtype.element_ty), mask=inside)
 
 
-_BLOCK = 1024
+_BLOCK = 1024  # ids that a program computes noise for
 
 
 def hashed_noise(keys: torch.Tensor, ids: torch.Tensor, *, bits: int) -> torch.Tensor:
-    """Keys (b,) and ids, (b, k) or (k,) the same for all -> exponential numbers (b, k): -log of the low bits of
-    `rng.mixed(key + id)`, and a half, as a fraction."""
+    """Return exponential noise (b, k) for keys (b,) and ids (b, k), or (k,) shared by all rows.
+
+    It is -log((u + 0.5) / 2**bits), u being the lowest `bits` bits of `rng.mixed(key + id)`.
+    """
     b, k = len(keys), ids.shape[-1]
     ids, out = ids.contiguous(), torch.empty(b, k, device=keys.device)
     _noise_kernel[(b, triton.cdiv(k, _BLOCK))](keys, ids, out, k, k if ids.dim() > 1 else 0, BITS=bits, BLOCK=_BLOCK)
@@ -138,6 +145,7 @@ def _noise_kernel(keys, ids, out, k, stride, BITS: tl.constexpr, BLOCK: tl.const
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < k
     x = (tl.load(keys + row) + tl.load(ids + row * stride + column, mask=inside, other=0)).to(tl.uint64, bitcast=True)
+    # splitmix64's finalizer, as in rng.mixed.
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     x = x ^ (x >> 31)

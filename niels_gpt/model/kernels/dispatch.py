@@ -1,4 +1,4 @@
-"""Kernel selection: the one place that decides which operations a kernel of this project computes."""
+"""Kernel selection for the model's operations, and the kernels that need no Triton."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Attention in separate steps (scores, softmax, weighted sum), the only form that can show its probabilities.
-#
-# On a CPU in bf16 it is also the faster one: matrix products, for which the chip has units, take a third of the time of
-# torch's fused CPU kernel, forward and backward.
+# Unfused attention (scores, softmax, weighted sum), the only form that can return its probabilities. On a CPU in bf16
+# it is also faster: matrix products, for which the chip has units, take a third of the time of torch's fused CPU
+# kernel, forward and backward.
 
-_LONGEST_T = 512  # further on the T*T scores cost too much memory
+_LONGEST_T = 512  # beyond this the T*T scores cost too much memory
 
 
 def supports_unfused(q: torch.Tensor) -> bool:
-    """Whether this is the faster way to attend with queries q (B, H, T, D)."""
+    """Return whether unfused attention is the faster one for queries q (B, H, T, D)."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[2] <= _LONGEST_T
 
 
 def attend_unfused(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What q sees of v, (B, H, T, D), and the probabilities (B, H, T, T). Without a mask it is the causal one."""
+    """Return the attention output (B, H, T, D) and its probabilities (B, H, T, T); `mask` None is causal."""
     T = q.shape[2]
     if mask is None:
         mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
@@ -38,21 +37,25 @@ def attend_unfused(
     return probabilities @ v, probabilities
 
 
-_ONE_HOT_V = 2048
+_ONE_HOT_V = 2048  # largest vocabulary whose embedding gradient is a matrix product
 
 
 def supports_embedding(ids: torch.Tensor) -> bool:
-    return ids.is_cuda  # a CPU sums in one order by itself
+    """Return whether `embed` is needed for a gradient that is summed in a fixed order."""
+    return ids.is_cuda  # on a CPU the order is fixed anyway
 
 
 def embed(ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """table[ids] in `dtype`."""
+    """Return table[ids] in `dtype`, with a gradient that is the same to the bit in every run."""
     out: torch.Tensor = _Embedding.apply(ids, table, dtype)
     return out
 
 
 class _Embedding(torch.autograd.Function):
-    """For a small vocabulary the gradient is a matrix product with ones and zeros: a tenth of the sort it replaces."""
+    """Embedding whose gradient is, for a small vocabulary, a product with a one-hot matrix.
+
+    That takes a tenth of the time of the sort that it replaces.
+    """
 
     @staticmethod
     def forward(ctx: Any, ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -71,16 +74,18 @@ class _Embedding(torch.autograd.Function):
         return None, (chosen.to(grad.dtype) @ grad).float(), None
 
 
-_ARM = platform.machine().lower() in ("aarch64", "arm64")  # on x86 torch's is vectorised, and twice as fast as this
+_ARM = platform.machine().lower() in ("aarch64", "arm64")  # on x86 torch's GELU is vectorized, twice as fast as ours
 
 
 def supports_gelu(x: torch.Tensor) -> bool:
+    """Return whether `gelu_on_cpu` is faster than torch's GELU: in float32 training on ARM, uncompiled."""
     trained = torch.is_grad_enabled() and x.requires_grad
     on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
     return _ARM and trained and on_cpu and x.dtype == torch.float32
 
 
 def gelu_on_cpu(x: torch.Tensor) -> torch.Tensor:
+    """Return the exact (erf) GELU of x."""
     out: torch.Tensor = _Gelu.apply(x)
     return out
 
@@ -88,8 +93,7 @@ def gelu_on_cpu(x: torch.Tensor) -> torch.Tensor:
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """x times the normal distribution below x. Its slope (that share, and x times the density) comes with it, of
-        the same numbers, and is kept instead of x."""
+        """Return x * Phi(x), saving the derivative Phi(x) + x * phi(x) for backward instead of x."""
         share = (x * 0.5**0.5).erf_().add_(1).mul_(0.5)
         out = x * share
         density = x.square().mul_(-0.5).exp_()
@@ -102,21 +106,20 @@ class _Gelu(torch.autograd.Function):
         return grads[0] * slope
 
 
-# Kernel selection: the one place that decides which operations of the model a kernel of this project computes.
-#
-# Each function gives the kernel for the tensors at hand, or None: then torch's own operations are taken, which stand
-# where the kernel is asked for. What a kernel is for, its module says in `supports`, or this one. Triton's modules are
-# imported only for tensors on a GPU: elsewhere Triton need not be installed.
+# Kernel selection. Each function returns the kernel for the given tensors, or None: the caller then uses torch's own
+# operations. The Triton modules are imported only for tensors on a GPU, so Triton need not be installed elsewhere.
 
 _Kernel = Callable[..., torch.Tensor]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def embedding(ids: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for the embedding of ids (B, T)."""
     return embed if supports_embedding(ids) else None
 
 
 def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, ...]] | None:
+    """Select a kernel that projects x (B, T, C) to q, k and v and rotates q and k."""
     if not (_compiled_for_gpu(x) and _has_separate_bias(qkv)):
         return None
     from niels_gpt.model.kernels import training_triton
@@ -125,10 +128,12 @@ def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[t
 
 
 def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
+    """Select an attention kernel for queries q (B, H, T, D); with `return_attn` it must return probabilities."""
     return attend_unfused if return_attn or supports_unfused(q) else None
 
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for GELU of linear(x)."""
     if not (_compiled_for_gpu(x) and _has_separate_bias(linear)):
         return None
     from niels_gpt.model.kernels import training_triton
@@ -137,11 +142,15 @@ def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
 
 
 def gelu(x: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for GELU of x."""
     return gelu_on_cpu if supports_gelu(x) else None
 
 
 def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Without gradients. What is compiled joins more than these two; asking would break its graph."""
+    """Select an inference kernel for the sum and norm of a residual stream x.
+
+    None while compiling: torch.compile fuses more than these two, and calling the kernel would break its graph.
+    """
     if torch.compiler.is_compiling() or not (x.is_cuda and HAS_TRITON and torch.is_inference_mode_enabled()):
         return None
     from niels_gpt.model.kernels import decoding_triton
@@ -150,6 +159,7 @@ def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Ten
 
 
 def hashed_noise(keys: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for the sampling noise of `keys`."""
     if not (keys.is_cuda and HAS_TRITON):
         return None
     from niels_gpt.model.kernels import decoding_triton
@@ -158,6 +168,7 @@ def hashed_noise(keys: torch.Tensor) -> _Kernel | None:
 
 
 def attend_to_cache(heads: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for the attention of one new token per row to its KV cache."""
     if not (heads.is_cuda and HAS_TRITON):
         return None
     from niels_gpt.model.kernels import decoding_triton
@@ -166,6 +177,7 @@ def attend_to_cache(heads: torch.Tensor) -> _Kernel | None:
 
 
 def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
+    """Select a kernel for cross-entropy and its gradient, in place of logits (rows, V)."""
     if logits.is_cuda and HAS_TRITON:
         from niels_gpt.model.kernels import training_triton
 
@@ -175,14 +187,14 @@ def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
 
 
 def _compiled_for_gpu(x: torch.Tensor) -> bool:
-    """Where torch.compile would make kernels of its own, which are slower."""
+    """Return whether torch.compile is generating GPU kernels here, which are slower than this project's."""
     return x.is_cuda and torch.compiler.is_compiling()
 
 
 def _has_separate_bias(linear: nn.Module) -> bool:
-    """Whether weight and bias are all there is to it.
+    """Return whether this is exactly an nn.Linear, with a bias.
 
-    Exactly nn.Linear: a kernel that takes its weight and adds its bias does not call it, and a subclass (quantized, or
-    with low-rank adapters) may compute something else.
+    Kernels use its weight and bias without calling it; a subclass (quantized, or with low-rank adapters) may compute
+    something else.
     """
     return type(linear) is nn.Linear and linear.bias is not None

@@ -1,4 +1,4 @@
-"""Triton kernels of training: rotary embedding, GELU with bias, and cross-entropy, with their gradients."""
+"""Triton kernels for training: rotary embedding, GELU with bias, and cross-entropy, with their gradients."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ from torch.nn import functional as F
 
 from niels_gpt.model.targets import IGNORE_INDEX
 
-# Rotary position embedding on a GPU: queries, keys and values out of one matrix product, and their gradients back into
-# one.
-#
-# The product's bias is added, and the bias's gradient summed, on the way: the numbers are in registers anyway.
+# Rotary position embedding: splits the qkv product into rotated q, rotated k and v, and joins their gradients into one
+# tensor. The same pass adds the bias, or sums its gradient, since the numbers are in registers anyway.
 
-_PROGRAMS = 1024  # keep a GPU busy; backward each sums its share of the bias's gradient
+_PROGRAMS = 1024  # enough to keep a GPU busy; in backward each sums its part of the bias gradient
 
 
 def project_and_rotate(
     qkv: nn.Linear, x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor, *, H: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q and k, rotated, and v of x (B, T, C), (B, H, T, D) each. sin and cos begin at position 0."""
+    """Return rotated q, rotated k and v of x (B, T, C), (B, H, T, D) each; sin and cos start at position 0."""
     product = F.linear(x, qkv.weight)
-    # Heads and positions are transposed out here: a compiled gradient comes in the layout of the function's output,
-    # and a transposed one would be copied.
+    # Transpose heads and positions outside the autograd function: torch.compile passes gradients in the layout of its
+    # output, and a transposed one would be copied.
     q, k, v = (part.transpose(1, 2) for part in _Rotation.apply(product, qkv.bias, sin, cos, H))
     return q, k, v
 
 
 class _Rotation(torch.autograd.Function):
-    """One pass over memory each way. The gradient that torch.compile makes by itself takes two to six times as long."""
+    """Bias and rotation in one pass over memory each way; torch.compile's own gradient takes 2 to 6 times as long."""
 
     @staticmethod
     def forward(
@@ -68,14 +66,14 @@ def _rotate(
     part: int,
     backward: bool,
 ) -> None:
-    """q, k, v (B, T, H, D) into out. The stride of a token is rows[0] in them and rows[1] in out, where one part begins
-    `part` numbers after another.
+    """Rotate q and k, and copy v, from `parts` (B, T, H, D) into `out`.
 
-    Forward `bias` is added; backward it takes each program's sums.
+    The stride of a token, in elements, is rows[0] in `parts` and rows[1] in `out`, where q, k and v start `part`
+    elements apart. Forward adds `bias`; backward writes each program's sums of the gradient to it.
     """
     B, T, H, D = parts[0].shape
     block = triton.next_power_of_2(H * D)
-    tokens = max(2, 1024 // block)  # that a program holds at a time
+    tokens = max(2, 1024 // block)  # held by a program at a time
     programs = len(bias) if backward else triton.cdiv(B * T, tokens)
     rounds = triton.cdiv(B * T, tokens * programs)
     _rope_kernel[(programs, 3)](
@@ -91,7 +89,7 @@ def _rope_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     program, which = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, BLOCK)
-    direction = -1.0 if BACKWARD else 1.0
+    direction = -1.0 if BACKWARD else 1.0  # the gradient of a rotation is the opposite rotation
     sums = tl.zeros((BLOCK,), tl.float32)
     for i in range(ROUNDS):
         token = ((program * ROUNDS + i) * TOKENS + tl.arange(0, TOKENS))[:, None]
@@ -118,17 +116,17 @@ def _rope_kernel(  # type: ignore[no-untyped-def]
         tl.store(bias + (program * 3 + which) * C + column, sums, mask=column < C)
 
 
-_TILE, _COLUMNS = 4, 1024  # what a program holds at a time
+_TILE, _COLUMNS = 4, 1024  # rows and columns that a program holds at a time
 
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """GELU of linear(x), exact to 3e-7 before it is rounded to the product's dtype."""
+    """Return GELU of linear(x), with an error of at most 3e-7 before rounding to the product's dtype."""
     out: torch.Tensor = _BiasedGelu.apply(F.linear(x, linear.weight), linear.bias)
     return out
 
 
 class _BiasedGelu(torch.autograd.Function):
-    """Opaque to the compiler, which would otherwise compute GELU a second time for the gradient of what follows it."""
+    """Bias and GELU, opaque to torch.compile, which would recompute GELU for the gradient of the next layer."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -174,8 +172,8 @@ def _gelu_kernel(  # type: ignore[no-untyped-def]
         offset = row[:, None] * width + column[None, :]
         raw = tl.load(x + offset, mask=inside, other=0.0)
         f = raw.to(tl.float32) + b
-        # P(N(0, 1) < f). The logarithm of the tail beyond |f| is nearly a parabola: this polynomial, fitted for the
-        # smallest largest error up to 6.5 (beyond, the tail is under 1e-10), takes one exponential and no division.
+        # Phi(f), the normal CDF. The log of the tail beyond |f| is nearly a parabola: a minimax polynomial, fitted up
+        # to 6.5 (beyond that the tail is below 1e-10), needs one exponential and no division.
         z = tl.minimum(tl.abs(f), 6.5)
         log_tail = z * (5.455323799e-03 + z * (-4.875561463e-04 + z * 1.760413599e-05))
         log_tail = z * (-3.181509844e-01 + z * (-3.680463048e-02 + log_tail))
@@ -192,16 +190,20 @@ def _gelu_kernel(  # type: ignore[no-untyped-def]
         tl.store(sums + program * width + column, total, mask=column < width)
 
 
-_WHOLE_ROW = 16384  # up to here a row is held in registers, and read once
-_BLOCK = 4096  # of a longer one
+_WHOLE_ROW = 16384  # largest vocabulary whose row is held in registers and read once
+_BLOCK = 4096  # columns at a time of a longer row
 
 
 def supports(logits: torch.Tensor) -> bool:
+    """Return whether `losses_and_grad_` accepts these logits: 2-d and contiguous."""
     return logits.dim() == 2 and logits.is_contiguous()
 
 
 def losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """The loss of each row in float32; the logits (rows, V) become the gradient of their sum. `cap`: see soft_cap."""
+    """Return the loss of each row (rows,) in float32; overwrite logits (rows, V) with the gradient of their sum.
+
+    `cap` is that of loss.soft_cap.
+    """
     rows, V = logits.shape
     losses = torch.empty(rows, device=logits.device)
     whole = V <= _WHOLE_ROW
@@ -247,6 +249,7 @@ def _loss_kernel(  # type: ignore[no-untyped-def]
             grad = (tl.exp(x.to(tl.float32) - largest) * (1 / total) - (columns == target).to(tl.float32)) * counted
         tl.store(start + columns, grad.to(logits.dtype.element_ty), mask=columns < V)
     else:
+        # Online softmax: a running maximum and sum over blocks of the row.
         largest = -float("inf")
         total = 0.0
         for first in range(0, V, BLOCK):
@@ -257,7 +260,7 @@ def _loss_kernel(  # type: ignore[no-untyped-def]
             larger = tl.maximum(largest, tl.max(x))
             total = total * tl.exp(largest - larger) + tl.sum(tl.exp(x - larger))
             largest = larger
-        # A second look at the row, which is still in the GPU's cache.
+        # Read the row a second time, from the GPU's cache.
         for first in range(0, V, BLOCK):
             here = first + columns
             x = tl.load(start + here, mask=here < V, other=-float("inf")).to(tl.float32)
