@@ -330,7 +330,7 @@ MEASURES = {
     "closing": "nats that a quote or bracket is likelier where it was opened",
     "form": "answers that end by themselves, at the end of a sentence",
     "length": "answers, times as long as held-out ones",
-    "repetition": "four words in a row that stood there before, taking the likeliest token",
+    "repetition": "four words in a row that stood there before, in greedy decoding",
     "distinct": "different pairs of words of all, drawing at random",
 }
 

@@ -110,7 +110,7 @@ def _span(text: str, document: DocumentResult, i: int, tokenizer: Tokenizer) -> 
         return f'<span title="no context">{escape(text)}</span>'
     log_p = float(document.log_probs[i])
     guess = tokenizer.piece(int(document.likeliest[i])).decode("utf-8", errors="replace")
-    title = escape(f"p = {np.exp(log_p):.4f}, log p = {log_p:.3f}, likeliest: {guess!r}", quote=True)
+    title = escape(f"p = {np.exp(log_p):.4f}, log p = {log_p:.3f}, most probable: {guess!r}", quote=True)
     # exp(log_p / 5) rather than p: the shades then still differ between improbable tokens.
     shade = round(_SHADES * (1 - np.exp(log_p / 5)))
     return f'<span title="{title}" class="s{shade}">{escape(text)}</span>'

@@ -209,8 +209,8 @@ class Eval(Section):
     prompts: Annotated[Texts, "first words of the samples in metrics/samples.md"]
     questions: Annotated[Texts, "what the fine-tuned model is asked there"]
     max_new_tokens: Annotated[NewTokens, "the longest sample, in tokens"]
-    temperature: Annotated[float, Ge(0), "of sampling; 0 always takes the likeliest token"]
-    top_k: Annotated[Budget, "samples are drawn from so many of the likeliest tokens; null: from all"]
+    temperature: Annotated[float, Ge(0), "sampling temperature; 0 is greedy"]
+    top_k: Annotated[Budget, "sample from the k most probable tokens; null: from all"]
     seed: Annotated[Seed, "of the samples"]
 
 

@@ -1,0 +1,56 @@
+"""How the project writes: imperative docstrings, and the field's words in everything a user reads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted([*(ROOT / "niels_gpt").rglob("*.py"), *(ROOT / "stages").glob("*.py")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "niels_gpt").rglob("*.js")])
+OPENINGS = re.compile(r"(?:Of|That|Those|So many|So much|What|How|Whether|Which|Why|Where)\b")
+DIALECT = re.compile(
+    r"nats a token|bits a byte|tokens a second|share of the machine|of the machine\)|likeliest|so be it|passages told"
+    r"|what is held out|its surroundings",
+    re.IGNORECASE,
+)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def definitions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_docstrings_open_with_a_verb_or_a_noun(path: Path) -> None:
+    opened = [(node.lineno, text) for node in definitions(path) if (text := ast.get_docstring(node) or "")]
+    assert [(line, text) for line, text in opened if OPENINGS.match(text)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_public_functions_of_a_module_have_a_docstring(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    public = [f for f in functions if not f.name.startswith("_") and f.name != "main"]
+    assert [f.name for f in public if not ast.get_docstring(f)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_strings_use_the_fields_words(path: Path) -> None:
+    constants = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)
+    ]
+    texts = [(node.lineno, node.value) for node in constants if isinstance(node.value, str)]
+    assert [(line, text) for line, text in texts if DIALECT.search(text)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_pages_use_the_fields_words(path: Path) -> None:
+    assert DIALECT.findall(path.read_text(encoding="utf-8")) == []
