@@ -1,7 +1,7 @@
 """Model and training configuration, and the validation of settings.
 
 A setting is a field of a frozen pydantic dataclass: `Annotated[type, range, "one line of help"]`. This is the only
-place where its range is defined: the constructors, the check of params.yaml and the parameter reference all use it.
+place where its range is defined: the constructors, the check of the parameters and the parameter reference all use it.
 
 Symbols, here and everywhere: `B` batch size in rows, `T` context length in tokens, `C` width of the residual stream,
 `L` blocks, `H` heads per block, `D` = C/H width of a head, `V` vocabulary size.
@@ -150,7 +150,7 @@ class ModelConfig:
 
     @classmethod
     def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
-        """Build from a section of params.yaml, which gives either H or `head_dim` (the width of a head)."""
+        """Build from a section of the parameters, which gives either H or `head_dim` (the width of a head)."""
         given = {**values, **more}
         head_dim, H, C = given.pop("head_dim", None), given.get("H"), given.get("C", cls.C)
         if (H is None) == (head_dim is None):

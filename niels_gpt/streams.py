@@ -1,6 +1,6 @@
 """Byte streams of the three v0 sources (wiki, roam, primer) with a disk cache, for use as a library.
 
-The pipeline does not use this module; DVC's hashes decide what it rebuilds. Here the .meta.json next to each .bin does,
+The pipeline does not use this module; hashes decide there what it rebuilds. Here the .meta.json next to each .bin does,
 by document count, size and modification time.
 """
 

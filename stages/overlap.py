@@ -44,7 +44,7 @@ def main(stage: Stage) -> None:
     write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
     for name, row in found.items():
         stage.say(
-            f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of what is held out, "
+            f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of the held-out text, "
             f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
         )
 

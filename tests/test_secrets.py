@@ -53,6 +53,97 @@ def test_of_all_planted_forms_in_seven_languages_nearly_none_survives() -> None:
     assert len(survived) <= 0.05 * len(FORMS), survived
 
 
+# A line for each class of words and shapes that people use, with the secret in brackets.
+CLASSES = (
+    *("Gate code: <4482>#", "Türcode Büro: <C4471>", "Codice cancello: <1846>", "De code van de voordeur is <6620>"),
+    *(
+        "Il codice del portone è <2938>",
+        "Tresor-Kombination: <17-44-08-93>",
+        "The lockbox at the back opens with <0915>",
+    ),
+    *("Die Geheimzahl für die Karte lautet <9034>.", "PIN bancomat: <30982>", "the new card uses <9250> as PIN"),
+    *(
+        "A senha do alarme da loja é <4410>.",
+        "Clave de la alarma: <2286>",
+        "cryptogramme : <205>",
+        "| Card | PIN |\n|-|-|\n| A | <8093> |",
+    ),
+    *(
+        "WLAN-Schlüssel (Gäste): <Sonnenblume-2019>",
+        "La clave del wifi es <Gato.Negro88> y ya",
+        "mdp Netflix: <soleil_2018>",
+    ),
+    *(
+        "Le code du wifi chez Paul, c'est « <croissant42!> ».",
+        "wifi: FRITZ!Box 7590 / <48219930571284406713>",
+        "ww: <kaas-Markt44>",
+    ),
+    *(
+        "Netzwerkschlüssel vom Speedport: <39481726350918273645>",
+        "The iPad passcode is <471902>",
+        "mdp : <Moutarde$Dijon>",
+    ),
+    *("a,url,password\nR,https://r.com,<Maple%Syrup1>\nS,https://s.com,<x9y8>\n", "a\tpassword\nsteam\t<Half_3ever>\n"),
+    *(
+        "Site     Password\nebay     <Thistle_Down2>\n",
+        "## Passwort Router\n\n<Fuchsbau-3318>\n",
+        "Senha:\n```\n<Coruja_9Noite>\n```\n",
+    ),
+    *(
+        "Sicherheitsfrage Haustier: <Schnuffi>",
+        "Secret answer (first pet): <Mr Biscuit>",
+        "login modem admin:<vodaF0ne_2>",
+    ),
+    *(
+        "Wiederherstellungscode: <HX7K-92LM>",
+        "Código de recuperación: <829104-ksqpwe>",
+        "licence number <EA7E-1140-92B7-6621>",
+    ),
+    *(
+        "define('DB_PASSWORD', '<Scoter%Sea2>');",
+        "MAIL_PASSWORD='<redshank Bay 3>'\nA=1\n",
+        "JWT_SECRET=<my-long-secret-for-signing>",
+    ),
+    *(
+        "nk:<{SHA}UK28xHjghz+5BinhfvY+13TKrHE=>",
+        "App-Passwort iCloud: <wqzt-hbnm-krpl-xcvd>",
+        "Amazon (a@example.org): <Zx9!bookworm>",
+    ),
+)
+
+
+@pytest.mark.parametrize("line", CLASSES)
+def test_each_class_of_words_and_shapes_is_masked_and_the_rest_of_the_line_stays(line: str) -> None:
+    text = re.sub("[<>]", "", line)
+    assert re.sub(r"\[[a-z ]+\]", "[]", masked(text)) == re.sub("<[^>]*>", "[]", line)
+
+
+def test_numbers_and_words_that_open_nothing_are_left_alone() -> None:
+    for text in (
+        *(
+            "Area code: 4482",
+            "error code 40412",
+            "The postal code is 10115",
+            "alarm: 0630",
+            "Building code: 2019 edition",
+        ),
+        *(
+            "The security question is old",
+            "a seed in its league",
+            "root/usr/lib2x",
+            '["password", "token"]',
+            "the pin is 5 mm",
+        ),
+        *(
+            "password,\npassword,\n",
+            "The correct answer is Paris.",
+            "see /admin/comments/8inzn5",
+            "Cardiff has a code of 029",
+        ),
+    ):
+        assert kinds(text) == [], text
+
+
 CLOSINGS = (
     '"{}"',
     "'{}'",
@@ -278,7 +369,7 @@ BOUNDS = (
     ("recovery codes:\n1. {}", "recovery code", "abcd-123", "abcd-efg"),
     ("Password:\n{}", "password", "abcdef", "abcde"),
     ("Password:\n{}", "password", "hunTer", "Hunter"),
-    ("password manager: {}", "password", "hunter2A", "hunter22"),
+    ("password manager: {}", "password", "hunter22", "hunter2"),
     ("Das Passwort lautet {}", "password", "abcd", "abc"),
     ("the password is {}", "password", "abc123", "ab123"),
     ("the password is {}", "password", "abc123", "abcdef"),

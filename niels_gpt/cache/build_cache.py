@@ -1,6 +1,6 @@
 """Token caches built from plain iterables of texts or chats, in one pass and with constant memory.
 
-For use without the DVC pipeline, whose stages share the lower-level functions (chat rendering, encoding, writing).
+For use without the pipeline, whose stages share the lower-level functions (chat rendering, encoding, writing).
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
 
 
 def text_card(texts: Sequence[Text], likeliest: Sequence[Text]) -> Card:
-    """Return the diversity of sampled `texts` and the repetition in greedy ones (`likeliest`)."""
+    """Return the diversity of sampled `texts` and the repetition in greedy ones."""
     return {
         "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in likeliest]),
         "distinct": _jackknifed([text.text for text in texts]),

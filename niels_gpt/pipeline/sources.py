@@ -92,7 +92,7 @@ class Budget(Section):
     """Token budgets of a source."""
 
     max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
-    max_val_tokens: Annotated[Count | None, "the same of what is held out"]
+    max_val_tokens: Annotated[Count | None, "the same for the validation set"]
 
     def tokens(self) -> int | None:
         """Return the sum of both budgets in tokens; None if one is unlimited."""

@@ -77,20 +77,20 @@ class RunFolder:
     def finish(self, record: str = "") -> None:
         """Mark the run as finished, once its results are written.
 
-        `record` is the stage's current entry in dvc.lock. If it differs later, DVC has recorded these results, too.
+        `record` is the stage's current entry in the lock file. If it differs later, the pipeline has recorded these results, too.
         """
         (self.path / "finished").write_text("forced" if self._forced.exists() else record, encoding="utf-8")
         self._forced.unlink(missing_ok=True)
 
     def forget_recorded(self, record: str) -> None:
-        """Delete the state of a finished run whose results DVC has recorded, so that it is trained anew.
+        """Delete the state of a finished run whose results are recorded, so that it is trained anew.
 
-        Recorded means that `record`, the stage's current entry in dvc.lock, differs from that given to `finish`.
+        Recorded means that `record`, the stage's current entry in the lock file, differs from that given to `finish`.
         """
         finished = self.path / "finished"
         if not finished.is_file() or finished.read_text(encoding="utf-8") == record:
             return
-        self._forced.touch()  # a forced run may leave dvc.lock unchanged, so the next check must not compare
+        self._forced.touch()  # a forced run may leave the record unchanged, so the next check must not compare
         self._state.unlink(missing_ok=True)
         finished.unlink()  # last: if killed before this, the next call repeats all of it
 

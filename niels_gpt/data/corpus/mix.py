@@ -10,7 +10,7 @@ from dataclasses import dataclass
 def mix_probabilities(weights: Mapping[str, float], sources: Collection[str], *, name: str) -> dict[str, float]:
     """Return the weights normalized to sum to 1, without sources of weight 0.
 
-    `name` is the table's key in params.yaml (such as p_train), for error messages.
+    `name` is the table's key in the parameters (such as p_train), for error messages.
     """
     unknown = sorted(set(weights) - set(sources))
     if unknown:

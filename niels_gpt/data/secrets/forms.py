@@ -12,13 +12,14 @@ from itertools import pairwise
 
 Found = Iterator[tuple[int, int, str]]  # start, end, kind
 
+SHORTEST_PASSWORD, SHORTEST_VALUE = 4, {True: 6, False: 8}  # a word alone; letters and digits: a password, a key
 SHORTEST_KEY = 16  # characters of a token that needs no name, or little of one
 _PLACEHOLDER = re.compile(
     r"(?i)[\[…]|<[^<>]*>|\$?\{|\$\(|(?-i:\$[A-Z_][A-Z0-9_]*$)|\$\w*(?:pass|pw|token|secret|key)\w*$|%\w+%"
     r"|(?:https?:)?//|www\.|!\[|\(+\w|[*_x.•●·-]+$"
     r"|(?:your|enter|insert|some)[ _-]|(?-i:[A-Z_]*(?:PASS|TOKEN|KEY|SECRET|PW)[A-Z_]*$)"
     r"|(?:~|\.{0,2})/(?:[\w.-]+/)*[\w-]*[a-z_-]$"  # a path
-    r"|[a-z_]+(?:\.[a-z_]+)*[(\[]|[a-z_]+(?:\.[a-z_]\w*)+$"  # code that asks for it
+    r"|[a-z_]+(?:\.[a-z_]+)*[(\[]|(?-i:[a-z_]+(?:\.(?:[a-z_][A-Za-z_]*[0-9]?|[A-Z_]+))+$)"  # code that asks for it
 )
 _PROSE = re.compile(
     "(?i)(?:passwords?|passwd|pass|pwd|passphrase|secret|token|string|text|value|here|none|null|nil|true|false|yes|required"
@@ -90,12 +91,21 @@ def first_field(value: str) -> str:
     return _NEXT_FIELD.split(value, maxsplit=1)[0]
 
 
+def line_before(text: str, place: int) -> str:
+    """Return the line up to a position, of which 200 characters are enough."""
+    reach = max(0, place - 200)
+    return text[max(reach, text.rfind("\n", reach, place) + 1) : place]
+
+
 KEY, PRIVATE_KEY, TOKEN, PASSWORD, CARD, IBAN = "api key", "private key", "token", "password", "card number", "iban"
 PIN, CODE, SEED = "pin", "recovery code", "seed phrase"
 
 _HEX, _ALNUM, _URL64, _B64 = "[0-9a-f]", "[A-Za-z0-9]", "[A-Za-z0-9_-]", "[A-Za-z0-9+/]"
 _BASE58 = "[1-9A-HJ-NP-Za-km-z]"
 _UUID = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
+_CAPITALS = (  # and no IBAN
+    "(?<!-)(?=[A-Z0-9-]{0,28}[0-9])(?=[A-Z0-9-]{0,28}[A-Z])(?![A-Z]{2}[0-9]{2}-[A-Z0-9]{4}-[0-9]{4}-[0-9])"
+)
 _HAS_DIGIT = rf"(?={_URL64}{{0,250}}?[0-9])"
 
 # Published formats, as (provider, pattern). A token is at least 16 characters without a space, with no letter or digit
@@ -104,6 +114,7 @@ PROVIDERS = (
     ("1Password", r"ops_eyJ[A-Za-z0-9+/=_-]{100,2000}|A3-[A-Z0-9]{6}-(?:[A-Z0-9]{5,11}-){3,5}[A-Z0-9]{5}"),
     ("Adafruit", rf"aio_{_ALNUM}{{28}}"),
     ("Adobe", rf"p8e-{_ALNUM}{{32}}"),
+    ("Adyen", rf"AQE{_B64}{{80,200}}={{0,2}}"),
     ("age", r"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
     ("Airtable", rf"pat{_ALNUM}{{14}}\.{_HEX}{{64}}"),
     ("Alibaba Cloud", rf"LTAI{_ALNUM}{{12,20}}"),
@@ -120,6 +131,9 @@ PROVIDERS = (
     ("Braintree", rf"access_token\$(?:production|sandbox)\$[a-z0-9]{{16}}\${_HEX}{{32}}"),
     ("Brevo", rf"x(?:keysib|smtpsib)-{_HEX}{{64}}-{_ALNUM}{{16}}"),
     ("Buildkite", rf"bk[a-z]{{2}}_{_HEX}{{40}}"),
+    ("crates.io", rf"cio{_HAS_DIGIT}{_ALNUM}{{32}}"),
+    ("DeepL", rf"{_UUID}:fx"),
+    ("Firebase", rf"{_URL64}{{11,22}}:APA91b{_URL64}{{120,160}}"),
     ("CircleCI", rf"CCIPAT_{_ALNUM}{{22}}_{_HEX}{{40}}"),
     ("Clojars", r"CLOJARS_[a-z0-9]{60}"),
     ("Cloudflare", rf"v1\.0-{_HEX}{{24}}-{_HEX}{{140,150}}|cf(?:ut|at|k)_{_ALNUM}{{40,60}}"),
@@ -146,14 +160,14 @@ PROVIDERS = (
     ("Heroku", rf"HRKU-(?:AA{_URL64}{{40,70}}|{_UUID})"),
     ("Hook of Discord", r"discord(?:app)?\.com/api/webhooks/[A-Za-z0-9/_-]{20,255}"),
     ("Hook of Slack", r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,255}"),
-    ("Hook of Teams", r"[a-z0-9-]{1,60}\.webhook\.office\.com/webhookb2/[A-Za-z0-9@/_-]{40,300}"),
+    ("Hook of Teams", r"(?:[a-z0-9-]{1,60}\.webhook|outlook)\.office\.com/webhookb?2?/[A-Za-z0-9@/_-]{40,300}"),
     ("Hook of Zapier", r"hooks\.zapier\.com/hooks/catch/[0-9]{4,12}/[a-z0-9]{5,20}"),
     ("HubSpot", rf"pat-[a-z]{{2}}[0-9]-{_UUID}"),
     ("Hugging Face", rf"hf_{_ALNUM}{{30,64}}|api_org_{_ALNUM}{{34}}"),
     ("Infracost", rf"ico-{_ALNUM}{{32}}"),
     ("LangSmith", rf"lsv2_[a-z]{{2}}_{_HEX}{{32}}_{_HEX}{{10}}"),
     ("LaunchDarkly", rf"(?:sdk|mob|api)-{_UUID}"),
-    ("Licence", r"(?<!-)(?=[A-Z0-9-]{0,28}[0-9])(?=[A-Z0-9-]{0,28}[A-Z])[A-Z0-9]{5}(?:-[A-Z0-9]{5}){4}(?!-)"),
+    ("Licence", rf"{_CAPITALS}[A-Z0-9]{{4,6}}(?:-[A-Z0-9]{{4,6}}){{3,7}}(?!-)"),
     ("Linear", rf"lin_(?:api|oauth|wh)_{_ALNUM}{{32,64}}"),
     ("Mailchimp", rf"{_HEX}{{32}}-us[0-9]{{1,2}}"),
     ("Mailgun", rf"(?:key|pubkey)-{_HEX}{{32}}|{_HEX}{{32}}-{_HEX}{{8}}-{_HEX}{{8}}"),
@@ -171,6 +185,7 @@ PROVIDERS = (
     ("NuGet", r"oy2[a-z0-9]{43}"),
     ("NVIDIA", rf"nvapi-{_URL64}{{50,80}}"),
     ("Octopus Deploy", r"API-[A-Z0-9]{26,32}"),
+    ("Okta", rf"00(?=[^A-Z]{{0,40}}[A-Z])(?=[^a-z]{{0,40}}[a-z]){_URL64}{{40}}"),
     ("OpenAI, Anthropic and others", rf"sk-(?=[A-Za-z_-]{{0,250}}[0-9]){_URL64}{{20,250}}"),
     ("OpenShift", rf"sha256~{_URL64}{{43}}"),
     ("PASETO", rf"v[1-4]\.(?:local|public)\.{_URL64}{{40,2000}}(?:\.{_URL64}{{1,200}})?"),
@@ -187,7 +202,6 @@ PROVIDERS = (
     ("RapidAPI", rf"{_HEX}{{10}}msh{_HEX}{{15}}p1{_HEX}{{6}}jsn{_HEX}{{12}}"),
     ("Razorpay", rf"rzp_(?:live|test)_{_ALNUM}{{14,30}}"),
     ("ReadMe", r"rdme_[a-z0-9]{70}"),
-    ("Recovery key of FileVault", r"(?<!-)(?=[A-Z0-9-]{0,28}[0-9])[A-Z0-9]{4}(?:-[A-Z0-9]{4}){5}(?!-)"),
     ("Recovery key of BitLocker", r"[0-9]{6}(?:-[0-9]{6}){7}"),
     ("Render", rf"rnd_{_ALNUM}{{28,40}}"),
     ("Replicate", rf"r8_{_ALNUM}{{30,64}}"),
@@ -225,26 +239,40 @@ PROVIDERS = (
 PASSWORD_NAMES = (
     "(?<!no)passw(?:or)?[dt]|passphrase|passcode|passord|(?<=mot de )passe|(?<=palavra[- ])passe"
     "|(?<=require)pass|(?<=store)pass|(?<=key)pass|(?<=p)wd|kennwort|(?<=wacht)woord|contrase[ñn]a|(?<=adgangs)kode"
-    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine"
+    "|kodeord|(?<=l)ösenord|senha|пароль|(?<=ps)k|parola d['\u2019]ordine|(?<=sungs|eheim)wort"
+    "|phrase secr[èe]te"
 )
-SHORT_PASSWORD_NAMES = r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]ps)(?<=ps)w"  # words of other uses, too
+SHORT_PASSWORD_NAMES = (  # words of other uses, too
+    r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]w)(?<=w)w|(?<![^\W_]ps)(?<=ps)w|(?<=cla)ve"
+)
 KEY_NAMES = "(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton"
 # Key, and what it is in other languages, says little without a word such as API in front of it.
 PLAIN_KEY_NAMES = (
-    "key|(?<=cla)ve|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel"
-    r"|(?<=a)uth|(?<=si)g(?==)|(?<![^\W_])(?:wi-?fi|wlan)"
+    "key|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel"
+    r"|seed|(?<=a)ppid(?==)|(?<=a)uth|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan)"
+)
+NAME = (
+    rf"(?i)(?:(?P<password>{PASSWORD_NAMES})|(?P<short>{SHORT_PASSWORD_NAMES})|(?P<key>{KEY_NAMES})"
+    rf"|(?P<plain>{PLAIN_KEY_NAMES}))(?![^\W_])(?:_\w{{1,30}}+)?+"
 )
 KEY_KINDS = (
     "api|access|auth|account|encryption|signing|master|private|preshared|pre-shared|shared|secret|licen[cs]e|wpa2?"
     "|wi-?fi|wlan|network|session|deploy|service|admin|netzwerk|zugriffs|zugangs|lizenz|geheime[rn]?|toegangs"
+    "|authenticator|acc[eè]s\\w*|acesso|s[eé][cg]u\\w+|sicurezza|licen\\w+|secr\\w+|segret\\w|r[ée]seau|rede?|rete"
+    "|modem|router|vpn"
 )
 ANCHORS = (
-    "bearer |c(?:ontrase|lé|odes|odici di|red|(?<=sec)ret)|f(?<=identif)(?:iant|ied )"
-    "|g(?:eheimnis|(?<=log)-?in|(?<=seg)re[td]o|(?<=sig)(?==)|(?<=inlog)gegevens|(?<=odig|ódig)os)|jeton"
-    "|k(?:ey|ennwort|ode|(?<=tok)en|(?<=psk)|(?<=cook)ie:)|m(?:dp|(?<=anm)eldedaten)|p(?:ass|in|arola d)"
-    "|u(?:(?<=au)th|(?<=sleu)tel|(?<=pu)k)|ü(?<=schlü)ssel|v(?:(?<=clav|chav|hiav)e|(?<=cv)[vc])|w(?:(?<=pw|sw)|(?<=tw)oord|i-?fi|lan)|zugang|ö(?<=lö)senord"
+    r"b(?:earer |ox(?<=lockbox))|c(?:o(?:de|di[cg]|mbina|mbo\b|ntrase)|lé|ódig|r(?:ed|et(?<=secret)|yptogramme)|hloss"
+    r"|a(?:den|ndad|dead)[ao]|chetto|ijferslot)|f(?:i(?<=identifi)(?:ant|ed )|ra(?:ge(?<=sfrage)|se ))|g(?:e(?:heimnis"
+    r"|gevens)|-?in(?<=login|og-in)|re[td]o|slot|(?<=sig)(?:nature)?(?==))|jeton|k(?:e(?:ypad|y ?safe|y|nnwort"
+    r"|n(?<=token))|ode|ombina|luis|ie:|(?<=psk)|(?<=unlock))|m(?:dp|in(?= ?[/:])|nemonic|emorable w|eldedaten|anda seg"
+    r"|(?<=isarm))|p(?:pid=|a(?:dlock|ss|rola d)|hrase|in(?![abd-mo-z])|rüfziffer|onse sec|uesta se|osta se|(?:re"
+    r"|er)gunta )|question(?: sec|(?<=[yt] question))|u(?:th(?<=auth)|tel(?<=sleutel)|k(?<=puk)|nscharf)|üssel(?:box"
+    r"|safe|tresor)?|v(?:e(?<=clave|chave|hiave)|[vc](?<=cv[vc])|[ea]r(?<=activ[ea]r)|are(?<=attivare)|raag)"
+    r"|w(?:oor(?:d(?<=twoord)|den)|ort(?<=swort|mwort)|i-?fi|lan|ords(?<=[24] words)|örter|er(?<=[yt] answer)|(?<=pw)"
+    r"|(?<=psw)|(?<=ww)(?![\w.]))|z(?:ugang|ahl(?<=heimzahl)|in(?<=stelzin))|ösenord"
 )
-OTHER_ANCHORS = ("senha", "пароль")  # without a rare letter, or of no other use
+OTHER_ANCHORS = ("senha", "пароль", "seed", "tan ")  # without a rare letter, or of no other use
 FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
     "for|of|to|on|from|at|für|fürs|zum|zur|vom|von|des|der|im|am|beim|pour|de|du|del|della|dello|dei|para|do|da|dos|das"
     "|per|di|van|voor|op|til"
@@ -268,16 +296,48 @@ ARTICLES = (
 # Names of a pair, a user and a password; of a number; of a list of codes.
 LOGIN_NAMES = (
     "(?<=lo)g-?in|credentials?|creds|zugang(?:sdaten)?|(?<=an)meldedaten|(?<=identi)fiants?|credenciales|credenciais"
-    "|credenziali|(?<=inlo)ggegevens|(?<=user/|name/)pass(?:wor[dt])?"
+    "|credenziali|(?<=inlog)gegevens|(?<=user/|name/)pass(?:wor[dt])?"
 )
-PIN_NAMES = r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK)(?:[ -]?(?:code|Code|nummer|Nummer|number|Nr\.?))?"
-CODE_KINDS = (  # in front of "codes"
-    "recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz|herstel|reserve|einmal"
+PIN_NAMES = (  # behind these a number is a secret, whatever else the line says
+    r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK|(?<![^\W_])TAN|(?<=eheim)zahl|[Cc]ryptogramme|[Pp]rüfziffer)"
+    r"(?:[ -]?(?:[12](?=:)|code|Code|nummer|Nummer|number|Nr\.?))?"
+)
+CODE_WORDS = (  # behind these it is one where the line says what it opens
+    r"codes?|c[óo]d(?:igo|ice)|pin(?:[ -]?code)?|[ck]ombina(?:tion|ci[óo]n|[çc][ãa]o|zione|ison|tie)|combo|(?<=unloc)k"
+    r"|keypad|(?<=lock)box|padlock|key ?safe|(?<=s)chloss|cadenas|candado|cadeado|(?<=lu)cchetto|cijferslot"
+    r"|(?<=han)gslot|kluis(?:je)?|(?<=schl)üssel(?:box|safe|tresor)|(?<=cla)ve|senha|(?<=disar)m|(?<=acti)v[ea]r"
+    r"|(?<=atti)vare|unscharf"
+)
+OPENED = (
+    r"door|gate\b|garage|alarm|safe\b|locke?r?\b|pad ?lock|lockbox|keypad|key ?safe|\bentry|access|unlock|security"
+    r"|\bcards?\b|credit|debit|\batm\b|\bbank|\bsim\b|voicemail|radio|wi-?fi|wlan|tür|\btor\b|tresor|schloss"
+    r"|schlüssel|karte"
+    r"|zugang|sperr|sicherheit|konto|porte\b|portail|immeuble|entrée|bâtiment|accès|coffre|cadenas|carte|\bcb\b|secret"
+    r"|confidentiel|verrouill|digicode|interphone|puerta|portal|garaje|caja|cajero|tarjeta|acceso|candado|seguridad"
+    r"|bloqueo|móvil|\bport[aãeo]|prédio|cofre|cartão|acesso|garagem|cadeado|segurança|celular|cancell|cassaforte"
+    r"|allarme|antifurto|\bcarta|bancomat|accesso|sblocc|lucchetto|segret|deur|poort|kluis|slot\b|\bpas\b|kaart|toegang"
+    r"|grendel|inlog|disarm|désactiv|unscharf|disattiv|desactiv|passnumber|multibanco|tür|(?<=unter)schließ|\bbox\b"
+    r"|schlüsselbox|fiets"
+)
+DIALLING_VERBS = "opens with|uses|use|enter|type|press|dial|mit|taper|composer|marcar|digitare|digitar|met|avec|con|com"
+CODE_KINDS = (  # in front of "code" or "codes"
+    "recovery|back-?up|scratch|emergency|rescue|sicherungs?|2fa|one-time|wiederherstellungs?|notfall|ersatz|herstel"
+    "|reserve|einmal|activation"
 )
 CODE_NAMES = (
-    "codes de (?:r[ée]cup[ée]ration|secours|sauvegarde)"
-    "|(?<=c[óo]di)gos de (?:recuperaci[óo]n|respaldo|emergencia|recupera[çc][ãa]o|backup|emerg[êe]ncia)"
-    "|codici di (?:recupero|backup|emergenza|riserva)"
+    "codes? de (?:r[ée]cup[ée]ration|secours|sauvegarde)"
+    "|c[óo]digos? de (?:recuperaci[óo]n|respaldo|emergencia|recupera[çc][ãa]o|backup|emerg[êe]ncia)"
+    "|codic[ei] di (?:recupero|backup|emergenza|riserva)"
+)
+# Names of words, from their anchors on: of the answer to a security question, and of a seed phrase that no list has.
+ANSWERS = (
+    r"(?:(?<=security )|(?<=secret ))questions?|question secrète|(?:(?<=security ans)|(?<=secret ans))wer"
+    r"|memorable word|(?<=sicherheits)frage|(?<=ré)ponse secrète|p(?:re|er)gunta (?:secreta|de segur\w+)"
+    r"|(?<=[ei]s)p(?:uest|ost)a se[cg]reta|(?<=do)manda segreta|(?<=heime |igings)vraag"
+)
+PHRASES = (
+    r"seed|mnemonic|(?:(?<=recovery )|(?<=ungs))phrase|phrase de récupération|(?<=[24] )w(?:ords|oorden|örter)"
+    r"|(?<=herstel)zin|frase (?:semilla|semente|seme|mnem\w+|de recup\w+|di recupero)"
 )
 
 # Options with a password behind them: commands, and the option as far as the value.

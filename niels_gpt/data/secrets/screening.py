@@ -156,8 +156,11 @@ class Findings:
 
 
 class Screen:
-    """Rows on their way to a file. What is found in dropped ones is counted with the next row that passes: so it is the
-    same wherever a file ends, and whenever the work was interrupted."""
+    """Filter of secrets and personal details for rows on their way to a file.
+
+    Findings of dropped rows are counted with the next row that passes, so that counts do not depend on where a file
+    ends or when the work was interrupted.
+    """
 
     def __init__(self, on_secret: OnSecret, on_personal: OnPersonal = "keep") -> None:
         self._on_secret, self._on_personal = on_secret, on_personal
@@ -182,12 +185,12 @@ class Screen:
             yield clean
 
     def take(self) -> Findings:
-        """Of the rows that have passed since it was last asked."""
+        """Return the findings of the rows passed since the last call."""
         found, self._passed = self._passed, Findings()
         return found
 
     def rest(self) -> Findings:
-        """Of rows dropped behind the last one that has passed."""
+        """Return the findings of rows dropped after the last one that passed."""
         return self._dropped
 
 

@@ -27,8 +27,9 @@ from niels_gpt.data.secrets.forms import (
 
 # Private keys: PEM and PGP. Lines may be quoted, indented, or written as \n in one line of JSON.
 
-_HEAD = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-_FOOT = re.compile(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
+_NAME = r"(?:(?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V[0-9])-----"
+_HEAD, _FOOT = re.compile(f"-----BEGIN {_NAME}"), re.compile(f"-----END {_NAME}")
+_PUTTY = re.compile(r"Private-Lines: [0-9]{1,3}\r?\n((?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++)")
 _SOFT = r"(?:\\[nrt]|[^\S\r\n]|[>|\"',#*\\])*+"
 _GAP, _LINE_END = rf"(?:{_SOFT}[\r\n]++)*+{_SOFT}", rf"{_SOFT}(?:\r?\n)?+{_SOFT}"
 _FIELDS = rf"(?:{_GAP}(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{{0,200}}+)*+{_GAP}"
@@ -44,7 +45,9 @@ _LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
 
 def find_private_keys(text: str) -> Found:
     """Yield PEM, PGP and PuTTY blocks, also without a head or a foot."""
-    if "PRIVATE KEY" not in text:
+    for lines in _PUTTY.finditer(text) if "Private-Lines" in text else ():
+        yield lines.start(1), lines.end(1) - (text[lines.end(1) - 1] == "\n"), PRIVATE_KEY
+    if "PRIVATE KEY" not in text and "Static key" not in text:
         return
     end = 0
     for head in _HEAD.finditer(text):
@@ -73,10 +76,14 @@ def _holds_key(body: str) -> bool:
 _REACH = 500  # characters of a word in front of its first digit, and of a URL in front of its @
 _JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+")
 _IN_URL = re.compile(r"://[^\s/:@\"'<>?#]{0,200}:([^\s/@\"'<>`]{1,200})@(?=[A-Za-z0-9\[_-])")
-_HASH = re.compile(r"\$(?:1|2[abxy]|5|6|7|y|gy|apr1|argon2(?:id|i|d)|pbkdf2[\w-]*)\$[A-Za-z0-9./+=,$-]{20,300}")
+_HASH = re.compile(
+    r"(?:\$(?:1|2[abxy]|5|6|7|y|gy|apr1|argon2(?:id|i|d)|pbkdf2[\w-]*)\$|pbkdf2_\w{4,8}\$|\{S?SHA(?:256|512)?\})"
+    r"[A-Za-z0-9./+=,$-]{20,300}|(?<=:)[0-9a-f]{32}:[0-9a-f]{32}(?=:::)"
+)
 _PGPASS = re.compile(r"[\w.*-]{1,100}:(?:[0-9]{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(\S{4,100})")
 _AFTER_EMAIL = re.compile(
-    r"@(?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,12}(?:[ \t]{0,2}[/|;,][ \t]{0,2}|:[ \t]?)(?!//)([^\s/]{8,64})(?!\S)"
+    r"@(?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,12}[)\]>]?"
+    r"(?:[ \t]{0,2}(?:[/|;,]|(?<=[ \t])[-\u2013\u2014])[ \t]{0,2}|:[ \t]?)(?!//)([^\s/]{8,64})(?!\S)"
 )
 _WIFI = re.compile(r"WIFI:(?=[^\s]{0,100}T:)(?:[^;\s]{0,80};){0,4}?P:((?:\\.|[^;\\\s]){1,100});")
 # A prefix and a random body: the form that most providers have chosen.
@@ -88,7 +95,7 @@ _PREFIXED = re.compile(
 # Where a token may begin: 16 characters and a digit are to come. The slash and the colon are of few.
 _TO_COME = (
     r"(?:(?=[A-Za-z0-9_.~$=+-]{16})(?=[A-Za-z_.~$=+-]{0,60}[0-9])"
-    r"|(?=hooks\.|discord(?:app)?\.com/api|[01]//?[0-9]|[0-9]{8,10}:AA|[a-z0-9-]{1,60}\.webhook))"
+    r"|(?=hooks\.|discord(?:app)?\.com/api|[01]//?[0-9]|[0-9]{8,10}:AA|[a-z0-9-]{1,60}\.webhook|outlook\.|[0-9a-f-]{36}:fx|[\w-]{11,22}:APA91b))"
 )
 
 
@@ -118,7 +125,7 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
             yield place + prefixed.start(), place + prefixed.end(), KEY
         if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)) and not is_placeholder(line[1]):
             yield place + line.start(1), place + line.end(1), PASSWORD
-        for hashed in _HASH.finditer(word) if "$" in word else ():
+        for hashed in _HASH.finditer(word) if "$" in word or "}" in word or ":::" in word else ():
             yield place + hashed.start(), place + hashed.end(), PASSWORD
     for token in _JWT.finditer(text) if "eyJ" in text else ():
         yield *token.span(), TOKEN
