@@ -77,7 +77,8 @@ class RunFolder:
     def finish(self, record: str = "") -> None:
         """Mark the run as finished, once its results are written.
 
-        `record` is the stage's current entry in the lock file. If it differs later, the pipeline has recorded these results, too.
+        `record` is the stage's current entry in the lock file. If it differs later, these results are
+        recorded, too.
         """
         (self.path / "finished").write_text("forced" if self._forced.exists() else record, encoding="utf-8")
         self._forced.unlink(missing_ok=True)
