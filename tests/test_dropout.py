@@ -157,3 +157,16 @@ def test_a_head_does_not_hear_a_position_at_all_or_hears_all_of_it() -> None:
     heard = RowDropout(0.5, KEYS).on_vectors(torch.ones(64, 2, 8, 4), place=0)
     assert heard.sum(-1).unique().tolist() == [0.0, 8.0]
     assert (heard[:, 0, :, 0] != heard[:, 1, :, 0]).any(), "heads have masks of their own"
+
+
+def test_every_place_of_a_model_has_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[int] = []
+    masked = RowDropout._masked
+
+    def counted(self: RowDropout, h: torch.Tensor, shape: tuple[int, ...], place: int) -> torch.Tensor:
+        places.append(place)
+        return masked(self, h, shape, place)
+
+    monkeypatch.setattr(RowDropout, "_masked", counted)
+    GPT(replace(WET, L=4)).train()(torch.zeros(2, WET.T, dtype=torch.long))
+    assert len(places) == len(set(places)) > 4

@@ -333,3 +333,7 @@ def test_the_report_counts_bytes_and_shows_how_a_line_is_cut(trained: SentencePi
     page = format_report(trained, {"primer": report}, line="niels ⛵")
     assert "primer" in page
     assert "<E2>" in page
+    longest = sorted((trained.piece(i) for i in range(trained.vocab_size)), key=len)[-1].decode()
+    line = next(line for line in page.splitlines() if line.startswith("longest pieces: "))
+    first = line.removeprefix("longest pieces: ").split(" ")[0]
+    assert len(first) == len(f"[{longest}]")
