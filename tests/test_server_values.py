@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bench.serve import serving
@@ -115,6 +115,12 @@ def test_no_value_of_any_field_is_an_error_of_the_server_or_harms_a_neighbour() 
 
         @settings(max_examples=200, suppress_health_check=list(HealthCheck), database=None)
         @given(requests())
+        @example((CHAT, {"messages": [{"role": "user", "content": "a"}]}))
+        @example((TEXT, {"prompt": "a"}))
+        @example((TOKENIZE, {"prompt": "a"}))
+        @example((CHAT, {"model": 1}))
+        @example((TEXT, {"model": 1}))
+        @example((TOKENIZE, {"model": 1}))
         def send(request: tuple[str, dict[str, Any]]) -> None:
             path, body = request
             answer = client.post(path, content=json.dumps(body).encode())  # NaN and Infinity as Python writes them
