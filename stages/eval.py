@@ -85,8 +85,7 @@ def main(stage: Stage) -> None:
             tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, quoted=marks, **how)
         replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {
-        model: {name: {**vars(score), **counts[name]} for name, score in table.items()}
-        for model, table in tables.items()
+        model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
     cards: dict[str, Card] = {
         name: measure_card(model, tokenizer, renderer=RENDERERS[name], replies=replies, T=T, B=settings.B)

@@ -8,7 +8,7 @@ from pathlib import Path
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.duplicates.overlap import measure_overlap
-from niels_gpt.duplicates.quotes import find_quotes
+from niels_gpt.duplicates.quotes import Quotes, find_quotes
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout
@@ -34,9 +34,7 @@ def main(stage: Stage) -> None:
             "held_out_runs": overlap.runs,
             "runs_in_train": _share(overlap.runs_found, overlap.runs),
             "characters_in_train": _share(overlap.characters_found, overlap.characters),
-            "quotes": sum(map(len, quotes[name].spans.values())),
-            "quoted_documents": len(quotes[name].spans),
-            "quoted_characters": quotes[name].characters,
+            **(_counts(quotes[name]) if quotes[name].spans else {}),
         }
         for name, overlap in overlaps.items()
     }
@@ -47,6 +45,11 @@ def main(stage: Stage) -> None:
             f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of the held-out text, "
             f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
         )
+
+
+def _counts(quotes: Quotes) -> dict[str, int]:
+    found = {"quotes": sum(map(len, quotes.spans.values())), "quoted_documents": len(quotes.spans)}
+    return {**found, "quoted_characters": quotes.characters}
 
 
 def _share(part: int, whole: int) -> float:

@@ -48,6 +48,7 @@ def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3
         "cache/duplicate",
         "cache/tokenizer",
         "cache/mix",
+        "cache/quotes",
         "cache/chat_mix",
     )
     secret = {path for path in kept if "roam" in path or path.startswith(private_outs) or path.endswith("/.keep")}

@@ -138,7 +138,7 @@ def test_workers_end_with_the_process_they_work_for_even_by_kill_9(tmp_path: Pat
 
 def test_a_function_that_workers_cannot_import_is_told_and_not_waited_for(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom niels_gpt.engine.local import LocalEngine\n"
+        "import sys\nfrom pathlib import Path\nfrom niels_gpt.jobs.local import LocalEngine\n"
         "from tests.part_work import pieces\ndef mine(item, worker): return 1\n"
         "list(LocalEngine(2).map(mine, pieces(Path(sys.argv[1]), 2), tick=bool))\n"
     )

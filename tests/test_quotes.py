@@ -296,7 +296,7 @@ def test_overlap_records_quotes_and_leaves_splits_as_they_are(here: Path) -> Non
     data = json.loads(Path("metrics/data.json").read_text())
     keys = ("quotes", "quoted_documents", "quoted_characters")
     assert [data["wiki"][key] for key in keys] == [1, 1, 500]
-    assert [data["large"][key] for key in keys] == [0, 0, 0]
+    assert not {*keys} & {*data["large"]}
 
 
 def test_a_second_row_of_scores_is_shown_only_where_there_are_quotes() -> None:

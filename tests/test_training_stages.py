@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,7 +59,6 @@ from tests.conftest import ROOT, TINY, with_values
 TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
 CHATS = {"dolly15k": "yes", "oasst1": "%%", "dialogues": "&&"}
 QUOTED = {"wiki": {"part-00000/1": [[2, 7]], "part-00000/4": [[0, 9]]}, "dolly15k": {chat_key("?yes"): [[1, 3]]}}
-NONE_QUOTED = {"quotes": 0, "quoted_documents": 0}
 VALUES: dict[str, object] = {
     **TINY,
     "p_train.wiki": 1.0,
@@ -340,7 +339,7 @@ def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: 
                 device="cpu",
                 max_tokens=params.eval.max_tokens,
             )
-            expected = {**asdict(score), **NONE_QUOTED}
+            expected = score.stats({})
             close = scores[model][held_out.val_names["roam"]] == pytest.approx(expected, rel=1e-6)
             assert close == (documents == mask), (model, documents)
 
@@ -383,12 +382,12 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
             score = score_stream(
                 model, stream, T=32, device="cpu", max_tokens=params.eval.max_tokens, quoted=quoted, **how
             )
-            expected = {**asdict(score), **counts}
+            expected = score.stats(counts)
             assert scores[stage][held_out.val_names[name]] == pytest.approx(expected, rel=1e-6)
     for name, examples in chats.val.items():
         marks, counts = quoted_chats(examples, QUOTED.get(name, {}), VOCABULARY)
         told = score_chats(tuned, examples, max_tokens=params.eval.max_tokens, quoted=marks, **how)
-        assert scores["sft"][chats.val_names[name]] == pytest.approx({**asdict(told), **counts}, rel=1e-6)
+        assert scores["sft"][chats.val_names[name]] == pytest.approx(told.stats(counts), rel=1e-6)
     quoted_scores = [
         scores["sft"][names[name]] for names, name in ((held_out.val_names, "wiki"), (chats.val_names, "dolly15k"))
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,6 +33,11 @@ class Score:
     quoted_tokens: int
     nats_without_quotes: float | None
     bits_per_byte_without_quotes: float | None
+
+    def stats(self, counts: Mapping[str, int]) -> dict[str, Any]:
+        """Return the fields for a table of metrics, those of quotes and their `counts` only if there are any."""
+        every = {**vars(self), **counts}
+        return every if self.quoted_tokens else {name: every[name] for name in ("nats", "bits_per_byte", "tokens")}
 
 
 @contextmanager
