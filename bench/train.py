@@ -45,7 +45,7 @@ class OurLoop:
     """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
 
     def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, execution: Execution) -> None:
-        train_cfg = TrainConfig(total_steps=10**9, B=B, p_train={"text": 1.0}, precision=precision)
+        train_cfg = TrainConfig(total_steps=10**8, B=B, p_train={"text": 1.0}, precision=precision)
         stream = {"text": TokenStream([tokens])}
         task = PretrainTask(train=stream, val=stream, cfg=train_cfg, T=cfg.T, device=execution.device)
         set_seed(0)
