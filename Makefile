@@ -23,7 +23,7 @@ test: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	mkdir -p logs
-	COVERAGE_FILE=logs/mutants.coverage python -m pytest -m "not dag" -n auto --cov=niels_gpt --cov-context=test --cov-report=
+	COVERAGE_FILE=logs/mutants.coverage python -m pytest -m "not dag" -n auto --dist worksteal --cov=niels_gpt --cov-context=test --cov-report=
 	python -m bench.mutants
 
 baseline:
