@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
 
 from niels_gpt.cache.windows import TokenStream, split_targets
+from niels_gpt.rng import derive_seed, make_generator
 
 BytesSources = dict[str, bytes]  # v0: source name -> its bytes, one token each
 Sources = Mapping[str, bytes | TokenStream]
@@ -88,6 +90,37 @@ def _randints(bounds: np.ndarray, generator: torch.Generator | None) -> np.ndarr
     raw = np.stack((bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)), axis=1).reshape(-1).astype(np.int64)
     rest = [int(torch.randint(0, int(bound), (1,), generator=generator)) for bound in bounds[2 * pairs :]]
     return np.concatenate((raw % bounds[: 2 * pairs], np.array(rest, dtype=np.int64)))
+
+
+def in_epochs(draw: Draw, sources: Sources, *, T: int, rows_before: np.ndarray, seed: int) -> Draw:
+    """Return the draw with each source's windows taken in shuffled epochs instead of at random, with replacement.
+
+    `rows_before` has the number of rows that earlier batches took from each source. Random windows of one epoch's
+    length leave out 37% of a text, which costs a pretrained model that reads it once or twice 0.01 to 0.02 bits per
+    byte.
+    """
+    windows = np.empty_like(draw.windows)
+    for i, name in enumerate(draw.names):
+        rows = np.flatnonzero(draw.choices == i)
+        count = TokenStream.of(sources[name]).windows(T)
+        places = rows_before[i] + np.arange(len(rows))
+        windows[rows] = [_epoch_window(int(place), count, T, derive_seed(seed, "epochs", name)) for place in places]
+    return replace(draw, windows=windows)
+
+
+def _epoch_window(place: int, count: int, T: int, seed: int) -> int:
+    """Return the window at a place of an endless sequence of epochs; an epoch tiles all `count` windows by T."""
+    tiles = -(-(count - 1) // T) + 1
+    epoch, i = divmod(place, tiles)
+    offset, order = _epoch_order(tiles, T, derive_seed(seed, epoch))
+    return min(max(0, int(order[i]) * T - offset), count - 1)
+
+
+@lru_cache(maxsize=32)  # an epoch or two of every source
+def _epoch_order(tiles: int, T: int, seed: int) -> tuple[int, np.ndarray]:
+    """Return by how much an epoch's tiles are shifted, so that other epochs cut elsewhere, and their order."""
+    generator = make_generator(seed)
+    return int(torch.randint(T, (1,), generator=generator)), torch.randperm(tiles, generator=generator).numpy()
 
 
 def gather_rows(sources: Sources, draw: Draw, *, T: int) -> torch.Tensor:

@@ -212,6 +212,11 @@ class TrainConfig:
     flat: Annotated[Fraction, "share of the steps after the warm-up that stay at base_lr, before it falls"] = 0.0
     lr_scale: Annotated[Groups, "multiple of the schedule's learning rate"] = Groups(1.0, 1.0, 1.0, 1.0)
     decay_scale: Annotated[Groups, "multiple of weight_decay"] = Groups(1.0, 1.0, 1.0, 0.0)
+    windows: Annotated[
+        Literal["random", "epochs"],
+        "how windows of T+1 tokens are sampled: with replacement, or in shuffled epochs, which is better for text that "
+        "is used once or twice",
+    ] = "random"
     momentum_warmup: Annotated[
         int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
     ] = 0

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from niels_gpt import batching, streams
 from niels_gpt.batching import _randints, draw_rows, get_batch
 from niels_gpt.cache.windows import TokenStream, check_lengths
+from niels_gpt.config import TrainConfig
+from niels_gpt.train.pretraining import PretrainTask
 
 SOURCES = {
     "wiki": b"abcdefghijklmnopqrstuvwxyz" * 50,
@@ -121,3 +123,34 @@ def test_many_places_at_once_are_the_draws_of_one_after_the_other(bounds: list[i
     drawn = _randints(np.array(bounds), ours).tolist()
     assert drawn == [int(torch.randint(0, bound, (1,), generator=theirs)) for bound in bounds]
     assert torch.equal(ours.get_state(), theirs.get_state())
+
+
+def epochs_task(seed: int) -> PretrainTask:
+    streams = {"a": TokenStream([np.arange(1000), np.arange(1000, 1300)]), "b": TokenStream([np.arange(64)])}
+    cfg = TrainConfig(total_steps=1, B=6, seed=seed, p_train={"a": 0.8, "b": 0.2}, p_val={"a": 1.0}, windows="epochs")
+    return PretrainTask(train=streams, val=streams, cfg=cfg, T=16, device="cpu")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_epoch_takes_all_of_a_text_before_any_of_it_again(seed: int) -> None:
+    task = epochs_task(seed)
+    rows = [row for n in range(40) for row in task.rows(n) if row.source == "a"]
+    tiles = -(-(task.train["a"].windows(16) - 1) // 16) + 1
+    first, second = rows[:tiles], rows[tiles : 2 * tiles]
+    assert len(second) == tiles, "two epochs are asked for"
+    for epoch in (first, second):
+        times = np.bincount(np.concatenate([row.ids[:16] for row in epoch]), minlength=1300)
+        inner = np.r_[16:968, 1032:1268]  # not the ends of the two arrays, over which no window reaches
+        assert (times[inner] == 1).all()
+    assert [row.window for row in first] != [row.window for row in second]
+    assert [row.window for row in first] != sorted(row.window for row in first)
+
+
+def test_a_batch_of_an_epoch_is_the_same_wherever_a_run_begins() -> None:
+    whole = epochs_task(3)
+    batches = [whole.batch(n).x for n in range(12)]
+    assert torch.equal(epochs_task(3).batch(11).x, batches[11])
+    assert torch.equal(
+        torch.cat([epochs_task(3).batch(7, slice(0, 2)).x, epochs_task(3).batch(7, slice(2, 6)).x]), batches[7]
+    )
+    assert epochs_task(3)._draw(5).counts() == epochs_task(3)._random_draw(5).counts()

@@ -103,7 +103,7 @@ def test_the_key_set_is_frozen() -> None:
     recipe = ["schedule", "flat", "momentum_warmup"]
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
     further = {"sft.dropout", "splice.train.dropout"}
-    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further
+    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further | {"train.windows"}
     optional |= {f"{stage}.run" for stage in ("sft", "splice", "memorize")}
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written

@@ -194,10 +194,10 @@ if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's
 else:
     Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V: by the tokenizer
     _MIX = {"p_train", "p_val"}  # separate sections
-    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
+    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "windows"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
-    FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=TuningSection)
-    _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid
+    FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "windows"}, optional=_RECIPE, base=TuningSection)
+    _UNASKED = _MIX | {"document_mask", "eval_steps", "windows"}  # splice validates on a fixed grid
     Further = section(TrainConfig, without=_UNASKED, optional=_RECIPE, base=FurtherSection)
     Spans = section(SpanRules, without={"S"})
     Duplicates = section(DuplicateRules)

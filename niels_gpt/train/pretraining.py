@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import nn
 
-from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments
+from niels_gpt.batching import Draw, draw_rows, gather_rows, gather_segments, in_epochs
 from niels_gpt.cache.windows import TokenStream, split_targets
 from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import evaluate
@@ -81,8 +82,25 @@ class PretrainTask:
         return {"val_loss": sum(self.cfg.p_val[name] * loss for name, loss in losses.items()), **losses}
 
     def _draw(self, n: int) -> Draw:
+        draw = self._random_draw(n)
+        if self.cfg.windows == "random":
+            return draw
+        return in_epochs(draw, self.train, T=self.T, rows_before=self._rows_before(n), seed=self.cfg.seed)
+
+    def _random_draw(self, n: int) -> Draw:
         generator = make_generator(derive_seed(self.cfg.seed, "batch", n))
         return draw_rows(self.train, p=self.cfg.p_train, B=self.cfg.B, T=self.T, generator=generator)
+
+    def _rows_before(self, n: int) -> np.ndarray:
+        """Return how many rows the batches before n took from each source, from the draws of all of them."""
+        totals = self._row_totals
+        while len(totals) <= n:
+            totals.append(totals[-1] + list(self._random_draw(len(totals) - 1).counts().values()))
+        return totals[n]
+
+    @cached_property
+    def _row_totals(self) -> list[np.ndarray]:
+        return [np.zeros(len(self.train), dtype=np.int64)]
 
 
 def _places(draw: Draw) -> list[tuple[str, int]]:
