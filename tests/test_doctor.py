@@ -324,16 +324,16 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/primer.txt").write_text("dialogues")
     (tmp_path / "notes/a.md").write_text("a note")
-    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     os.mkfifo(tmp_path / "notes/x.md")
     (tmp_path / "notes/round").symlink_to(".")
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     assert result.exit_code == 1
     assert "notes/x.md" in result.stderr
     assert "notes/round is a linked folder" in result.stderr
     text = (tmp_path / "params.yaml").read_text()
     (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 2\n", "  H: 5\n"))
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     assert result.exit_code == 1
     assert "text_bites" in result.stderr
     assert "H=5" in result.stderr

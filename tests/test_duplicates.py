@@ -533,7 +533,7 @@ def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None
     Path("params.yaml").write_text(json.dumps(params.model_dump()))
 
     def said(*arguments: str) -> list[str]:
-        result = CliRunner().invoke(app, ["inspect", "duplicates", *arguments], env={"COLUMNS": "90"})
+        result = CliRunner().invoke(app, ["inspect", "documents", "--duplicates", *arguments], env={"COLUMNS": "90"})
         assert result.exit_code == (0 if "none" not in arguments else 1), result.output
         return result.output.splitlines()
 

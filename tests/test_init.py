@@ -491,7 +491,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     ]
     assert re.search(r"takes    about .* of the 0\.5 h here: reading the text .*, train .*, sft .*", result.output)
     assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
-    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     assert ran(odd).exit_code == 0
     assert git("show", "HEAD~1:params.yaml") == text
 

@@ -111,19 +111,19 @@ def run(*command: str, said: str = "") -> str:
 
 
 def test_the_commands_take_the_pretrained_model_and_say_so(own_text: Path) -> None:
-    run("check")
+    run("doctor", "--params")
     note = "there is no fine-tuned model in models/sft: this is models/pretrain"
     assert note in run("chat", "--max-tokens", "2", said="hello\n")
     assert note in run("export", "away", "--i-know")
     assert "(chats)" not in Path("away/README.md").read_text()
     shutil.rmtree("away")
     assert note not in run("sample", "Note", "--max-tokens", "2")
-    shown = run("summary")
+    shown = run("report", "--text")
     assert "Begun with: " in shown
     assert "models/pretrain/ (best.pt" in shown
-    refused = CliRunner().invoke(app, ["inspect", "sft"])
+    refused = CliRunner().invoke(app, ["inspect", "batch", "--sft"])
     assert refused.exit_code == 1
-    assert "there are no chats to show" in refused.output
+    assert "params.yaml has no source of chats" in refused.output
 
 
 def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What params.yaml names outside itself, and `niels-gpt check`, which tells all that is wrong at once."""
+"""What params.yaml names outside itself, and `niels-gpt doctor --params`, which tells all that is wrong at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(project: Path, values: dict[str, object]) -> dict[str, Any]:
 
 def check() -> list[str]:
     """What the command says; it ends well where that is nothing."""
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     lines = result.output.splitlines()
     assert isinstance(result.exception, SystemExit | None), result.exc_info
     assert result.exit_code == (1 if lines else 0)
@@ -126,7 +126,7 @@ def test_files_that_dvc_left_half_written_are_told_with_the_remedy(project: Path
     (project / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
     (project / ".dvc/tmp/rwlock").write_text('{"a')
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  co")
-    half = "is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`"
+    half = "is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`"
     assert check() == [f"dvc.lock {half}", f".dvc/tmp/rwlock {half}"]
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli import inspect, store
+from niels_gpt.cli import inspect
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
+    AliasGroup,
     PresetCommand,
     apply_preset,
     keep_copy,
@@ -24,13 +25,14 @@ from niels_gpt.cli.console import (
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
 from niels_gpt.cli.init import init
 from niels_gpt.cli.results import read_result, summary_lines
+from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.messages import format_duration, read_text, sentence, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.repository import mend as mend_files
+from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem, parse_yaml
 
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
+    cls=AliasGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Train a small GPT on your own text, and use it.",
 )
 
 ModelFolder = Annotated[
@@ -200,35 +205,36 @@ def _card(talker: Talker) -> dict[str, str]:
 
 
 @app.command()
-def watch(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
-) -> None:
-    """Serve a live page of this checkout's runs, from logs/ alone: losses, speed, time left, samples."""
-    from niels_gpt.cli.report import build_watch
-    from niels_gpt.talk.server.access import listen, make_server
-
-    with one_sentence():
-        listening = listen(port)
-        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
-        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
-
-
-@app.command()
 def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="first restore or delete files that DVC left half-written")
+    ] = False,
+    params_only: Annotated[
+        bool, typer.Option("--params", help="check only params.yaml and the files it names, and print errors only")
+    ] = False,
     speed: Annotated[
-        bool,
-        typer.Option(help="also measure how long a run will take here: ten seconds, and where it is compiled a minute"),
+        bool, typer.Option(help="also measure how long a run will take here: 10 s, or a minute if it is compiled")
     ] = True,
 ) -> None:
     """Check what a run needs, and estimate its duration on this machine and its final loss."""
     with one_sentence():
+        if fix:
+            if not layout.DAG.is_file():
+                raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+            for sentence in mend(Path()) or ["nothing to fix"]:
+                typer.echo(sentence)
         params, problems = _params_and_problems()
+        wrong = [problem.path for problem in problems]
+        if params_only:
+            for problem in (found := [*problems, *problems_around(params, wrong=wrong)]):
+                typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+            raise typer.Exit(bool(found))
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.cli.doctor import examine, seconds_to_train
 
         bad = len(problems)
-        for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+        for finding in examine(params, folder=Path(), wrong=wrong):
             bad += finding.fix is not None
             typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
             if to_do := finding.fix or finding.advice:
@@ -236,31 +242,7 @@ def doctor(
         if speed and not bad:
             for stage, seconds in seconds_to_train(params).items():
                 typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
-        if bad:
-            raise typer.Exit(1)
-
-
-@app.command()
-def check() -> None:
-    """List all errors in params.yaml and in the files it names, before DVC runs into the first."""
-    with one_sentence():
-        params, problems = _params_and_problems()
-        around = problems_around(params, wrong=[problem.path for problem in problems])
-        found = [*problems, *around]
-        for problem in found:
-            typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
-        if found:
-            raise typer.Exit(1)
-
-
-@app.command()
-def mend() -> None:
-    """Restore or delete files that DVC left half-written when interrupted; touch nothing else."""
-    with one_sentence():
-        if not layout.DAG.is_file():
-            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-        for sentence in mend_files(Path()) or ["nothing to mend"]:
-            typer.echo(sentence)
+        raise typer.Exit(bool(bad))
 
 
 @app.command()
@@ -349,32 +331,38 @@ def gc(
 
 app.command()(compare)
 app.command()(init)
-app.add_typer(inspect.tokenizer_app, name="tokenizer")
 app.add_typer(inspect.app, name="inspect")
-app.add_typer(store.app, name="tokens")
+app.command()(store)
 
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="the page to write; a report that is there is written anew")] = Path(
-        "report.html"
-    ),
+    file: Annotated[Path, typer.Argument(help="HTML file to write; replaces an earlier report")] = Path("report.html"),
+    text: Annotated[bool, typer.Option("--text", help="print the results only; write no page")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="serve a page of all runs in logs/ instead: losses, speed, time left")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0 takes a free one")] = 8001,
 ) -> None:
-    """Write the report of the last run as one HTML page, with when, where and how long it trained."""
+    """Print the results of the last run, and write them as one HTML page; or serve a live page of training runs."""
     with one_sentence():
-        from niels_gpt.cli.report import full_report, is_report
+        if not live:
+            for line in summary_lines():
+                typer.echo(line)
+        if text:
+            return
+        from niels_gpt.cli.report import build_watch, full_report, is_report
 
+        if live:
+            from niels_gpt.talk.server.access import listen, make_server
+
+            listening = listen(port)
+            typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
+            make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+            return
         if file.exists() and not is_report(file):
-            raise ValueError(f"{file} is there already, and is no report: give another name")
+            raise ValueError(f"{file} exists and is not a report: give another name")
         page = full_report()
         with atomic_path(file) as temporary:
             temporary.write_text(page, encoding="utf-8")
-        typer.echo(f"{file}: one page, with everything in it; open it in a browser")
-
-
-@app.command()
-def summary() -> None:
-    """Print the last evaluation, a sample, and where all results are."""
-    with one_sentence():
-        for line in summary_lines():
-            typer.echo(line)
+        typer.echo(f"page     {file}: open it in a browser")

@@ -68,7 +68,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     if all(map(sound, ("model", "tokenizer", "train", "sft", "runtime"))):
         yield from _memory(params)
     for name in broken_files(folder):
-        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
+        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt doctor --fix`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
     sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
     why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it

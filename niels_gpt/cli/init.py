@@ -284,5 +284,5 @@ def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, o
         lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")
     if removed:
         lines.append(f"removed  what cache/ held of {', '.join(removed)}: DVC keeps it, should you go back")
-    lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
+    lines.append("next     `dvc repro` trains; `niels-gpt report --live` shows it; then `niels-gpt chat`")
     return lines

@@ -121,7 +121,7 @@ def _strip(path: Path, name: str, length: int) -> Strip:
     )
 
 
-# `niels-gpt watch`: a read-only page about runs, served live from their logs to this machine alone.
+# `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.
 
 _UNCACHED = {"cache-control": "no-store"}
 _HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)

@@ -160,12 +160,12 @@ _PLACES = (
     ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt report --live` draws them"),
 )
 
 
 def summary_lines() -> Iterator[str]:
-    """Yield the lines of `niels-gpt summary`: scores, mix, a sample, leaks, state of the commit, and paths."""
+    """Yield the lines of `niels-gpt report`: scores, mix, a sample, leaks, state of the commit, and paths."""
     missing = [path for path in _SUMMARISED if not path.is_file()]
     if missing:
         raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")

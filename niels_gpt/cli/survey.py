@@ -138,7 +138,7 @@ def describe(survey: Survey) -> list[str]:
         searched, total = map(megabytes, survey.sample)
         lines.append(f"sample   {searched} of {total} were searched; the counts below are for this sample")
     for label, kinds, done in (
-        ("secrets ", survey.secrets, "masked; `niels-gpt inspect secrets` lists them"),
+        ("secrets ", survey.secrets, "masked; `niels-gpt inspect documents --secrets` lists them"),
         ("personal", survey.personal, "kept; `on_personal: mask` in `load` masks them"),
     ):
         found = f"{sum(kinds.values()):,} ({counted(kinds)}): {done}" if kinds else "none found"

@@ -78,7 +78,7 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
         yield from _input_problems(file, path)
     yield from remote_problems(params, folder=Path(), wrong=wrong)
     for name in broken_files(Path()):
-        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`")
+        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`")
 
 
 def remote_problems(

@@ -91,7 +91,7 @@ def sentence_with_remedy(error: BaseException) -> str:
         outs = sorted({out for path in error.paths if (out := out_holding(path))})
         said += f"; delete {', '.join(outs)} and run `dvc repro`" if outs else ""
         if any(_IN_A_STORE.search(path) for path in error.paths):
-            said += "; `niels-gpt tokens verify` finds all that is damaged in stores, and says how to make it again"
+            said += "; `niels-gpt store` finds all that is damaged in stores, and says how to make it again"
     return said
 
 

@@ -1,6 +1,6 @@
 """HTML page about runs: one self-contained file with data, styles and charts inlined.
 
-`niels-gpt watch` serves it for runs in progress; the report is the same page for finished runs and their results. A
+`niels-gpt report --live` serves it for runs in progress; the report is the same page for finished runs and their results. A
 content security policy (CSP) allows only the scripts and styles inlined here, by hash, and no external resources.
 """
 

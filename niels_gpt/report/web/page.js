@@ -332,7 +332,7 @@
     } catch (error) {
       next = AWAY_MS;
       away.hidden = false;
-      away.textContent = `niels-gpt watch does not answer (${error.message}): this is what was known before.`;
+      away.textContent = `niels-gpt report --live does not answer (${error.message}): this is what was known before.`;
     }
     setTimeout(poll, next);
   }
