@@ -114,7 +114,7 @@ def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
     ]
     assert canary_rows(None) == []
     assert canary_sentence(stats) == (
-        "canaries in roam: exposure 2.0 bits where planted 1x (0 of 2 come out), 12.0 bits where planted 16x "
-        "(1 of 1 come out); 1.4 is chance, 12 the most"
+        "canaries in roam: exposure 2.0 bits at 1x (0 of 2 come out), 12.0 bits at 16x "
+        "(1 of 1 come out)(chance 1.4, maximum 12 the most"
     )
     assert COPIES == (1, 4, 16)

@@ -196,9 +196,9 @@ def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     output = CliRunner().invoke(app, ["report", "--text"]).output
     assert "val_wiki" in output
     assert "2.2500" in output
-    assert "form" not in output.partition("Asked")[0]
+    assert "form" not in output.partition("Question")[0]
     assert "once upon" in output
-    assert "Asked: Why?" in output
+    assert "Question: Why?" in output
     assert "models/pretrain" in output
 
 
@@ -321,8 +321,8 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
     often = [name for name in rows if float(rows[name][-1]) > 16]
     assert 0 < len(often) < 3
-    assert [line.split(" times over")[0] for line in shown[3:]] == [
-        f"note: {name} is read {float(rows[name][-1]):.1f}" for name in often
+    assert [line.split(" epochs")[0] for line in shown[3:]] == [
+        f"note: {name} is sampled for {float(rows[name][-1]):.1f}" for name in often
     ]
 
 
@@ -445,7 +445,7 @@ def test_samples_that_are_no_text_are_named(finished: Path) -> None:
     (finished / "metrics/samples.md").write_bytes(b"\xff\xff")
     assert "metrics/samples.md is not UTF-8" in refusal("report", "--text")
     (finished / "metrics/samples.md").write_bytes(b"")
-    assert "Asked: " in run("report", "--text")
+    assert "Question: " in run("report", "--text")
 
 
 BROKEN_PARAMS = {
@@ -532,7 +532,7 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert "is there already" in refusal("export", "models")
     assert "is no name for a folder" in refusal("export", "a\udcff")
     for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
-        assert "an export has one form: give --transformers" in refusal("export", "away", *forms)
+        assert "choose one format: --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
 
 
@@ -865,26 +865,26 @@ def lock(**hashes: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hashes", "data", "weights"),
     [
-        ({}, "The data came out as committed, byte for byte.", "The weights and their metrics came out as committed"),
+        ({}, "The data match the committed run byte for byte.", "The weights and their metrics came out as committed"),
         (
             {"model": "x"},
-            "The data came out as committed, byte for byte.",
-            "as they must on another kind of CPU, which rounds otherwise: models/pretrain.",
+            "The data match the committed run byte for byte.",
+            "as expected on another type of CPU, which rounds differently: models/pretrain.",
         ),
         (
             {"model": "x", "code": "x"},
-            "The data came out as committed, byte for byte.",
-            "did not come out as committed, since the parameters, code or text of train are others",
+            "The data match the committed run byte for byte.",
+            "differ from the committed run, since parameters, code or inputs of train are others",
         ),
         (
             {"model": "x", "params": "x"},
-            "The data came out as committed, byte for byte.",
-            "since the parameters, code or text of train are others: models/pretrain",
+            "The data match the committed run byte for byte.",
+            "since parameters, code or inputs of train are others: models/pretrain",
         ),
         (
             {"raw": "x", "model": "x"},
-            "The data did not come out as committed, though all that goes into them is the same: cache/raw.",
-            "did not come out as committed, since the data did not: models/pretrain.",
+            "The data differ from the committed run, although all inputs are equal: cache/raw.",
+            "differ from the committed run, since the data differ: models/pretrain.",
         ),
     ],
 )

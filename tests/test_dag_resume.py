@@ -137,7 +137,7 @@ def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Rep
 
     params.write_text(original)
     again = long_repo.run("dvc", "repro", "train").stdout
-    assert f"going on after step {STEPS}" in again  # nothing was lost
+    assert f"resuming after step {STEPS}" in again  # nothing was lost
     assert trained_md5(long_repo) == uninterrupted_md5
 
 

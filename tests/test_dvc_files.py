@@ -81,7 +81,7 @@ def test_a_broken_lock_comes_back_as_the_last_stage_found_it(project: Path, text
     keep_lock(project)  # a stage that starts now must not take this for the good one
     assert broken_files(project) == ["dvc.lock"]
     assert mend(project) == [
-        "dvc.lock was half-written and is back as the last stage found it; `dvc repro` goes on from there"
+        "dvc.lock was half-written and is restored as the last stage found it; `dvc repro` resumes from there"
     ]
     assert lock.read_text() == WHOLE
     assert mend(project) == []
@@ -101,7 +101,7 @@ def test_a_lock_committed_since_is_preferred_to_an_older_copy(project: Path) -> 
 def test_without_a_copy_the_committed_lock_comes_back_and_without_either_there_is_none(project: Path) -> None:
     (project / "dvc.lock").write_text(CUT)
     (sentence,) = mend(project)
-    assert "is deleted; `dvc repro` takes what has run out of its cache" in sentence
+    assert "was deleted; `dvc repro` restores finished stages from its cache" in sentence
     assert not (project / "dvc.lock").exists()
     assert mend(project) == []
     commit_lock(WHOLE)
@@ -151,10 +151,10 @@ def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         done = CliRunner().invoke(app, ["doctor", "--fix", "--params"])
         assert done.exit_code == 1
-        assert "ERROR: DVC is at work here on dvc.lock: wait for it, then try again" in done.output
+        assert "ERROR: DVC is running here on dvc.lock: wait for it, then try again" in done.output
         assert (project / "dvc.lock").read_text() == CUT
     done = CliRunner().invoke(app, ["doctor", "--fix", "--params"])
-    assert "dvc.lock was half-written and is back" in done.output
+    assert "dvc.lock was half-written and is restored" in done.output
     assert (project / "dvc.lock").read_text() == WHOLE
     assert CliRunner().invoke(app, ["doctor", "--fix", "--params"]).output.startswith("nothing to fix\n")
 

@@ -255,7 +255,7 @@ def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_process
     lock = (pair.second.path / "dvc.lock").read_bytes()
     (code, said), (other_code, other_said) = pair.run()
     assert (code, other_code) == (0, 0), said + other_said
-    assert "going on after step 10" in said
+    assert "resuming after step 10" in said
     assert "in each of 2 processes" in said
     assert (pair.second.path / "dvc.lock").read_bytes() == lock
     for path in ("models/pretrain", "checkpoints", "logs/train.jsonl"):  # host 0 writes

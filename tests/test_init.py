@@ -112,7 +112,7 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
     assert set(raw["chats"]) == set(VALUES["chats"])
     assert "data/wikitext" not in text
     assert "data/roam" not in text
-    for reason in ("900 documents, so whole ones are held out", "scaling law", "times over the text", "By size"):
+    for reason in ("900 documents, so whole ones are held out", "scaling law", "epochs", "By size"):
         assert reason in text
     assert "The text is small and read a dozen times" not in text  # the sample's reason for another value
     assert [line for line in text.splitlines() if len(line) > 120] == []
@@ -480,7 +480,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert result.exit_code == 0, result.output
     assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
     assert git("status", "--porcelain") == "A  other.txt\n"  # the link does not show
-    (back,) = re.findall("kept     the params.yaml of before: `git checkout (.*) params.yaml`", result.output)
+    (back,) = re.findall("undo     `git checkout (.*) params.yaml`", result.output)
     assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
     raw = parse_yaml(text, name="params.yaml")
@@ -505,7 +505,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
     for file in (*STAY, *GO):
         put(file.encode())
     result = ran(notes(tmp_path / "notes"))
-    assert "removed  what cache/ held of roam, wiki: DVC keeps it" in result.output
+    assert "removed  cache/ of roam, wiki: DVC keeps it" in result.output
     assert sorted(files_of(project / "cache")) == sorted(STAY)
     assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
 
@@ -515,7 +515,7 @@ def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     write(project / "cache", {file: file for file in (*GO, "tokens/wiki/b.bin")})
     for file in (*GO[:2], "tokens/wiki/b.bin"):
         put(file.encode())
-    assert "removed  what cache/ held of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
+    assert "removed  cache/ of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
     assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/wiki/b.bin"))
 
 
@@ -524,7 +524,7 @@ def test_while_dvc_is_at_work_nothing_is_written(project: Path, tmp_path: Path) 
     with without_dvc(project):
         result = ran(notes(tmp_path / "notes"))
     assert result.exit_code == 1
-    assert "DVC is at work here: wait for it, then try again" in result.stderr
+    assert "DVC is running here: wait for it, then try again" in result.stderr
     assert (project / "params.yaml").read_text() == before
 
 

@@ -432,7 +432,7 @@ def test_who_answers_and_how_full_the_context_is(tab: Tab, address: str) -> None
     tab.expect(room).to_contain_text(f"{used} of {T}")
     # A question that does not fit is cut, and says so; what is read is all that there is room for.
     tab.ask("x" * 100)
-    words = f"Of its question the first {100 + 3 - T} tokens did not fit the context and were not read."
+    words = f"Of its question the first {100 + 3 - T} tokens of the question did not fit the context and were dropped."
     tab.expect(page.locator(".cut-line")).to_have_text(words)
     tab.expect(room).to_contain_text(f"{T} of {T}")
     page.locator("#new").click()
@@ -518,7 +518,7 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
             messages.append({"role": "assistant", "content": answer})
             tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
             assert page.locator("#problem").inner_text() == ""
-        words = f"The first {forgotten} messages no longer fit the context and are forgotten."
+        words = f"The first {forgotten} messages no longer fit the context and are dropped."
         tab.expect(page.locator(".forgotten-line").last).to_have_text(words)
         # Of what is forgotten the server hears no more: requests do not grow either.
         assert len(tab.sent[-1]) == len(tab.sent[-2]) < 6

@@ -151,7 +151,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
     said = first_day.walk(repo, home)
     assert first_day.not_in_the_transcript(said, home) == []
-    (before,) = re.findall(r"`git checkout (\S+) params.yaml` brings it back", said[first_day.INIT][0])
+    (before,) = re.findall(r"`git checkout (\S+) params.yaml` restores the previous one", said[first_day.INIT][0])
     assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
     first, back = said["dvc repro"]
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))

@@ -209,7 +209,7 @@ def test_a_chat_says_what_it_has_forgotten() -> None:
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
     for question in ("a long one, this", "b?", "c?", "d?", "e?"):
         conversation.answer(question, show=shown.append)
-    words = "(the first {} messages no longer fit the context and are forgotten)\n"
+    words = "(the first {} messages no longer fit the context and are dropped)\n"
     assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
     assert len(conversation.messages) == 10  # for /save
     conversation.command("/reset")
@@ -222,7 +222,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, mo
     shown: list[str] = []
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
     conversation.answer("x" * CFG.T, show=shown.append)
-    words = "(the first {} tokens of that do not fit the context: the model reads the rest alone)\n"
+    words = "(the first {} tokens do not fit the context and are dropped)\n"
     assert shown[0] == words.format(3)  # the two chat tokens before and the one behind it
     assert "".join(shown[1:]) == "yes!"
     conversation.answer("b?", show=shown.append)
@@ -330,7 +330,7 @@ def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_
         read.clear()
     assert len(whole.prompt(conversation.messages)) > 3 * 64
     forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16).forgotten
-    assert f"(the first {forgotten} messages no longer fit the context and are forgotten)\n" in shown
+    assert f"(the first {forgotten} messages no longer fit the context and are dropped)\n" in shown
 
 
 def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -
     converse(conversation, read=read, show=shown.append)
     text = "".join(shown)
     assert text.count("was not UTF-8") == 2
-    assert text.count("(Ctrl-D or /quit ends)") == 1
+    assert text.count("(Ctrl-D or /quit exits)") == 1
     assert text.count("that could not be written") == 2
     assert text.count(HELP) == 2
     assert conversation.messages == []
@@ -392,7 +392,7 @@ def test_a_chat_is_saved_over_nothing_but_itself(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jsonl").write_text("mine")
     conversation = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
-    left = "mine.jsonl is there already and is left as it is: give /save another name"
+    left = "mine.jsonl exists and was not overwritten: give /save another name"
     assert conversation.command("/save mine.jsonl") == left
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
     assert conversation.command("/save a.jsonl").startswith("saved to a.jsonl, ")
@@ -654,7 +654,7 @@ def test_a_taken_name_and_a_taken_port_are_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["export", "models"])
     assert result.exit_code == 1
-    assert "models is there already: give the name of a new folder" in result.output
+    assert "models exists: name a new folder" in result.output
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

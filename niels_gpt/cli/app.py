@@ -48,16 +48,16 @@ app = typer.Typer(
 )
 
 ModelFolder = Annotated[
-    str | None, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+    str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
 ]
 Temperature = Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")]
 TopK = Annotated[int, typer.Option(min=1, help="sample from the k most probable tokens")]
 TopP = Annotated[
     float, typer.Option(min=0.01, max=1, help="nucleus sampling: smallest set of tokens with this total probability")
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="maximum length of an answer, in tokens")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="random seed; the same seed gives the same text")]
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -71,7 +71,7 @@ def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
 @app.callback()
 def begin(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="print the version and exit")
     ] = False,
 ) -> None:
     """Prepare stdout and stderr before any command runs."""
@@ -94,10 +94,10 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         try:
             parse_yaml(current, name=str(layout.PARAMS))
         except ValueError as error:
-            raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+            raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
         text = apply_preset(current, wanted)
         if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
-            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` takes it back")
+            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
         with atomic_path(layout.PARAMS) as temporary:
             temporary.write_text(text, encoding="utf-8")
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
@@ -126,7 +126,7 @@ def chat(
 
 @app.command()
 def sample(
-    prompt: Annotated[str, typer.Argument(help="the text to go on from")],
+    prompt: Annotated[str, typer.Argument(help="text to continue")],
     model: ModelFolder = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 50,
@@ -140,9 +140,7 @@ def sample(
         try:
             prompt.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(
-                "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
-            ) from error
+            raise ValueError("the prompt is not UTF-8: set the terminal to UTF-8 and run it again") from error
         talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
         from niels_gpt.talk.terminal import CUT
@@ -163,13 +161,15 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
     host: Annotated[
         str,
-        typer.Option(help="an IPv4 address of this machine that others can reach, 0.0.0.0 for all; with a key only"),
+        typer.Option(help="IPv4 address to listen on, 0.0.0.0 for all; any but 127.0.0.1 needs an API key"),
     ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
+        typer.Option(
+            "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
+        ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
@@ -185,7 +185,7 @@ def serve(
         from niels_gpt.talk.server.app import build_app
 
         card, listening = _card(talker), listen(port, host)
-        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C ends)")
+        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
         make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
 
 
@@ -196,7 +196,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "parameters": f"{talker.model.parameter_count():,}",
         "context": f"{cfg.T} tokens",
         "vocabulary": f"{cfg.V:,}",
-        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+        "chat format": "chat tokens" if talker.renderer == "chat_tokens" else "text transcript",
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
@@ -249,8 +249,8 @@ def doctor(
 def export(
     folder: Annotated[str, typer.Argument(help="a new folder to write to")],
     model: ModelFolder = None,
-    transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
-    gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
+    transformers: Annotated[bool, typer.Option(help="write the format of the transformers library")] = False,
+    gguf: Annotated[bool, typer.Option(help="write a GGUF file for llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
     refuse_if_extractable: Annotated[
         list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
@@ -260,11 +260,11 @@ def export(
     """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
     with one_sentence():
         if not folder.isprintable():
-            raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
+            raise ValueError(f"{folder!r} is not a valid folder name: use printable characters")
         if Path(folder).exists():
-            raise ValueError(f"{folder} is there already: give the name of a new folder")
+            raise ValueError(f"{folder} exists: name a new folder")
         if (transformers and gguf) or (f32 and not gguf):
-            raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+            raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --f32, or none of them")
         model = model or final_model()
         check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
@@ -316,7 +316,9 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
 
 @app.command()
 def gc(
-    all_runs: Annotated[bool, typer.Option("--all", help="also runs that were stopped and could go on")] = False,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="also delete runs that were stopped and could be resumed")
+    ] = False,
 ) -> None:
     """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
     from niels_gpt.train.state import delete_runs

@@ -312,7 +312,7 @@ class AliasGroup(TyperGroup):
                 typer.echo(f"`niels-gpt {old}` is now `niels-gpt {new}`", err=True)
                 args = [*new.split(), *args[len(words) :]]
                 break
-        return super().parse_args(ctx, args)  # type: ignore[arg-type]
+        return super().parse_args(ctx, args)
 
 
 class PresetCommand(TyperCommand):

@@ -60,7 +60,7 @@ def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, 
         for name, report in sources.items()
     ]
     pieces = sorted((tokenizer.piece(i) for i in range(tokenizer.vocab_size)), key=len, reverse=True)[:12]
-    rows += ["", "longest pieces: " + " ".join(_show(piece) for piece in pieces)]
+    rows += ["", "longest entries: " + " ".join(_show(piece) for piece in pieces)]
     ids = tokenizer.encode(line)
     rows += ["", f"{len(ids)} tokens: " + " ".join(_show(tokenizer.piece(i)) for i in ids)]
     return "\n".join(rows)
@@ -141,7 +141,7 @@ def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> It
         raise ValueError(f"there are no {layout.PAIRS} yet: run `dvc repro duplicates` first")
     ranges = read_meta(layout.PAIRS / "sources.json")
     if source is not None and source not in ranges:
-        raise ValueError(f"there are no duplicates of a source {source!r}; there are those of: {', '.join(ranges)}")
+        raise ValueError(f"there are no duplicates of a source {source!r}; known sources: {', '.join(ranges)}")
     names = sorted(ranges, key=lambda name: ranges[name][0])
     pairs, shares = (np.load(layout.PAIRS / f"{name}.npy") for name in ("documents", "containment"))
     firsts = np.array([ranges[name][0] for name in names])
@@ -166,7 +166,7 @@ def _read(params: Params, name: str, row: int) -> Found:
             with reading_part(texts.store, part) as path:
                 return Found(name, read_column(path, "id")[row], _text_of_row(path, row))
         row -= part.rows
-    raise ValueError(f"{layout.PAIRS} is not of these texts: run `dvc repro duplicates`")
+    raise ValueError(f"{layout.PAIRS} does not match the loaded texts: run `dvc repro duplicates`")
 
 
 def _text_of_row(path: Path, row: int) -> str:

@@ -92,7 +92,7 @@ def survey_folder(path: str) -> Survey:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
     binary = {look.file for look in looks if _is_binary(look.text)}
     if len(binary) == len({look.file for look in looks}):
-        raise ValueError(f"the files in {shown(path)} are called text and hold none (binary): put text there")
+        raise ValueError(f"the files in {shown(path)} have text extensions but are binary: put text there")
     beginnings = _beginnings(look.text for look in looks if look.file not in binary)
     return Survey(
         path=path,
@@ -124,7 +124,7 @@ def glob_of(suffixes: Iterable[str]) -> str:
 def told_endings(counts: Mapping[str, int]) -> str:
     """Format counts by extension, as in `3 .pdf, 1 without an ending`: the 5 most frequent first, then `others`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{count:,} {ending or 'without an ending'}" for ending, count in ordered[:5]]
+    told = [f"{count:,} {ending or 'without extension'}" for ending, count in ordered[:5]]
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
 

@@ -240,7 +240,7 @@ def open_talker(
         raise Damaged(
             folder,
             f"holds a model of {model.cfg.V} tokens, and {beside} a tokenizer of {vocabulary.vocab_size}: they do not "
-            "belong together; make both again",
+            "match; make both again",
         )
     # A folder name that is not UTF-8 could not be sent in JSON.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
@@ -253,7 +253,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         if config.get("renderer", "transcript") not in get_args(Renderer):
             raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
         if "architectures" in config:
-            raise ValueError("it is one that was exported for the transformers library")
+            raise ValueError("it was exported for the transformers library")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
     return config
@@ -273,6 +273,6 @@ def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise Damaged(
-            file, f"is not the model that config.json beside it describes, or is damaged ({reason}): export it again"
+            file, f"does not match config.json beside it, or is damaged ({reason}): export it again"
         ) from error
     return model

@@ -116,7 +116,7 @@ _CHECKS = """\
   {%- endif -%}
   {%- for name in SPECIAL_TOKENS -%}
     {%- if name in message['content'] -%}
-      {{- raise_exception('a message holds the name of a chat token, which would be read as one: take it out') -}}
+      {{- raise_exception('a message contains the name of a chat token, which would be parsed as one: remove it') -}}
     {%- endif -%}
   {%- endfor -%}
 {%- endfor -%}
@@ -181,8 +181,8 @@ def check_neox(cfg: ModelConfig, *, option: str) -> None:
     """Raise a ValueError if GPT-NeoX cannot express the model; `option` is the CLI option to name."""
     if cfg.options:
         raise ValueError(
-            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
-            f"without {option}, or train one whose model section is that of preset v1"
+            f"GPT-NeoX does not support {', '.join(f'model.{name}' for name in cfg.options)}: export without {option}, "
+            "or train with the model section of preset v1"
         )
 
 

@@ -179,7 +179,7 @@ class Scheduler:
         with self._changed:
             waiting = sum(writing.answer.wanted for writing in self._waiting)
         if waiting + choices > self._most:
-            raise Busy(f"{waiting} answers are waiting already; ask again in a moment")
+            raise Busy(f"{waiting} requests are queued already; retry in a moment")
 
     @property
     def under_way(self) -> int:
@@ -264,14 +264,14 @@ class Metrics:
     def __init__(self, scheduler: Scheduler) -> None:
         here = self._all = CollectorRegistry()
         self._requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
-        self._prompt = Counter("niels_gpt_prompt_tokens", "tokens of prompts", registry=here)
-        self._written = Counter("niels_gpt_generated_tokens", "tokens written", registry=here)
+        self._prompt = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
+        self._written = Counter("niels_gpt_generated_tokens", "generated tokens", registry=here)
         self._first = Histogram(
-            "niels_gpt_first_text_seconds", "from a request to its first text", buckets=_SECONDS, registry=here
+            "niels_gpt_first_text_seconds", "seconds from a request to its first text", buckets=_SECONDS, registry=here
         )
-        under_way = Gauge("niels_gpt_answers_under_way", "answers being written", registry=here)
+        under_way = Gauge("niels_gpt_answers_under_way", "requests in progress", registry=here)
         under_way.set_function(lambda: scheduler.under_way)
-        waiting = Gauge("niels_gpt_answers_waiting", "answers that wait for a slot", registry=here)
+        waiting = Gauge("niels_gpt_answers_waiting", "requests waiting for a slot", registry=here)
         waiting.set_function(lambda: scheduler.waiting)
 
     def count_request(self, status: int) -> None:

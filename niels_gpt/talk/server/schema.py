@@ -90,10 +90,10 @@ def _biases(biases: Any) -> Any:
     """Check the number of biases and their ids before pydantic does, which would collect an error for each."""
     if isinstance(biases, dict):
         if len(biases) > MOST_BIASES:
-            raise PydanticCustomError("too_many", f"{len(biases)} are more than the {MOST_BIASES} that may be given")
+            raise PydanticCustomError("too_many", f"{len(biases)} are more than the maximum of {MOST_BIASES}")
         wrong = next((token for token in biases if not _ID.fullmatch(token)), None)
         if wrong is not None:
-            sentence = "its keys are ids of tokens, as `POST /tokenize` gives them, and not {key}"
+            sentence = "its keys must be token ids, as from `POST /tokenize`, not {key}"
             raise PydanticCustomError("no_id", sentence, {"key": repr(wrong[:_SHOWN])})
     return biases
 
@@ -196,7 +196,7 @@ def parse_request(kind: type[Body], body: bytes) -> Body:
     # Brackets inside strings do not count, but strings are removed only if there are too many: that is cheaper.
     if _brackets(body) > _MOST_BRACKETS and (brackets := _brackets(_STRING.sub(b"", body))) > _MOST_BRACKETS:
         raise ValueError(
-            f"the body: its {brackets:,} lists and objects are more than the {_MOST_BRACKETS:,} that a request may have"
+            f"the body: its {brackets:,} lists and objects are more than the maximum of {_MOST_BRACKETS:,}"
         )
     try:
         return kind.model_validate_json(body)
