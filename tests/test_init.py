@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from niels_gpt.cli import init as init_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
-from niels_gpt.cli.plan import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
+from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_params, plan_text, source_names
 from niels_gpt.cli.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -52,7 +52,7 @@ def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
     return Survey(**values | more)
 
 
-def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[Chats, ...] = ()) -> Plan:
+def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
     bundled = {"bundled": VALUES["chats"], "bundled_weights": VALUES["p_sft"]}
     return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
 
@@ -120,7 +120,7 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
 
 
 def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
-    chats = (Chats("/home/me/chats.jsonl", "chat", 500), Chats("/home/me/talks.txt", "dialogues", 20))
+    chats = (OwnChats("/home/me/chats.jsonl", "chat", 500), OwnChats("/home/me/talks.txt", "dialogues", 20))
     _, raw = parse_params(plan_text(planned(a_survey(3_000_000, 900), chats=chats), SAMPLE), name="planned")
     assert {name: chat["load"]["kind"] for name, chat in raw["chats"].items()} == {
         "chats": "chat",
@@ -135,7 +135,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
             a_survey(int(size), documents),
             a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
         ]
-        chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
+        chats = tuple(OwnChats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
         params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
         assert set(raw["sources"]) == {"notes", "letters"}
         for source in params.sources.values():
@@ -157,7 +157,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             a_survey(int(size), 900),
             a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50))),
         ]
-        chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
+        chats = (OwnChats("/home/me/notes.jsonl", "chat", 500),)
         for own in ((), chats):
             plan = planned(*surveys, machine=machine, hours=hours, chats=own)
             text = plan_text(plan, SAMPLE)

@@ -35,7 +35,7 @@ from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.folders import export_model, export_transformers
 from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.talker import Piece, StreamedText, Talker, open_talker
+from niels_gpt.talk.talker import StreamedText, Talker, TextChunk, open_talker
 from niels_gpt.talk.terminal import HELP, MOST_LINES, Conversation, converse, history_file, line_reader
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
@@ -79,17 +79,17 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
     assert [piece.text for piece in came] == ["a", "", "", "", "xy\xe4", "", "", "x"]
     assert [len(piece.tokens) for piece in came] == [1, 0, 0, 0, 4, 0, 0, 1]
     assert text.stopped
-    assert text.rest() == Piece()
+    assert text.rest() == TextChunk()
 
     class Whole(ByteTokenizer):
         def piece(self, id: int) -> bytes:
             return b"one two"
 
     both = StreamedText(Whole(), ["two", "ne"])  # in one token: the first of them ends the answer
-    assert both.add(Token(0, 0)) == Piece("o")
+    assert both.add(Token(0, 0)) == TextChunk("o")
     rest = StreamedText(ByteTokenizer(), ["xyz"])
     assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
-    assert rest.rest() == Piece("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
+    assert rest.rest() == TextChunk("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
 
 
 def test_each_model_is_asked_in_its_own_way() -> None:
@@ -619,7 +619,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
         try:
             assert server.stdout
             address, _, rest = server.stdout.readline().partition(" ")
-            assert rest == "(Ctrl-C ends)\n"
+            assert rest == "(Ctrl-C stops it)\n"
             card = httpx.get(f"{address}/card", timeout=60).json()
             assert (card["model"], card["bits per byte on val"]) == ("sft", "1.250")
             port = int(address.removeprefix("http://127.0.0.1:"))

@@ -472,7 +472,7 @@ def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
     saved = RunFolder(tmp_path / "checkpoints/x").load()
     assert saved is not None
     assert saved.step == 18
-    assert "going on" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().out
     model = GPT(MODEL)
     resumed = run_in(tmp_path, model, TASK)
     assert "resuming after step 18" in capsys.readouterr().out

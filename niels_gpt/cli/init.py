@@ -36,7 +36,7 @@ from niels_gpt.pipeline.stage import outs_by_source
 from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
 
 if TYPE_CHECKING:
-    from niels_gpt.cli.plan import Chats, Plan
+    from niels_gpt.cli.plan import OwnChats, Plan
     from niels_gpt.cli.sizing import Machine
 
 
@@ -190,8 +190,8 @@ def _runtime() -> dict[str, Any]:
         return {}
 
 
-def _own_chats(path: str) -> Chats:
-    from niels_gpt.cli.plan import Chats
+def _own_chats(path: str) -> OwnChats:
+    from niels_gpt.cli.plan import OwnChats
 
     written = _written(path)
     if not os.path.exists(written):
@@ -205,12 +205,12 @@ def _own_chats(path: str) -> Chats:
         raise ValueError(f"{path} has {found} chats: at least {_FEWEST_CHATS} are needed, since some are held out")
     if not os.path.isabs(written):
         refuse_unignored(Path(), written)
-    return Chats(written, kind, found)
+    return OwnChats(written, kind, found)
 
 
 def _planned(
     surveys: Sequence[Survey],
-    chats: Sequence[Chats],
+    chats: Sequence[OwnChats],
     *,
     sample: str,
     runtime: Mapping[str, Any],

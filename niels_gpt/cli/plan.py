@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
-from niels_gpt.cli.sizing import BYTES, Machine, Run, bytes_a_token, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import BYTES, Machine, PlannedRun, bytes_a_token, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.model.size import most_epochs
@@ -35,7 +35,7 @@ _LEAST_TRAINING_S = 30.0
 
 
 @dataclass(frozen=True)
-class Chats:
+class OwnChats:
     """The user's own chats: file or folder, source kind, number of chats."""
 
     path: str
@@ -54,14 +54,14 @@ class Plan:
     chat_weights: Mapping[str, float]
     byte_tokenizer: bool
     settings: Mapping[str, Setting]
-    run: Run
+    run: PlannedRun
     seconds: Mapping[str, float]
 
 
 def plan_params(
     surveys: Sequence[Survey],
     *,
-    chats: Sequence[Chats] = (),
+    chats: Sequence[OwnChats] = (),
     bundled: Mapping[str, Mapping[str, Any]],
     bundled_weights: Mapping[str, float],
     machine: Machine,
@@ -166,7 +166,7 @@ def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
-def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
+def _context(run: PlannedRun, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
     """Return the longest context T of which 1.5 windows fit into the held-out text of every source."""
     for T in _CONTEXTS:
         tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token(run.V) for survey in surveys]
@@ -179,7 +179,7 @@ def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float])
     )
 
 
-def _with_context(run: Run, T: int) -> Run:
+def _with_context(run: PlannedRun, T: int) -> PlannedRun:
     """Return the run with rows of T tokens and about as many tokens per step."""
     if run.size.T == T:
         return run
@@ -214,7 +214,7 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
     }
 
 
-def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
+def _chat_source(name: str, chat: OwnChats) -> dict[str, Any]:
     load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
         "input": chat.path,
@@ -226,7 +226,13 @@ def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
 
 
 def _settings(
-    run: Run, names: Sequence[str], surveys: Sequence[Survey], chats: Sequence[Chats], *, machine: Machine, left: float
+    run: PlannedRun,
+    names: Sequence[str],
+    surveys: Sequence[Survey],
+    chats: Sequence[OwnChats],
+    *,
+    machine: Machine,
+    left: float,
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part of the run)."""
     size, tokens_a_second = run.size, machine.flops / run.flops
@@ -308,7 +314,7 @@ def _groups(embedding: float, vectors: float) -> dict[str, float]:
     return {"matrices": 1.0, "embedding": embedding, "head": embedding, "vectors": vectors}
 
 
-def _tokenizer_settings(run: Run, surveys: Sequence[Survey]) -> dict[str, Setting]:
+def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str, Setting]:
     if run.V == BYTES:
         return {}
     text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
@@ -321,7 +327,7 @@ def _tokenizer_settings(run: Run, surveys: Sequence[Survey]) -> dict[str, Settin
     }
 
 
-def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
+def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
     size, again = run.size, run.epochs
     dropout = 0.15 if often else 0.1 if again > 1.5 else 0.0
     reason = (
@@ -343,7 +349,7 @@ def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
     return settings
 
 
-def _why_steps(run: Run) -> str:
+def _why_steps(run: PlannedRun) -> str:
     read = f"{run.tokens:,} tokens, about {run.epochs:.1f} epochs"
     if run.limited_by == "text":
         most = most_epochs(run.parameters)

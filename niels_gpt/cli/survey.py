@@ -191,7 +191,7 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
 
 
 @dataclass
-class _Reading:
+class _Scan:
     """Counts of what was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
 
     looks: list[_Look] = field(default_factory=list)
@@ -226,11 +226,11 @@ class _Search:
         return self._screen.take()
 
 
-def _read(path: str, files: Sequence[str]) -> _Reading:
+def _read(path: str, files: Sequence[str]) -> _Scan:
     """Read every file, or every n-th of a large folder; equal texts count once, as in training."""
     sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
-    reading, search = _Reading(), _Search()
+    reading, search = _Scan(), _Search()
     known: set[bytes] = set()
     whole, total = True, 0.0
     for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own scale

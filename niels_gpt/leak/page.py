@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from niels_gpt.leak.extraction import Recital, Run
+from niels_gpt.leak.extraction import Recital, VerbatimRun
 from niels_gpt.leak.measure import Leak, Told
 from niels_gpt.leak.passages import longest_run
 from niels_gpt.report.page import render_page, render_table
@@ -148,7 +148,7 @@ def canary_sentence(canaries: Mapping[str, Any]) -> str:
         for row in canary_rows(canaries)
     )
     most = math.log2(canaries["references"] + 1)
-    return f"canaries in {canaries['source']}: exposure {told}(chance 1.4, maximum {most:.0f})"
+    return f"canaries in {canaries['source']}: exposure {told} (chance 1.4, maximum {most:.0f})"
 
 
 def _with_interval(attack: _Stats, rate: str) -> str:
@@ -206,7 +206,7 @@ def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> st
     return f"<h3>{escape(facts)}</h3>" + _pre(f"<i>{texts[0]}</i><b>{texts[1]}</b>{rest}")
 
 
-def _sampled(run: Run, names: Sequence[str], tokenizer: Tokenizer) -> str:
+def _sampled(run: VerbatimRun, names: Sequence[str], tokenizer: Tokenizer) -> str:
     facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
     return f"<h3>{escape(facts)}</h3>" + _pre(f"<b>{_text(run.ids.tolist(), tokenizer)}</b>")
 

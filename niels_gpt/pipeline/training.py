@@ -72,7 +72,7 @@ def join_training(name: str) -> None:
     if rendezvous is None:
         raise ValueError("NNODES is not set: `niels-gpt join` is for hosts other than host 0; see docs/scale.md")
     if rendezvous.host == 0:
-        raise ValueError("NODE_RANK is 0: this is host 0: run `dvc repro` here, and join from the others")
+        raise ValueError("NODE_RANK is 0, so this is host 0: run `dvc repro` here, and join from the others")
     params = read_params()[0]
     if name in ("sft", "splice") and not getattr(params, name).run:
         raise ValueError(f"{name}.run is false, so host 0 does not train it: there is nothing to join")

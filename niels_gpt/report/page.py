@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.files.messages import format_duration
-from niels_gpt.report.runs import Drawn, Point, Run
+from niels_gpt.report.runs import Point, Run, SampledRows
 from niels_gpt.report.tables import BEST, MISSING
 
 
@@ -68,7 +68,7 @@ class Card:
     stage: str
     facts: Sequence[tuple[str, str]]
     points: Sequence[Point]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[SampledRows]
     state: str = "finished"
     share: float = 1.0  # of its steps that are done, 0 to 1
     time: float | None = None  # of its last log line, Unix time in seconds
@@ -269,7 +269,7 @@ def finished_card(
         )
         for row in training.validations
     ]
-    drawn = [Drawn(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
+    drawn = [SampledRows(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
     return Card(run or training.name, training.name, facts, points, drawn, shown=shown)
 
 

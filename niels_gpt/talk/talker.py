@@ -24,7 +24,7 @@ from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextChunk:
     """Text that is final, and the tokens whose text ends in it."""
 
     text: str = ""
@@ -44,21 +44,21 @@ class StreamedText:
         self._waiting: list[tuple[int, Token]] = []  # with the character position where each token ends
         self.stopped = False
 
-    def add(self, token: Token) -> Piece:
+    def add(self, token: Token) -> TextChunk:
         """Return the text that is final after this token."""
         return self._take(self._decoder.add(token.id), token)
 
-    def rest(self) -> Piece:
+    def rest(self) -> TextChunk:
         """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
         if self.stopped:
-            return Piece()
+            return TextChunk()
         piece = self._take(self._decoder.rest())
         if self.stopped:
             return piece
         text, self._held = self._held, ""
-        return Piece(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
+        return TextChunk(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
 
-    def _take(self, text: str, token: Token | None = None) -> Piece:
+    def _take(self, text: str, token: Token | None = None) -> TextChunk:
         """Append text, cut it at the first stop string, and return what is final."""
         self._held += text
         self._made += len(text)
@@ -71,7 +71,7 @@ class StreamedText:
         self._given += len(given)
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
-        return Piece(given, out)
+        return TextChunk(given, out)
 
     def _may_begin(self) -> int:
         """Return the length of the longest suffix of the held text that is a prefix of a stop string."""

@@ -37,7 +37,7 @@ from niels_gpt.talk.server.schema import (
     TokenizeRequest,
     parse_request,
 )
-from niels_gpt.talk.talker import Piece, Talker
+from niels_gpt.talk.talker import Talker, TextChunk
 
 
 class Reply:
@@ -93,7 +93,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
                 continue
             if event.piece.text or event.piece.tokens:
                 yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
-            yield reply.part([reply.form.delta(event.choice, Piece(), event.finish)], **none_yet)
+            yield reply.part([reply.form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     else:
@@ -104,7 +104,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
 
 async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
-    pieces: list[list[Piece]] = [[] for _ in range(answer.choices)]
+    pieces: list[list[TextChunk]] = [[] for _ in range(answer.choices)]
     finish = ["length"] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
@@ -118,7 +118,7 @@ async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: R
         watch.cancel()
         answer.leave()
     joined = [
-        Piece("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
+        TextChunk("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
         for said in pieces
     ]
     return reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])

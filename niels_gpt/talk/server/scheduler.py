@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.talk.talker import Piece, StreamedText
+from niels_gpt.talk.talker import StreamedText, TextChunk
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 Finish = Literal["stop", "length"]
@@ -44,7 +44,7 @@ class Event:
     """New text of one choice, with the finish reason if it is the last."""
 
     choice: int
-    piece: Piece
+    piece: TextChunk
     finish: Finish | None = None
     written: int = 0  # tokens generated in total; set in the last event
 
@@ -135,12 +135,12 @@ class _Writing:
         if self._written == self.order.max_new_tokens:
             rest = self._text.rest()
             reason: Finish = "stop" if self._text.stopped else "length"
-            return self._end(reason, Piece(piece.text + rest.text, piece.tokens + rest.tokens))
+            return self._end(reason, TextChunk(piece.text + rest.text, piece.tokens + rest.tokens))
         if piece.text or piece.tokens:
             self._post.add(self.answer, Event(self._choice, piece))
         return False
 
-    def _end(self, reason: Finish, piece: Piece) -> bool:
+    def _end(self, reason: Finish, piece: TextChunk) -> bool:
         self._post.add(self.answer, Event(self._choice, piece, reason, self._written))
         return True
 
