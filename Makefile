@@ -13,10 +13,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test mutants baseline same check clean
 
 run: $(INSTALLED)
-	niels-gpt mend
-	niels-gpt check
+	niels-gpt doctor --fix --params
 	dvc repro
-	niels-gpt summary
+	niels-gpt report
 
 test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal

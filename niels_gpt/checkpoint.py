@@ -82,7 +82,7 @@ def load_tensors(path: str | Path, device: str) -> dict[str, Any]:
     Raise `Damaged` if the file is missing, truncated, corrupted, of another format, or a pickle that would run code.
     """
     if not Path(path).is_file():
-        raise Damaged(path, "is not there")
+        raise Damaged(path, "does not exist")
     try:
         _check_seal(Path(path))
         with Path(path).open("rb") as f:

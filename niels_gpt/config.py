@@ -191,7 +191,7 @@ class TrainConfig:
     warmup_steps: Annotated[int, Ge(0), INT64, "steps over which the learning rate rises from 0 to base_lr"] = 200
     min_lr: Annotated[float, Ge(0), "learning rate of the last step, where the decay ends"] = 3e-5
     seed: Annotated[Seed, "of first weights, batches and dropout"] = 42
-    B: Annotated[Rows, "batch size: rows a step"] = 32
+    B: Annotated[Rows, "batch size: rows per step"] = 32
     p_train: SkipValidation[Mapping[str, float]] = field(default_factory=default_p_train)  # see mix_probabilities
     p_val: SkipValidation[Mapping[str, float]] = field(default_factory=lambda: {"wiki": 1.0})
     weight_decay: Annotated[float, Ge(0), "of matrices; of norms and biases where decay_scale says so"] = 0.1

@@ -61,7 +61,7 @@ def permutation(n: int, seed: int) -> list[int]:
     only the lowest 32 bits of the seed count.
     """
     if n >= 2**32 // 20:  # from this size on torch uses 64 random bits per item
-        raise ValueError(f"{n:,} documents are too many to draw from: split by: hash")
+        raise ValueError(f"{n:,} documents are too many for a random split: use split by: hash")
     bits = np.random.RandomState(seed % 2**32).randint(0, 2**32, size=n, dtype=np.uint32)
     behind = (bits[: n - 1] % (n - np.arange(n - 1))).tolist()
     order = list(range(n))

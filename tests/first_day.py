@@ -49,8 +49,8 @@ def not_in_the_transcript(said: dict[str, list[str]], home: Path) -> list[str]:
 
 def shape(line: str) -> str:
     """A line without what differs from text to text, from machine to machine and from run to run."""
-    if "  writes: " in line:  # by the model
-        return "writes"
+    if "  sample: " in line:  # by the model
+        return "sample"
     if line.startswith("leak: "):  # what can be extracted depends on the size of the run
         return "leak"
     for differing, instead in (

@@ -13,7 +13,7 @@ from niels_gpt.leak.canaries import (
     COPIES,
     REFERENCES,
     Canary,
-    Exposure,
+    CanaryExposure,
     exposure_stats,
     make_canaries,
     measure_exposure,
@@ -93,7 +93,7 @@ def test_a_model_that_tells_nothing_apart_has_learned_nothing() -> None:
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     found = measure_exposure(model, TOKENIZER, [Canary("The code word of bababa is", " bebebe.", 4)], seed=1, B=512)
-    assert found == [Exposure(4, 0.0, extracted=False)]
+    assert found == [CanaryExposure(4, 0.0, extracted=False)]
 
 
 def test_a_short_context_is_given_what_fits_of_the_beginning() -> None:
@@ -102,7 +102,7 @@ def test_a_short_context_is_given_what_fits_of_the_beginning() -> None:
 
 
 def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
-    found = [Exposure(1, 1.0, False), Exposure(1, 3.0, False), Exposure(16, 12.0, True)]
+    found = [CanaryExposure(1, 1.0, False), CanaryExposure(1, 3.0, False), CanaryExposure(16, 12.0, True)]
     stats = {"source": "roam", "references": 4095, "by_copies": exposure_stats(found)}
     assert stats["by_copies"] == {
         "1": {"sentences": 2, "mean_bits": 2.0, "most_bits": 3.0, "extracted": 0},
@@ -114,7 +114,7 @@ def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
     ]
     assert canary_rows(None) == []
     assert canary_sentence(stats) == (
-        "canaries in roam: exposure 2.0 bits where planted 1x (0 of 2 come out), 12.0 bits where planted 16x "
-        "(1 of 1 come out); 1.4 is chance, 12 the most"
+        "canaries in roam: exposure 2.0 bits at 1 copies (0 of 2 extracted), 12.0 bits at 16 copies "
+        "(1 of 1 extracted) (chance 1.4, maximum 12)"
     )
     assert COPIES == (1, 4, 16)

@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import load_model, save_checkpoint
+from niels_gpt.cli import console
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read_preset
 from niels_gpt.cli.inspect import mark_chat
@@ -177,7 +179,7 @@ def test_a_broken_sample_is_named_and_nothing_is_written(project: Path) -> None:
 
 
 def test_summary_before_a_run_says_what_to_do(project: Path) -> None:
-    result = CliRunner().invoke(app, ["summary"])
+    result = CliRunner().invoke(app, ["report", "--text"])
     assert result.exit_code == 1
     assert "dvc repro" in result.output
 
@@ -191,12 +193,12 @@ def test_summary_shows_the_table_a_sample_and_the_places(project: Path) -> None:
     mix = {"wiki": {"p": 1.0, "rows": 5, "drawn": 1.0}}
     (project / "metrics/train.json").write_text(json.dumps({"parameters": 10, "tokens": 20, "mix": mix}))
     (project / "metrics/samples.md").write_text("# Samples\n\n## Why?\n\n```text\nonce upon\n```\n")
-    output = CliRunner().invoke(app, ["summary"]).output
+    output = CliRunner().invoke(app, ["report", "--text"]).output
     assert "val_wiki" in output
     assert "2.2500" in output
-    assert "form" not in output.partition("Asked")[0]
+    assert "form" not in output.partition("Question")[0]
     assert "once upon" in output
-    assert "Asked: Why?" in output
+    assert "Question: Why?" in output
     assert "models/pretrain" in output
 
 
@@ -319,8 +321,8 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
         assert rows[name] == [f"{weights[name]:g}", f"{share:.3f}", f"{tokens[name]:,}", times]
     often = [name for name in rows if float(rows[name][-1]) > 16]
     assert 0 < len(often) < 3
-    assert [line.split(" times over")[0] for line in shown[3:]] == [
-        f"note: {name} is read {float(rows[name][-1]):.1f}" for name in often
+    assert [line.split(" epochs")[0] for line in shown[3:]] == [
+        f"note: {name} is sampled for {float(rows[name][-1]):.1f}" for name in often
     ]
 
 
@@ -350,7 +352,7 @@ def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
 
 
 def test_chats_are_shown_with_what_is_learned_marked(finished: Path) -> None:
-    shown = run("inspect", "sft", "--n", "2", "--no-color")
+    shown = run("inspect", "batch", "--sft", "--n", "2", "--no-color")
     assert shown.count("<usr>hi<eot><asst>«ho dolly15k<eot>»\n") == 2
     assert shown.count("<usr>hi<eot><asst>«ho oasst1<eot>»\n") == 2
 
@@ -360,8 +362,8 @@ def test_documents_are_shown_with_name_and_size(finished: Path) -> None:
     assert shown.startswith("4 documents in roam\n")
     assert shown.count("--- ") == 2
     assert f"1.txt ({len('text 1 of roam') * 9 + 9} bytes)" in shown
-    assert "those of: dialogues, dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
-    assert "oasst1 is a source of chats: `niels-gpt inspect sft` shows those" in refusal(
+    assert "loaded: dialogues, dolly15k, oasst1, primer, roam, wiki" in refusal("inspect", "documents", "news")
+    assert "oasst1 is a source of chats: `niels-gpt inspect batch --sft` shows them" in refusal(
         "inspect", "documents", "oasst1"
     )
 
@@ -374,8 +376,8 @@ def test_text_does_not_command_the_terminal(finished: Path) -> None:
     ids = ByteTokenizer().encode(f"x{escape}")
     shown = [
         run("inspect", "documents", "roam"),
-        run("summary"),
-        run("tokenizer", "report", "--line", escape),
+        run("report", "--text"),
+        run("inspect", "tokenizer", "--line", escape),
         mark_chat(ByteTokenizer(), ids, [False] * len(ids), color=False),
     ]
     for text in shown:
@@ -384,7 +386,7 @@ def test_text_does_not_command_the_terminal(finished: Path) -> None:
 
 
 def test_the_tokenizer_report_counts_bytes(finished: Path) -> None:
-    lines = run("tokenizer", "report", "--line", "a b").splitlines()
+    lines = run("inspect", "tokenizer", "--line", "a b").splitlines()
     (roam,) = (line for line in lines if line.startswith("roam"))
     text = sum(len(f"text {i} of roam\n") * 9 for i in range(3))
     assert roam.split()[1:3] == [f"{text + 3}", f"{text / (text + 3):.3f}"]  # an end-of-text id a document
@@ -405,15 +407,15 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_result_is_named(finished: Path, damage: bytes) -> None:
     for command, file in (
-        (["summary"], "metrics/eval.json"),
-        (["summary"], "metrics/train.json"),
+        (["report", "--text"], "metrics/eval.json"),
+        (["report", "--text"], "metrics/train.json"),
         (["export", "away"], "metrics/eval.json"),
         (["export", "away"], "cache/mix.json"),
         (["export", "away"], "cache/chat_mix.json"),
         (["inspect", "mix"], "cache/mix.json"),
         (["inspect", "batch"], "cache/mix.json"),
-        (["inspect", "sft"], "cache/chat_mix.json"),
-        (["inspect", "sft"], "models/pretrain/config.json"),
+        (["inspect", "batch", "--sft"], "cache/chat_mix.json"),
+        (["inspect", "batch", "--sft"], "models/pretrain/config.json"),
     ):
         good = (finished / file).read_bytes()
         (finished / file).write_bytes(damage)
@@ -429,21 +431,21 @@ def test_a_damaged_result_is_named(finished: Path, damage: bytes) -> None:
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\xff"])
 def test_a_damaged_tokenizer_is_named(finished: Path, damage: bytes) -> None:
     (finished / "cache/tokenizer/tokenizer.json").write_bytes(damage)
-    for command in (["tokenizer", "report"], ["inspect", "sft"], ["inspect", "batch"]):
+    for command in (["inspect", "tokenizer"], ["inspect", "batch", "--sft"], ["inspect", "batch"]):
         assert "cache/tokenizer/tokenizer.json" in refusal(*command)
 
 
 @pytest.mark.parametrize("damage", [b"", b"odd", b"\xff\xff"], ids=["empty", "odd", "ids that V has not"])
 def test_damaged_tokens_are_named(finished: Path, damage: bytes) -> None:
     (finished / "cache/tokens/roam/train/part-00000.bin").write_bytes(damage)
-    assert "cache/tokens/roam/train/part-00000.bin" in refusal("tokenizer", "report")
+    assert "cache/tokens/roam/train/part-00000.bin" in refusal("inspect", "tokenizer")
 
 
 def test_samples_that_are_no_text_are_named(finished: Path) -> None:
     (finished / "metrics/samples.md").write_bytes(b"\xff\xff")
-    assert "metrics/samples.md is not UTF-8" in refusal("summary")
+    assert "metrics/samples.md is not UTF-8" in refusal("report", "--text")
     (finished / "metrics/samples.md").write_bytes(b"")
-    assert "Asked: " in run("summary")
+    assert "Question: " in run("report", "--text")
 
 
 BROKEN_PARAMS = {
@@ -530,30 +532,55 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert "is there already" in refusal("export", "models")
     assert "is no name for a folder" in refusal("export", "a\udcff")
     for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
-        assert "an export has one form: give --transformers" in refusal("export", "away", *forms)
+        assert "choose one format: --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
 
 
 COMMANDS = (
-    *(["check"], ["doctor", "--no-speed"], ["gc"], ["mend"], ["summary"], ["sample", "x"], ["--help"], ["--version"]),
-    *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "sft"], ["inspect", "documents", "roam"]),
-    *(["inspect", "duplicates"], ["tokenizer", "report"], ["tokens", "verify"], ["export", "away"], ["compare"]),
-    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"], ["report"]),
+    *(["doctor", "--params"], ["doctor", "--no-speed"], ["doctor", "--fix", "--params"], ["gc"], ["report", "--text"]),
+    *(["sample", "x"], ["--help"], ["--version"], ["report"], ["store", "--prune"]),
+    *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "batch", "--sft"], ["inspect", "documents", "roam"]),
+    *(["inspect", "documents", "--duplicates"], ["inspect", "tokenizer"], ["store"], ["export", "away"], ["compare"]),
+    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"]),
 )
 
 
 def test_every_command_is_tried_here() -> None:
     groups = {group.name: group.typer_instance for group in app.registered_groups}
     names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
-    served = {"serve", "watch"}  # until they are interrupted: test_talk.py and test_watch.py
+    served = {"serve"}  # until it is interrupted: test_talk.py
     assert {*names, *groups} - {command[0] for command in COMMANDS} == served
+
+
+def leaves_of(command: object, *names: str) -> list[str]:
+    inner = getattr(command, "commands", {}).items()
+    return [leaf for name, below in inner for leaf in leaves_of(below, *names, name)] or [" ".join(names)]
+
+
+def test_there_are_at_most_18_commands() -> None:
+    there = leaves_of(typer.main.get_command(app))
+    assert {"doctor", "report", "store", "inspect tokenizer"} <= set(there)
+    assert len(there) <= 18
+
+
+def test_a_former_name_names_the_new_command_and_runs_it(finished: Path) -> None:
+    (finished / "dvc.yaml").touch()
+    there = leaves_of(typer.main.get_command(app))
+    for old, new in console.ALIASES.items():
+        assert old not in there
+        assert any(f"{new} ".startswith(f"{name} ") for name in there)
+        result = CliRunner().invoke(app, [*old.split(), "--help"])
+        assert result.stderr == f"`niels-gpt {old}` is now `niels-gpt {new}`\n"
+        assert result.stdout == CliRunner().invoke(app, [*new.split(), "--help"]).stdout
+    former = CliRunner().invoke(app, ["inspect", "sft", "--n", "2", "--no-color"])
+    assert former.stdout == run("inspect", "batch", "--sft", "--rows", "2", "--no-color")
 
 
 def test_with_an_empty_params_file_no_command_shows_a_traceback(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", raising(EOFError()))
-    for command in (*COMMANDS, ["tokens", "prune"]):
+    for command in COMMANDS:
         (finished / "params.yaml").write_text("")
         result = CliRunner().invoke(app, command)
         assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exc_info)
@@ -568,7 +595,7 @@ def raising(error: Exception) -> Any:
 
 
 def test_a_closed_pipe_ends_a_command_quietly(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`niels-gpt summary | true`. At the end Python flushes what is left, and would complain of the pipe once more."""
+    """`niels-gpt report | true`. At the end Python flushes what is left, and would complain of the pipe once more."""
     monkeypatch.setattr("builtins.input", lambda _: print("> ", flush=True) or "hi")
     said = 0
     for command in COMMANDS:
@@ -593,7 +620,7 @@ def test_what_a_terminal_cannot_write_is_shown_by_number(finished: Path, monkeyp
     with io.TextIOWrapper(io.BytesIO(), encoding="latin-1") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
         with pytest.raises(SystemExit) as end:
-            app(["summary"])
+            app(["report", "--text"])
         patch.undo()
         terminal.flush()
         shown = terminal.buffer.getvalue()
@@ -838,26 +865,26 @@ def lock(**hashes: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hashes", "data", "weights"),
     [
-        ({}, "The data came out as committed, byte for byte.", "The weights and their metrics came out as committed"),
+        ({}, "The data match the committed run byte for byte.", "The weights and their metrics came out as committed"),
         (
             {"model": "x"},
-            "The data came out as committed, byte for byte.",
-            "as they must on another kind of CPU, which rounds otherwise: models/pretrain.",
+            "The data match the committed run byte for byte.",
+            "as expected on another type of CPU, which rounds differently: models/pretrain.",
         ),
         (
             {"model": "x", "code": "x"},
-            "The data came out as committed, byte for byte.",
-            "did not come out as committed, since the parameters, code or text of train are others",
+            "The data match the committed run byte for byte.",
+            "differ from the committed run, since parameters, code or inputs of train are others",
         ),
         (
             {"model": "x", "params": "x"},
-            "The data came out as committed, byte for byte.",
-            "since the parameters, code or text of train are others: models/pretrain",
+            "The data match the committed run byte for byte.",
+            "since parameters, code or inputs of train are others: models/pretrain",
         ),
         (
             {"raw": "x", "model": "x"},
-            "The data did not come out as committed, though all that goes into them is the same: cache/raw.",
-            "did not come out as committed, since the data did not: models/pretrain.",
+            "The data differ from the committed run, although all inputs are equal: cache/raw.",
+            "differ from the committed run, since the data differ: models/pretrain.",
         ),
     ],
 )
@@ -869,7 +896,7 @@ def test_summary_says_what_came_out_as_committed(
     for command in (["init", "-q"], ["add", "dvc.lock"], ["commit", "-qm", "run"]):
         subprocess.run([*git, *command], check=True)
     (finished / "dvc.lock").write_text(json.dumps(lock(**hashes)))
-    told = [line for line in run("summary").splitlines() if "committed" in line]
+    told = [line for line in run("report", "--text").splitlines() if "committed" in line]
     assert len(told) == 2
     assert data in told[0]
     assert weights in told[1]
@@ -887,14 +914,14 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "run")
-    assert "baseline" not in run("summary")
+    assert "baseline" not in run("report", "--text")
     (finished / "dvc.lock").write_text(json.dumps(lock(model="x")))
     (finished / "metrics/eval.json").write_text(json.dumps({"pretrain": {}}))
     (finished / "metrics/new.tsv").write_text("x\n")
     (finished / "params.yaml").write_text((finished / "params.yaml").read_text() + "# mine\n")
     (finished / "diary.txt").write_text("mine")
     before = git("rev-parse", "HEAD")
-    said = run("summary")
+    said = run("report", "--text")
     assert "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits it" in said
     assert git("rev-parse", "HEAD") == before  # nothing was committed unasked
     git("add", "diary.txt")
@@ -903,7 +930,7 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
     assert git("rev-parse", "HEAD~1") == before
     changed = git("show", "--name-only", "--format=").split()
     assert changed == ["dvc.lock", "metrics/eval.json", "metrics/new.tsv", "params.yaml"]
-    assert "baseline" not in run("summary")
+    assert "baseline" not in run("report", "--text")
 
 
 def test_an_output_that_is_gone_is_a_difference() -> None:
@@ -916,12 +943,12 @@ def test_an_output_that_is_gone_is_a_difference() -> None:
 
 
 def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:
-    assert "committed" not in run("summary")  # no git, no dvc.lock
+    assert "committed" not in run("report", "--text")  # no git, no dvc.lock
     (finished / "dvc.lock").write_text(json.dumps(lock()))
-    assert "committed" not in run("summary")
+    assert "committed" not in run("report", "--text")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
     subprocess.run([*git, "init", "-q"], check=True)
-    assert "committed" not in run("summary")  # no commit
+    assert "committed" not in run("report", "--text")  # no commit
     without_mix: Any = copy.deepcopy(lock())
     del without_mix["stages"]["mix"]
     for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  mix: 1\n", json.dumps(without_mix)):
@@ -929,4 +956,4 @@ def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None
         for command in (["add", "dvc.lock"], ["commit", "-qm", "run", "--allow-empty"]):
             subprocess.run([*git, *command], check=True)
         (finished / "dvc.lock").write_text(json.dumps(lock()))
-        assert "committed" not in run("summary"), committed
+        assert "committed" not in run("report", "--text"), committed

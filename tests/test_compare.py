@@ -303,7 +303,7 @@ def test_without_names_everything_is_compared_the_newest_first(project: Path) ->
     assert all(card["shown"] and len(card["points"]) == 3 for card in runs_of(page))
     assert "compare.html" not in git("status", "--porcelain", "--untracked-files=all")
     assert run("-n", "1").splitlines()[0].split() == ["workspace", "HEAD", "new"]
-    assert "note: 2 older experiments are left out: -n 3 shows them" in run("-n", "1")
+    assert "note: 2 older experiments are not shown: -n 3 shows them" in run("-n", "1")
 
 
 def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
@@ -326,7 +326,7 @@ def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Pa
     (project / "metrics/leak.json").unlink()
     shown = run()
     for file in ("eval.json", "train.tsv"):
-        assert f"note: metrics/{file} of workspace is damaged, or of another version, and is left out" in shown
+        assert f"note: metrics/{file} of workspace is damaged, or of another version, and is skipped" in shown
     assert shown.count("note: ") == 2
     rows = {line[:20].strip(): line[20:].split() for line in shown.splitlines()}
     assert rows["pretrain val_wiki"][0] == rows["extractable"][0] == rows["parameters"][0] == "-"

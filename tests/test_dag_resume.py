@@ -93,12 +93,12 @@ def test_killed_half_way_it_goes_on_to_the_same_weights(long_repo: Repo, uninter
     # Another learning rate looks elsewhere.
     long_repo.set(train__base_lr=0.0123, train__total_steps=30)
     other = long_repo.run("dvc", "repro", "train").stdout
-    assert "going on after step" not in other
+    assert "resuming after step" not in other
     assert "step 30/30" in other
 
     long_repo.set(train__base_lr=parse_base_lr(long_repo), train__total_steps=STEPS)
     resumed = long_repo.run("dvc", "repro", "train").stdout
-    assert "going on after step" in resumed
+    assert "resuming after step" in resumed
     assert trained_md5(long_repo) == uninterrupted_md5
 
 
@@ -115,10 +115,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(long_repo: Repo, uninterrupted_md5: 
         output, _ = process.communicate(timeout=1200)
     assert process.returncode != 0
     assert "stopped and saved after step" in output
-    assert "`dvc repro` goes on from there" in output
+    assert "`dvc repro` resumes from there" in output
     assert "Traceback" not in output
     resumed = long_repo.run("dvc", "repro", "train").stdout
-    assert "going on after step" in resumed
+    assert "resuming after step" in resumed
     assert trained_md5(long_repo) == uninterrupted_md5
 
 
@@ -137,7 +137,7 @@ def test_an_edit_while_it_trains_fails_instead_of_recording_a_lie(long_repo: Rep
 
     params.write_text(original)
     again = long_repo.run("dvc", "repro", "train").stdout
-    assert f"going on after step {STEPS}" in again  # nothing was lost
+    assert f"resuming after step {STEPS}" in again  # nothing was lost
     assert trained_md5(long_repo) == uninterrupted_md5
 
 
@@ -154,5 +154,5 @@ def test_a_forced_run_trains_anew_to_the_same_weights(built_repo: Repo) -> None:
     before = trained_md5(built_repo)
     for _ in range(2):  # the second time, the record is what it was
         forced = built_repo.run("dvc", "repro", "--force", "--single-item", "train").stdout
-        assert "going on after step" not in forced
+        assert "resuming after step" not in forced
         assert trained_md5(built_repo) == before

@@ -95,19 +95,19 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     data = bytearray(victim.read_bytes())
     data[0] ^= 1
     victim.write_bytes(data)
-    found = fresh_repo.run("niels-gpt", "tokens", "verify", "--remove", check=False)
+    found = fresh_repo.run("niels-gpt", "store", "--delete", check=False)
     assert found.returncode == 1
     assert f"{victim}: changed" in found.stdout
     assert "dvc repro --force --single-item tokenize@roam" in found.stderr
     run = fresh_repo.run("dvc", "repro", "--force", "--single-item", "tokenize@roam")
     assert to_do(run.stdout) == {"tokenize@roam": (1, len(records))}
-    assert "are as the manifests say" in fresh_repo.run("niels-gpt", "tokens", "verify").stdout
+    assert "match their manifests" in fresh_repo.run("niels-gpt", "store").stdout
 
     stale = lake / "public/tokens/wiki/0123"
     shutil.copytree(token_folder, stale)
-    assert str(stale) in fresh_repo.run("niels-gpt", "tokens", "prune").stdout
+    assert str(stale) in fresh_repo.run("niels-gpt", "store", "--prune").stdout
     assert stale.is_dir()
-    fresh_repo.run("niels-gpt", "tokens", "prune", "--delete")
+    fresh_repo.run("niels-gpt", "store", "--prune", "--delete")
     assert not stale.exists()
     assert set(files(lake)) >= set(whole)
 
@@ -150,7 +150,7 @@ def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     with pytest.raises(ValueError, match=re.escape(f"s3://public/{key} (changed)")) as refused:
         check_files(files, vocab_size=260)
     monkeypatch.chdir(fresh_repo.path)
-    assert "niels-gpt tokens verify" in sentence_with_remedy(refused.value)
+    assert "niels-gpt store" in sentence_with_remedy(refused.value)
     s3.client().put_object(Bucket="public", Key=key, Body=public[key])
     shutil.rmtree(places.copies)
     start = len(s3.requests())

@@ -117,8 +117,8 @@ NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "fifo": (make_fifo, "is a FIFO, no file: remove it"),
     "socket": (make_socket, "is a socket, no file: remove it"),
     "device": (link_to("/dev/zero"), "is a device, no file: remove it"),
-    "nothing": (link_to("nowhere"), "is a link to nothing: mend it or remove it"),
-    "itself": (lambda path: path.symlink_to(path.name), "cannot be read .*: mend it or remove it"),
+    "nothing": (link_to("nowhere"), "is a link to nothing: fix or remove it"),
+    "itself": (lambda path: path.symlink_to(path.name), "cannot be read .*: fix or remove it"),
     "proc": (link_to("/proc/self/mem"), "cannot be read .*: remove it"),
 }
 

@@ -57,7 +57,7 @@ def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
     assert not fixes(params, tmp_path)
     params["sources"]["roam"]["input"] = ".roam-data"
     assert fixes(params, tmp_path) == {
-        "roam: .roam-data is not there": "put the text there, or take roam out of params.yaml"
+        "roam: .roam-data is not there": "put the text there, or take roam from params.yaml"
     }
 
 
@@ -101,7 +101,7 @@ def test_the_disk_that_text_of_the_hub_needs_is_counted(
     source["budget"] = {"max_train_tokens": 3 << 28, "max_val_tokens": 1 << 28}
     assert disk().endswith("about 16.1 GiB needed")  # 4 GiB of text, and tokens, each twice
     source["budget"]["max_val_tokens"] = None
-    words = "about 0.1 GiB needed, and four times the text of {}, which is read whole from the hub"
+    words = "about 0.1 GiB needed, plus 4 times the text of {}, whose size on the hub is unknown"
     assert disk().endswith(words.format("roam"))
     params["sources"]["wiki"]["load"]["dataset"] = "d/e"
     assert disk().endswith(words.format("wiki, roam"))
@@ -295,7 +295,7 @@ def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path
     (tmp_path / "models/sft").mkdir(parents=True)
     (tmp_path / "models/sft/best.pt").touch()
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
-    assert whats[-4:-2] == ["models/pretrain: not trained yet; `dvc repro` does it", "models/sft: trained"]
+    assert whats[-4:-2] == ["models/pretrain: not trained yet; run `dvc repro`", "models/sft: trained"]
 
 
 def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,16 +324,16 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/primer.txt").write_text("dialogues")
     (tmp_path / "notes/a.md").write_text("a note")
-    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     os.mkfifo(tmp_path / "notes/x.md")
     (tmp_path / "notes/round").symlink_to(".")
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     assert result.exit_code == 1
     assert "notes/x.md" in result.stderr
     assert "notes/round is a linked folder" in result.stderr
     text = (tmp_path / "params.yaml").read_text()
     (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 2\n", "  H: 5\n"))
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     assert result.exit_code == 1
     assert "text_bites" in result.stderr
     assert "H=5" in result.stderr

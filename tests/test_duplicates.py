@@ -533,7 +533,7 @@ def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None
     Path("params.yaml").write_text(json.dumps(params.model_dump()))
 
     def said(*arguments: str) -> list[str]:
-        result = CliRunner().invoke(app, ["inspect", "duplicates", *arguments], env={"COLUMNS": "90"})
+        result = CliRunner().invoke(app, ["inspect", "documents", "--duplicates", *arguments], env={"COLUMNS": "90"})
         assert result.exit_code == (0 if "none" not in arguments else 1), result.output
         return result.output.splitlines()
 
@@ -551,7 +551,7 @@ def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None
     assert said("trees") == ["0 pairs of trees, 0 of them across sources"]
     assert len([line for line in said("--n", "1", "notes") if line.startswith("---")]) == 1
     (line,) = said("none")
-    assert "no duplicates of a source 'none'; there are those of: large, notes, trees, wiki" in line
+    assert "no duplicates of a source 'none'; known sources: large, notes, trees, wiki" in line
     shutil.rmtree("cache/duplicate_pairs")
     (line,) = said("none")
     assert "there are no cache/duplicate_pairs yet: run `dvc repro duplicates` first" in line

@@ -81,7 +81,7 @@ def test_a_broken_lock_comes_back_as_the_last_stage_found_it(project: Path, text
     keep_lock(project)  # a stage that starts now must not take this for the good one
     assert broken_files(project) == ["dvc.lock"]
     assert mend(project) == [
-        "dvc.lock was half-written and is back as the last stage found it; `dvc repro` goes on from there"
+        "dvc.lock was half-written and is restored as the last stage found it; `dvc repro` resumes from there"
     ]
     assert lock.read_text() == WHOLE
     assert mend(project) == []
@@ -101,7 +101,7 @@ def test_a_lock_committed_since_is_preferred_to_an_older_copy(project: Path) -> 
 def test_without_a_copy_the_committed_lock_comes_back_and_without_either_there_is_none(project: Path) -> None:
     (project / "dvc.lock").write_text(CUT)
     (sentence,) = mend(project)
-    assert "is deleted; `dvc repro` takes what has run out of its cache" in sentence
+    assert "was deleted; `dvc repro` restores finished stages from its cache" in sentence
     assert not (project / "dvc.lock").exists()
     assert mend(project) == []
     commit_lock(WHOLE)
@@ -149,19 +149,19 @@ def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:
     (project / "dvc.lock").write_text(CUT)
     with (project / ".dvc/tmp/lock").open("a+") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        done = CliRunner().invoke(app, ["mend"])
+        done = CliRunner().invoke(app, ["doctor", "--fix", "--params"])
         assert done.exit_code == 1
-        assert "ERROR: DVC is at work here on dvc.lock: wait for it, then try again" in done.output
+        assert "ERROR: DVC is running here on dvc.lock: wait for it, then try again" in done.output
         assert (project / "dvc.lock").read_text() == CUT
-    done = CliRunner().invoke(app, ["mend"])
-    assert done.exit_code == 0
+    done = CliRunner().invoke(app, ["doctor", "--fix", "--params"])
+    assert "dvc.lock was half-written and is restored" in done.output
     assert (project / "dvc.lock").read_text() == WHOLE
-    assert CliRunner().invoke(app, ["mend"]).output == "nothing to mend\n"
+    assert CliRunner().invoke(app, ["doctor", "--fix", "--params"]).output.startswith("nothing to fix\n")
 
 
 def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["mend"])
+    done = CliRunner().invoke(app, ["doctor", "--fix", "--params"])
     assert done.exit_code == 1
     assert "there is no dvc.yaml here: run this in the project's folder" in done.output
     assert list(tmp_path.iterdir()) == []
@@ -170,10 +170,10 @@ def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.Mon
 def test_doctor_names_what_is_half_written(project: Path) -> None:
     params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
     (project / "dvc.lock").write_text(WHOLE)
-    assert "`niels-gpt mend`" not in [finding.fix for finding in examine(params, folder=project)]
+    assert "`niels-gpt doctor --fix`" not in [finding.fix for finding in examine(params, folder=project)]
     (project / "dvc.lock").write_text(CUT)
     findings = {finding.what: finding.fix for finding in examine(params, folder=project)}
-    assert findings["dvc.lock is half-written: DVC was stopped while it wrote it"] == "`niels-gpt mend`"
+    assert findings["dvc.lock is half-written: DVC was stopped while it wrote it"] == "`niels-gpt doctor --fix`"
 
 
 def test_a_stage_that_starts_keeps_the_lock(project: Path) -> None:
@@ -203,6 +203,6 @@ def test_after_a_mend_dvc_repro_ends_as_if_it_had_never_been_stopped(built_repo:
             entry.unlink()
             (entry.parent / ".half.tmp").write_text("cmd: python -m stages.memorize\n")
     assert built_repo.run("dvc", "repro", check=False).returncode != 0
-    built_repo.run("niels-gpt", "mend")
+    built_repo.run("niels-gpt", "doctor", "--fix", "--params")
     assert built_repo.repro() == ["memorize"]
     assert lock.read_text() == text

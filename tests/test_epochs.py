@@ -28,7 +28,9 @@ def test_epochs_are_what_is_drawn_by_what_there_is() -> None:
 def test_only_a_source_that_is_read_more_often_than_the_bound_is_named() -> None:
     seen = {"a": Exposure(10, 0.5, 81), "b": Exposure(10, 0.5, 80)}
     (sentence,) = read_too_often(seen, most=8)
-    assert sentence.startswith("a is read 8.1 times over: in runs of this size more than 8 bought nothing")
+    assert sentence.startswith(
+        "a is sampled for 8.1 epochs: in runs of this size more than 8 raised the validation loss"
+    )
     assert sentence.endswith("take fewer steps, a smaller p_train.a, or more text")
 
 
@@ -53,7 +55,7 @@ def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_cou
     params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
     params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
     drawn = 800 * 8 * 128
-    assert told(params, tmp_path) == [("epochs: not known before the text is fetched", None)]
+    assert told(params, tmp_path) == [("epochs: unknown until the text is loaded", None)]
     (tmp_path / "data/roam").mkdir(parents=True)
     (tmp_path / "data/roam/a.md").write_bytes(b"x" * 100_000)  # a tenth is held out
     assert told(params, tmp_path) == [(f"epochs: roam {0.75 * drawn / 90_000:,.1f} of 90,000 tokens", None)]
@@ -68,5 +70,5 @@ def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_cou
     (first, no_advice), (second, advice) = told(params, tmp_path)
     assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.1f} of 400,000 tokens, roam {often:,.1f} of 20,000 tokens"
     assert no_advice is None
-    assert second.startswith(f"roam is read {often:,.1f} times over")
+    assert second.startswith(f"roam is sampled for {often:,.1f} epochs")
     assert advice == "take fewer steps, a smaller p_train.roam, or more text"

@@ -58,13 +58,13 @@ def test_other_kinds_that_read_them_are_named(tmp_path: Path) -> None:
         return say_left_out(kind, source_kinds()[kind].settings(**settings), str(tmp_path))
 
     assert said("roam") == [
-        "2 files are left out, since kind roam reads .md: 1 .pdf (c.pdf); 1 .txt (b.txt)",
+        "2 files are skipped, since kind roam reads .md: 1 .pdf (c.pdf); 1 .txt (b.txt)",
         ".pdf: a source of kind rich_text with the same input reads them",
         ".txt: a source of kind text with the same input reads them",
     ]
-    assert said("text")[0].startswith("1 file is left out, since kind text reads .txt, .md, ")
+    assert said("text")[0].startswith("1 file is skipped, since kind text reads .txt, .md, ")
     assert said("text", glob="*.md") == []
-    assert said("chat")[0].startswith("3 files are left out, since kind chat reads .jsonl: ")
+    assert said("chat")[0].startswith("3 files are skipped, since kind chat reads .jsonl: ")
     assert len(said("chat")) == 1  # no kind of chats reads any of them
 
 
@@ -100,7 +100,7 @@ def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None
     (tmp_path / "data/primer.txt").rmdir()
     (tmp_path / "data/primer.txt").write_text("x")
     (found,) = (finding for finding in examine(params, folder=tmp_path) if "left out" in finding.what)
-    assert found.what.startswith("roam: 11 files are left out, since kind roam reads .md: 4 .pdf")
+    assert found.what.startswith("roam: 11 files are skipped, since kind roam reads .md: 4 .pdf")
     assert found.fix is None
     assert found.advice is not None
     assert re.search("^.pdf, .html: a source of kind rich_text.*; DVC hashes them.*dvcignore", found.advice)

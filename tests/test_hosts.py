@@ -47,7 +47,7 @@ def test_hosts_find_each_other_by_the_environment() -> None:
     [
         ({"NNODES": "two"}, "NNODES is 'two': give the number of hosts"),
         ({"NNODES": "0"}, "NNODES is '0': give the number of hosts"),
-        ({"NNODES": ""}, "NODE_RANK is 1, but NNODES says that there is one host"),
+        ({"NNODES": ""}, "NODE_RANK is 1, but NNODES is 1"),
         ({"NODE_RANK": ""}, "NODE_RANK is not set: several hosts .* need this host's number, 0 to 1"),
         ({"NODE_RANK": "2"}, "NODE_RANK is '2': give this host's number, 0 to 1"),
         ({"NODE_RANK": "-1"}, "NODE_RANK is '-1'"),
@@ -66,14 +66,14 @@ def test_each_host_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(name="train", key="", params=tiny_params(), inputs=Inputs({}, {}))
     for name in (*FOUND, "RANK"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="NNODES is not set: `niels-gpt join` is for the hosts that help"):
+    with pytest.raises(ValueError, match="NNODES is not set: `niels-gpt join` is for hosts other than host 0"):
         join_training("train")
     for name, value in {**FOUND, "MASTER_ADDR": "no.such.invalid"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"NODE_RANK is 1, and `dvc repro` is for host 0: run `niels-gpt join train`"):
         trained_by_ranks(stage)
     monkeypatch.setenv("NODE_RANK", "0")
-    with pytest.raises(ValueError, match="NODE_RANK is 0: this is host 0, where `dvc repro` runs"):
+    with pytest.raises(ValueError, match="NODE_RANK is 0, so this is host 0: run `dvc repro` here"):
         join_training("train")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
@@ -94,8 +94,8 @@ def test_who_has_other_inputs_is_named_with_them() -> None:
     del other["x.py"]
     said = disagreement([first, {**first, "torch": '"2.12.0"'}, first, other])
     assert said.startswith(
-        'host 1 has other torch ("2.12.0" instead of nothing); '
-        "host 3 has other train.B (4 instead of 8), p_val, cache/mix.json, x.py, new.py: give every host"
+        'host 1 differs in torch ("2.12.0" instead of nothing); '
+        "host 3 differs in train.B (4 instead of 8), p_val, cache/mix.json, x.py, new.py: give every host"
     )
 
 
@@ -219,7 +219,7 @@ def test_other_parameters_on_a_host_are_refused_by_name(pair: Hosts) -> None:
     done = pair.first.run("python", "-m", "tests.test_hosts", *paths, check=False, env={"PYTHONPATH": str(ROOT)} | GLOO)
     params.write_bytes(before[0])
     mix.write_bytes(before[1])
-    refused = "ValueError: host 1 has other train.base_lr (0.5 instead of 0.008), cache/mix.json: give every host"
+    refused = "ValueError: host 1 differs in train.base_lr (0.5 instead of 0.008), cache/mix.json: give every host"
     assert done.stderr.count(refused) == 2, done.stderr
     assert done.stdout == "[1, 1]\n"
 
@@ -249,13 +249,13 @@ def test_a_host_that_is_killed_ends_the_run_and_the_rerun_is_that_of_two_process
     gate.unlink()
     assert first.returncode == 1
     assert "failed" in said
-    assert "run again on all hosts: it goes on from the last checkpoint" in said
+    assert "run again on all hosts to resume from the last checkpoint" in said
     assert not (pair.first.path / "models/pretrain").exists()
 
     lock = (pair.second.path / "dvc.lock").read_bytes()
     (code, said), (other_code, other_said) = pair.run()
     assert (code, other_code) == (0, 0), said + other_said
-    assert "going on after step 10" in said
+    assert "resuming after step 10" in said
     assert "in each of 2 processes" in said
     assert (pair.second.path / "dvc.lock").read_bytes() == lock
     for path in ("models/pretrain", "checkpoints", "logs/train.jsonl"):  # host 0 writes

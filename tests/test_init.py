@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from niels_gpt.cli import init as init_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
-from niels_gpt.cli.plan import FEW_DOCUMENTS, Chats, Plan, plan_params, plan_text, source_names
+from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_params, plan_text, source_names
 from niels_gpt.cli.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -52,7 +52,7 @@ def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
     return Survey(**values | more)
 
 
-def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[Chats, ...] = ()) -> Plan:
+def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
     bundled = {"bundled": VALUES["chats"], "bundled_weights": VALUES["p_sft"]}
     return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
 
@@ -112,7 +112,7 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
     assert set(raw["chats"]) == set(VALUES["chats"])
     assert "data/wikitext" not in text
     assert "data/roam" not in text
-    for reason in ("900 documents, so whole ones are held out", "scaling law", "times over the text", "By size"):
+    for reason in ("900 documents, so whole ones are held out", "scaling law", "epochs", "By size"):
         assert reason in text
     assert "The text is small and read a dozen times" not in text  # the sample's reason for another value
     assert [line for line in text.splitlines() if len(line) > 120] == []
@@ -120,7 +120,7 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
 
 
 def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
-    chats = (Chats("/home/me/chats.jsonl", "chat", 500), Chats("/home/me/talks.txt", "dialogues", 20))
+    chats = (OwnChats("/home/me/chats.jsonl", "chat", 500), OwnChats("/home/me/talks.txt", "dialogues", 20))
     _, raw = parse_params(plan_text(planned(a_survey(3_000_000, 900), chats=chats), SAMPLE), name="planned")
     assert {name: chat["load"]["kind"] for name, chat in raw["chats"].items()} == {
         "chats": "chat",
@@ -135,7 +135,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
             a_survey(int(size), documents),
             a_survey(int(size / 2), documents, path="/b/letters", glob="*", faults=("x",)),
         ]
-        chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
+        chats = tuple(OwnChats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
         params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
         assert set(raw["sources"]) == {"notes", "letters"}
         for source in params.sources.values():
@@ -157,7 +157,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             a_survey(int(size), 900),
             a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50))),
         ]
-        chats = (Chats("/home/me/notes.jsonl", "chat", 500),)
+        chats = (OwnChats("/home/me/notes.jsonl", "chat", 500),)
         for own in ((), chats):
             plan = planned(*surveys, machine=machine, hours=hours, chats=own)
             text = plan_text(plan, SAMPLE)
@@ -480,7 +480,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert result.exit_code == 0, result.output
     assert git("show", "--name-only", "--format=").split() == ["params.yaml"]
     assert git("status", "--porcelain") == "A  other.txt\n"  # the link does not show
-    (back,) = re.findall("kept     the params.yaml of before: `git checkout (.*) params.yaml`", result.output)
+    (back,) = re.findall("undo     `git checkout (.*) params.yaml`", result.output)
     assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
     raw = parse_yaml(text, name="params.yaml")
@@ -491,7 +491,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     ]
     assert re.search(r"takes    about .* of the 0\.5 h here: reading the text .*, train .*, sft .*", result.output)
     assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
-    assert CliRunner().invoke(app, ["check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     assert ran(odd).exit_code == 0
     assert git("show", "HEAD~1:params.yaml") == text
 
@@ -505,7 +505,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
     for file in (*STAY, *GO):
         put(file.encode())
     result = ran(notes(tmp_path / "notes"))
-    assert "removed  what cache/ held of roam, wiki: DVC keeps it" in result.output
+    assert "removed  cache/ of roam, wiki: DVC keeps it" in result.output
     assert sorted(files_of(project / "cache")) == sorted(STAY)
     assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
 
@@ -515,7 +515,7 @@ def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     write(project / "cache", {file: file for file in (*GO, "tokens/wiki/b.bin")})
     for file in (*GO[:2], "tokens/wiki/b.bin"):
         put(file.encode())
-    assert "removed  what cache/ held of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
+    assert "removed  cache/ of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
     assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/wiki/b.bin"))
 
 
@@ -524,7 +524,7 @@ def test_while_dvc_is_at_work_nothing_is_written(project: Path, tmp_path: Path) 
     with without_dvc(project):
         result = ran(notes(tmp_path / "notes"))
     assert result.exit_code == 1
-    assert "DVC is at work here: wait for it, then try again" in result.stderr
+    assert "DVC is running here: wait for it, then try again" in result.stderr
     assert (project / "params.yaml").read_text() == before
 
 

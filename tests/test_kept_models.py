@@ -71,7 +71,7 @@ def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) 
     for model in ("models/sft", "./models/sft/", str(project / "models/sft")):
         again, remarks = sample(model=model)
         assert again == said
-        assert remarks.startswith("models/sft is not there (DVC removes a model before it trains the next): the one")
+        assert remarks.startswith("models/sft does not exist (DVC removes a model before it trains the next): the one")
     shutil.rmtree("cache/tokenizer")
     assert sample()[0] == said
     with answering_model("models/sft") as found:
@@ -88,7 +88,7 @@ def test_a_model_is_asked_with_the_tokenizer_that_it_was_trained_with(project: P
     write_lock(model=put_folder(Path("models/sft")), tokenizer=own, current="0" * 32 + ".dir")
     again, remarks = sample()
     assert again == said
-    assert remarks == f"models/sft answers with the tokenizer that it was trained with, {own[:8]} in DVC's cache\n"
+    assert remarks == f"models/sft uses the tokenizer it was trained with, {own[:8]} in DVC's cache\n"
     write_lock(model=put_folder(Path("models/sft")), tokenizer="1" * 32 + ".dir", current=own)
     result = CliRunner().invoke(app, ["sample", "Once", "--model", "models/sft"])
     assert result.exit_code == 1

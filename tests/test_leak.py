@@ -241,7 +241,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     assert "&lt;script&gt;.md, token 0: 2 samples needed, inf samples without the beginning" in page
     assert page.index("a loud no") < page.index("a quiet n")
     assert "<i>a loud not</i><b>e, </b>about &lt;script&gt;" in page
-    assert "Longest run word for word, 3 tokens of tide.md" in page
+    assert "Longest verbatim run, 3 tokens of tide.md" in page
     assert "nothing of this" not in page
     (line,) = leak_rows({"vault": {"sft": leak.stats()}})
     assert (line.train, line.held_out, line.auc) == ("1 of 2", "0 of 1", "too few documents")

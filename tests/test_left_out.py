@@ -111,19 +111,19 @@ def run(*command: str, said: str = "") -> str:
 
 
 def test_the_commands_take_the_pretrained_model_and_say_so(own_text: Path) -> None:
-    run("check")
-    note = "there is no fine-tuned model in models/sft: this is models/pretrain"
+    run("doctor", "--params")
+    note = "no fine-tuned model in models/sft: this is models/pretrain"
     assert note in run("chat", "--max-tokens", "2", said="hello\n")
     assert note in run("export", "away", "--i-know")
     assert "(chats)" not in Path("away/README.md").read_text()
     shutil.rmtree("away")
     assert note not in run("sample", "Note", "--max-tokens", "2")
-    shown = run("summary")
-    assert "Begun with: " in shown
+    shown = run("report", "--text")
+    assert "Prompt: " in shown
     assert "models/pretrain/ (best.pt" in shown
-    refused = CliRunner().invoke(app, ["inspect", "sft"])
+    refused = CliRunner().invoke(app, ["inspect", "batch", "--sft"])
     assert refused.exit_code == 1
-    assert "there are no chats to show" in refused.output
+    assert "params.yaml has no source of chats" in refused.output
 
 
 def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: 
         with pytest.raises(ValueError, match=rf"{stage}\.run is false"):
             join_training(stage)
     params = parse_params(Path("params.yaml").read_text())[1]
-    assert "models/sft: left out, as sft.run is false" in [found.what for found in examine(params, folder=Path())]
+    assert "models/sft: skipped, since sft.run is false" in [found.what for found in examine(params, folder=Path())]
     monkeypatch.setattr("niels_gpt.cli.doctor._MEASURED_S", 0.01)
     monkeypatch.setattr("niels_gpt.cli.doctor.build_step", lambda *_, **__: lambda *_, **__: torch.zeros(()))
     assert list(seconds_to_train(params)) == ["train"]

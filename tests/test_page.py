@@ -270,7 +270,7 @@ def test_a_stored_chat_that_is_damaged_or_foreign_is_no_chat(tab: Tab, address: 
     tab.page.locator("#new").click()
     tab.ask("one")
     tab.said("one", "x")
-    tab.expect(tab.page.locator("#problem")).to_contain_text("no room for this chat")
+    tab.expect(tab.page.locator("#problem")).to_contain_text("browser storage is full")
 
 
 def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, address: str) -> None:
@@ -432,7 +432,7 @@ def test_who_answers_and_how_full_the_context_is(tab: Tab, address: str) -> None
     tab.expect(room).to_contain_text(f"{used} of {T}")
     # A question that does not fit is cut, and says so; what is read is all that there is room for.
     tab.ask("x" * 100)
-    words = f"Of its question the first {100 + 3 - T} tokens did not fit the context and were not read."
+    words = f"The first {100 + 3 - T} tokens of the question did not fit the context and were dropped."
     tab.expect(page.locator(".cut-line")).to_have_text(words)
     tab.expect(room).to_contain_text(f"{T} of {T}")
     page.locator("#new").click()
@@ -467,24 +467,24 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(tab: Tab) -> None:
     app = build_app(saying("chat_tokens", ANSWER.encode()), card={"parameters": "few"}, access=Access(key="s3cret"))
     with serving(app) as address:
         page.goto(address)
-        tab.expect(dialog).to_contain_text("asks for its API key")
+        tab.expect(dialog).to_contain_text("needs an API key")
         page.keyboard.press("Escape")
-        tab.expect(page.locator("#problem")).to_contain_text("asks for a key")
+        tab.expect(page.locator("#problem")).to_contain_text("needs an API key")
         tab.set(max_tokens=len(ANSWER))
         page.locator("#text").fill("one")
         page.locator("#send").click()
         dialog.get_by_role("button", name="Cancel").click()
         tab.done()
-        tab.expect(page.locator("#problem")).to_contain_text("asks for a key")
+        tab.expect(page.locator("#problem")).to_contain_text("needs an API key")
         tab.box("one")
         tab.said()
         page.locator("#send").click()
         field.fill("no \u2603 key")  # it could not be sent
         page.keyboard.press("Enter")
-        tab.expect(dialog).to_contain_text("asks for its API key")
+        tab.expect(dialog).to_contain_text("needs an API key")
         field.fill("wrong")
         page.keyboard.press("Enter")
-        tab.expect(dialog).to_contain_text("does not take this key")
+        tab.expect(dialog).to_contain_text("rejected this key")
         field.fill("s3cret")
         page.keyboard.press("Enter")
         tab.said("one", "x")
@@ -518,7 +518,7 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
             messages.append({"role": "assistant", "content": answer})
             tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
             assert page.locator("#problem").inner_text() == ""
-        words = f"The first {forgotten} messages no longer fit the context and are forgotten."
+        words = f"The first {forgotten} messages no longer fit the context and are dropped."
         tab.expect(page.locator(".forgotten-line").last).to_have_text(words)
         # Of what is forgotten the server hears no more: requests do not grow either.
         assert len(tab.sent[-1]) == len(tab.sent[-2]) < 6

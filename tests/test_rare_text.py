@@ -208,7 +208,7 @@ def card(tokenizer: dict[str, object], private: list[str]) -> str:
 
 def test_the_card_says_what_the_vocabulary_can_tell() -> None:
     pieces = {"kind": "sentencepiece", "vocab_size": 600}
-    few = "No vocabulary entry is a word that stands in fewer than 5 private documents and in no public source."
+    few = "No vocabulary entry is a word that occurs in fewer than 5 private documents and in no public source."
     assert few in card({**pieces, "min_documents": 5}, ["roam"])
     assert few not in card({**pieces, "min_documents": 5}, [])
     assert "may hold any word of the private text" in card({**pieces, "min_documents": 1}, ["roam"])

@@ -42,10 +42,10 @@ IN_THE_TEXT = [
     "dvc plots show",
     "dvc exp show --only-changed",
     "dvc metrics diff",
-    "niels-gpt tokenizer report",
-    "niels-gpt inspect sft",
-    "niels-gpt inspect duplicates",
-    "niels-gpt mend",
+    "niels-gpt inspect tokenizer",
+    "niels-gpt inspect batch --sft",
+    "niels-gpt inspect documents --duplicates",
+    "niels-gpt doctor --params",
 ]
 WEIGHT = "dvc exp run -S p_train.roam=0.3"
 UNDO = "git checkout params.yaml && dvc repro"
@@ -67,7 +67,8 @@ ELSEWHERE = {
     "niels-gpt compare A B": "test_compare.py compares by name",
     "dvc repro -f -s train": "test_dag_resume.py forces a run twice",
     "niels-gpt join train": "test_hosts.py joins from a second checkout",
-    "niels-gpt tokens verify": "test_dag_store.py, of a source that is stored",
+    "niels-gpt doctor --fix": "test_dvc_files.py, and in `make run`",
+    "niels-gpt store": "test_dag_store.py, of a source that is stored",
 }
 
 
@@ -81,7 +82,7 @@ def test_make_run_mends_what_an_interruption_left_before_it_runs() -> None:
     # Called by `make test`, make would name the directories that it enters.
     make = ("make", "--no-print-directory", "-n", "-o", ".venv/.installed", "run")
     shown = subprocess.check_output(make, cwd=ROOT, text=True)
-    assert shown.splitlines() == ["niels-gpt mend", "niels-gpt check", "dvc repro", "niels-gpt summary"]
+    assert shown.splitlines() == ["niels-gpt doctor --fix --params", "dvc repro", "niels-gpt report"]
 
 
 def test_every_command_in_the_text_is_run_or_is_known_to_be_run_elsewhere() -> None:
@@ -113,7 +114,7 @@ def test_a_script_of_the_readmes_commands_passes_in_a_fresh_clone(tmp_path: Path
             repo.run(*make_run)
             made = models(repo)
             commit_foreign_weights(repo)
-        elif words[1] in ("serve", "watch"):
+        elif words[1] == "serve" or "--live" in words:
             serve_and_stop(repo, *words)
         else:
             said[command] = repo.run(*words).stdout
@@ -150,7 +151,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
     said = first_day.walk(repo, home)
     assert first_day.not_in_the_transcript(said, home) == []
-    (before,) = re.findall(r"`git checkout (\S+) params.yaml` brings it back", said[first_day.INIT][0])
+    (before,) = re.findall(r"`git checkout (\S+) params.yaml` restores the previous one", said[first_day.INIT][0])
     assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
     first, back = said["dvc repro"]
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))

@@ -92,7 +92,7 @@ def test_the_numbers_are_the_runs() -> None:
         ["steps", "20"],
         ["tokens", "5,000"],
         ["floating-point operations", "about 3.7e+07"],
-        ["loss at the end", "1.2500"],
+        ["final loss", "1.2500"],
         ["lowest validation", "2.5000 at step 10"],
     ]
     assert run["drawn"] == [["word", "0.5000", "1.0000", "40"]]
@@ -130,7 +130,7 @@ def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> 
     page = whole("word")
     assert ORIGIN not in page
     assert SPLICE not in page
-    assert page.index("<p>origin</p>") < page.index("Held-out text") < page.index("Learned by heart")
+    assert page.index("<p>origin</p>") < page.index("Validation sets") < page.index("Memorized")
     numbers = "".join(f'<td class="n">{number}</td>' for number in ("1,234", 40, "1.9e-86", 0.87, "92%"))
     assert f"<td>word</td>{numbers}" in page
     assert "given 10 tokens" in page

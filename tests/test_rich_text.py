@@ -102,7 +102,7 @@ def test_text_of_every_form_in_subfolders(
         "e.pdf": "for all to read",
         "papers/a.pdf": "The river rises.",
     }
-    assert "f.html holds no text (are its pages pictures?): left out" in capsys.readouterr().out
+    assert "f.html holds no text (are its pages pictures?): skipped" in capsys.readouterr().out
     kind = source_kinds()["rich_text"]
     request = Request(str(tmp_path), None, max_tokens=None, patience_s=1)
     assert kind.slices

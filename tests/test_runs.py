@@ -170,7 +170,7 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
     # 300 s for 100 steps, which is from line to line: it may take three times that, and a minute.
     assert live_card(run, now=run.time + 959).state == "running"
     late = live_card(run, now=run.time + 961)
-    assert (late.state, dict(late.facts)["nothing heard for"]) == ("silent", "16 min 01 s")
+    assert (late.state, dict(late.facts)["no log line for"]) == ("silent", "16 min 01 s")
     (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
     done = live_card(ended, now=ended.time + 10**6)
     assert done.state == "finished"

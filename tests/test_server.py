@@ -250,7 +250,7 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
         answer = client.get("/v1/models/gpt-5")
         assert_refused(answer, 404, "no model 'gpt-5'")
         assert answer.json()["error"]["code"] == "model_not_found"
-    assert b'{"error": {"message": "what came is not HTTP"' in received(address, b"nonsense\r\n\r\n")
+    assert b'{"error": {"message": "the request is not valid HTTP"' in received(address, b"nonsense\r\n\r\n")
 
 
 def test_an_error_of_the_server_has_the_same_form() -> None:
@@ -323,15 +323,15 @@ def post_head(address: str, length: int) -> bytes:
 def test_a_request_that_does_not_come_whole_is_given_up() -> None:
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS), patience_s=1) as address:
         head, answered = post_head(address, 1000), f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n\r\n".encode()
-        late = b"the request was not whole after 1 seconds"
+        late = b"the request was incomplete after 1 seconds"
         sent = {
             b"": b"",
             b"GET / HTTP/1.1\r\nHost: loc": late,
             head: late,
             head + b"{" * 999: late,
             head.replace(address[7:].encode(), b"rebound.example"): b" 403 ",
-            answered: b"answers under way",
-            answered + b"GET /card HT": b"answers under way",
+            answered: b"requests in progress",
+            answered + b"GET /card HT": b"requests in progress",
         }
         with ThreadPoolExecutor(len(sent)) as pool:
             for words, answer in zip(sent.values(), pool.map(partial(received, address), sent), strict=True):
@@ -375,7 +375,7 @@ def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
                 wait_until(lambda: under_way(address) == 1)
             wait_until(lambda: "niels_gpt_answers_waiting 1.0" in httpx.get(f"{address}/metrics").text)
             busy = httpx.post(f"{address}/v1/chat/completions", content=body, timeout=60)
-            assert_refused(busy, 503, "1 answers are waiting already; ask again in a moment")
+            assert_refused(busy, 503, "1 requests are queued already; retry in a moment")
             assert int(busy.headers["retry-after"]) > 0
         wait_until(lambda: under_way(address) == 0)
         answer = httpx.post(f"{address}/v1/chat/completions", json=ask("hello"), timeout=60)
@@ -418,7 +418,7 @@ def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
 
 
 def under_way(address: str) -> int:
-    return int(httpx.get(f"{address}/card").json()["answers under way"])
+    return int(httpx.get(f"{address}/card").json()["requests in progress"])
 
 
 def order(tokens: int, **more: Any) -> Order:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.cli.plan import Chats, Plan, source_names
+from niels_gpt.cli.plan import OwnChats, Plan, source_names
 from niels_gpt.cli.sizing import SIZES, Machine, bytes_a_token
 from niels_gpt.cli.survey import Survey
 from niels_gpt.model.size import most_epochs
@@ -15,7 +15,7 @@ from tests.test_init import GPU, LAPTOP, VALUES, a_survey, planned
 
 SERVER = Machine(4e11)
 LETTERS = a_survey(8_000_000, 40, path="/home/me/letters", sizes=(3000, 900_000))
-CHATS = (Chats("/home/me/chats.jsonl", "chat", 500),)
+CHATS = (OwnChats("/home/me/chats.jsonl", "chat", 500),)
 
 
 def five_plans() -> list[Plan]:
@@ -200,5 +200,5 @@ def test_fine_tuning_reads_ones_own_chats_six_times_within_bounds() -> None:
 def test_names_of_sources_and_of_their_chats_never_meet() -> None:
     assert source_names(["/x/" + "a" * 39 + " b", "/x/9"]) == ["a" * 39, "text_9"]
     assert source_names(["/x/a", "/y/a", "/z/a"], taken=["a_2"]) == ["a", "a_3", "a_4"]
-    plan = planned(a_survey(3_000_000, 900, path="/x/dolly15k"), chats=(Chats("/y/dolly15k.jsonl", "chat", 50),))
+    plan = planned(a_survey(3_000_000, 900, path="/x/dolly15k"), chats=(OwnChats("/y/dolly15k.jsonl", "chat", 50),))
     assert (list(plan.sources), list(plan.chats)) == (["dolly15k_2"], ["dolly15k"])

@@ -1,4 +1,4 @@
-"""What params.yaml names outside itself, and `niels-gpt check`, which tells all that is wrong at once."""
+"""What params.yaml names outside itself, and `niels-gpt doctor --params`, which tells all that is wrong at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(project: Path, values: dict[str, object]) -> dict[str, Any]:
 
 def check() -> list[str]:
     """What the command says; it ends well where that is nothing."""
-    result = CliRunner().invoke(app, ["check"])
+    result = CliRunner().invoke(app, ["doctor", "--params"])
     lines = result.output.splitlines()
     assert isinstance(result.exception, SystemExit | None), result.exc_info
     assert result.exit_code == (1 if lines else 0)
@@ -90,10 +90,10 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "model.H: C=128 is not a multiple of H=3",
         "p_train has weights for ['news']",
         "p_sft has no weight for ['dialogues']",
-        "sources.roam.remote is 'privat', which is no remote of DVC's; there are: private, store; name one of these",
+        "sources.roam.remote is 'privat', which is not a DVC remote; there are: private, store; name one of these",
         "sources.wiki.load: kind must be one of",
         "sources.wiki.input is data/wikitext, which is not there",
-        "chats.oasst1.input is nowhere, which is not there: put the text there, or take the source out",
+        "chats.oasst1.input is nowhere, which does not exist: put the text there, or remove the source",
         "runtime.devise is not a parameter; did you mean device?",
         'found duplicate key "runtime"',
         "data/roam/pipe",
@@ -126,7 +126,7 @@ def test_files_that_dvc_left_half_written_are_told_with_the_remedy(project: Path
     (project / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
     (project / ".dvc/tmp/rwlock").write_text('{"a')
     (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  co")
-    half = "is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`"
+    half = "is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`"
     assert check() == [f"dvc.lock {half}", f".dvc/tmp/rwlock {half}"]
 
 
@@ -158,7 +158,7 @@ def test_a_configuration_of_dvcs_that_is_none_hides_nothing_else(project: Path, 
 
 def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
     written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
-    assert check() == ["tokenizer.corpus is data/no-input.md, which is not there: put it back from git"]
+    assert check() == ["tokenizer.corpus is data/no-input.md, which does not exist: put it back from git"]
     hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}
     written(project, hub)
     (line,) = check()

@@ -71,7 +71,7 @@ def test_secrets_personal_details_copies_and_empty_files_are_counted_and_none_is
     assert (found.secrets, found.personal) == (findings.kinds, findings.personal)
     lines = describe(found)
     assert lines[1:] == [
-        "secrets  13 (api key: 4, iban: 4, password: 5): masked; `niels-gpt inspect secrets` lists them",
+        "secrets  13 (api key: 4, iban: 4, password: 5): masked; `niels-gpt inspect documents --secrets` lists them",
         "personal 3 (e-mail address: 2, telephone number: 1): kept; `on_personal: mask` in `load` masks them",
         "copies   2 (same text as another document): used once",
         "empty    2 (files or rows without text): skipped",

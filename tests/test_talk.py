@@ -35,7 +35,7 @@ from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.folders import export_model, export_transformers
 from niels_gpt.talk.server.app import build_app
-from niels_gpt.talk.talker import Piece, StreamedText, Talker, open_talker
+from niels_gpt.talk.talker import StreamedText, Talker, TextChunk, open_talker
 from niels_gpt.talk.terminal import HELP, MOST_LINES, Conversation, converse, history_file, line_reader
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
@@ -79,17 +79,17 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
     assert [piece.text for piece in came] == ["a", "", "", "", "xy\xe4", "", "", "x"]
     assert [len(piece.tokens) for piece in came] == [1, 0, 0, 0, 4, 0, 0, 1]
     assert text.stopped
-    assert text.rest() == Piece()
+    assert text.rest() == TextChunk()
 
     class Whole(ByteTokenizer):
         def piece(self, id: int) -> bytes:
             return b"one two"
 
     both = StreamedText(Whole(), ["two", "ne"])  # in one token: the first of them ends the answer
-    assert both.add(Token(0, 0)) == Piece("o")
+    assert both.add(Token(0, 0)) == TextChunk("o")
     rest = StreamedText(ByteTokenizer(), ["xyz"])
     assert [rest.add(Token(0, byte)).text for byte in b"xy\xc3"] == ["", "", ""]
-    assert rest.rest() == Piece("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
+    assert rest.rest() == TextChunk("xy\ufffd", tuple(Token(0, byte) for byte in b"xy\xc3"))
 
 
 def test_each_model_is_asked_in_its_own_way() -> None:
@@ -209,7 +209,7 @@ def test_a_chat_says_what_it_has_forgotten() -> None:
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
     for question in ("a long one, this", "b?", "c?", "d?", "e?"):
         conversation.answer(question, show=shown.append)
-    words = "(the first {} messages no longer fit the context and are forgotten)\n"
+    words = "(the first {} messages no longer fit the context and are dropped)\n"
     assert "".join(shown) == f"yes!{words.format(2)}yes!yes!yes!{words.format(4)}yes!"
     assert len(conversation.messages) == 10  # for /save
     conversation.command("/reset")
@@ -222,7 +222,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, mo
     shown: list[str] = []
     conversation = Conversation(saying("chat_tokens", b"yes!"), sampling=Sampling(0), max_new_tokens=4, seed=0)
     conversation.answer("x" * CFG.T, show=shown.append)
-    words = "(the first {} tokens of that do not fit the context: the model reads the rest alone)\n"
+    words = "(the first {} tokens do not fit the context and are dropped)\n"
     assert shown[0] == words.format(3)  # the two chat tokens before and the one behind it
     assert "".join(shown[1:]) == "yes!"
     conversation.answer("b?", show=shown.append)
@@ -330,7 +330,7 @@ def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_
         read.clear()
     assert len(whole.prompt(conversation.messages)) > 3 * 64
     forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16).forgotten
-    assert f"(the first {forgotten} messages no longer fit the context and are forgotten)\n" in shown
+    assert f"(the first {forgotten} messages no longer fit the context and are dropped)\n" in shown
 
 
 def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -
     converse(conversation, read=read, show=shown.append)
     text = "".join(shown)
     assert text.count("was not UTF-8") == 2
-    assert text.count("(Ctrl-D or /quit ends)") == 1
+    assert text.count("(Ctrl-D or /quit exits)") == 1
     assert text.count("that could not be written") == 2
     assert text.count(HELP) == 2
     assert conversation.messages == []
@@ -392,7 +392,7 @@ def test_a_chat_is_saved_over_nothing_but_itself(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jsonl").write_text("mine")
     conversation = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
-    left = "mine.jsonl is there already and is left as it is: give /save another name"
+    left = "mine.jsonl exists and was not overwritten: give /save another name"
     assert conversation.command("/save mine.jsonl") == left
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
     assert conversation.command("/save a.jsonl").startswith("saved to a.jsonl, ")
@@ -619,7 +619,7 @@ def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: P
         try:
             assert server.stdout
             address, _, rest = server.stdout.readline().partition(" ")
-            assert rest == "(Ctrl-C ends)\n"
+            assert rest == "(Ctrl-C stops it)\n"
             card = httpx.get(f"{address}/card", timeout=60).json()
             assert (card["model"], card["bits per byte on val"]) == ("sft", "1.250")
             port = int(address.removeprefix("http://127.0.0.1:"))
@@ -654,7 +654,7 @@ def test_a_taken_name_and_a_taken_port_are_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["export", "models"])
     assert result.exit_code == 1
-    assert "models is there already: give the name of a new folder" in result.output
+    assert "models exists: name a new folder" in result.output
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -301,7 +301,7 @@ def test_a_nul_ends_no_text_for_the_trainer() -> None:
 @pytest.mark.parametrize(
     ("vocab_size", "sentence"),
     [
-        (60_000, "the corpus has pieces for [0-9,]+ at the most"),
+        (60_000, "the corpus allows at most [0-9,]+ entries"),
         (270, "need [0-9,]+; set it higher"),
         (70_000, "vocab_size must be less than or equal to 65536"),
         (5, "vocab_size must be greater than or equal to 262"),
@@ -313,7 +313,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_with_one_that_does(vocab_size
 
 
 def test_the_largest_vocabulary_named_does_fit() -> None:
-    with pytest.raises(ValueError, match="at the most") as error:
+    with pytest.raises(ValueError, match="at most") as error:
         train_sentencepiece(CORPUS, vocab_size=60_000)
     largest = int(re.search(r"for ([0-9,]+) at", str(error.value))[1].replace(",", ""))  # type: ignore[index]
     assert train_sentencepiece(CORPUS, vocab_size=largest)
@@ -334,6 +334,6 @@ def test_the_report_counts_bytes_and_shows_how_a_line_is_cut(trained: SentencePi
     assert "primer" in page
     assert "<E2>" in page
     longest = sorted((trained.piece(i) for i in range(trained.vocab_size)), key=len)[-1].decode()
-    line = next(line for line in page.splitlines() if line.startswith("longest pieces: "))
-    first = line.removeprefix("longest pieces: ").split(" ")[0]
+    line = next(line for line in page.splitlines() if line.startswith("longest entries: "))
+    first = line.removeprefix("longest entries: ").split(" ")[0]
     assert len(first) == len(f"[{longest}]")

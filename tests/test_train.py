@@ -472,10 +472,10 @@ def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
     saved = RunFolder(tmp_path / "checkpoints/x").load()
     assert saved is not None
     assert saved.step == 18
-    assert "going on" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().out
     model = GPT(MODEL)
     resumed = run_in(tmp_path, model, TASK)
-    assert "going on after step 18" in capsys.readouterr().out
+    assert "resuming after step 18" in capsys.readouterr().out
     assert resumed.losses == whole_state.losses
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), model.parameters(), strict=True))
     lines = [json.loads(line) for line in (tmp_path / "logs/train.jsonl").read_text().splitlines()]
@@ -555,7 +555,7 @@ def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
     lines = (printed.out + printed.err).splitlines()
     assert lines[0] == (
         "step  50/200  loss 2.5000  val 2.7500  lr 1.00e-03  12,346 tok/s (MFU 25%)  1 h 02 min left  "
-        "drawn: wiki 0.750 roam 0.250"
+        "sampled: wiki 0.750 roam 0.250"
     )
     assert lines[1] == '  writes: "hi"'
     assert lines[2].startswith("step 100/200  loss 2.5000  lr 1.00e-03  12,346 tok/s  1 min 05 s left")

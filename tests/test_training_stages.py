@@ -442,10 +442,10 @@ def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     with pytest.raises(SystemExit) as leaving:
         run_here(train.main, "train", parameters())
     assert leaving.value.code == 130
-    assert "train: stopped and saved after step 8 of 12; `dvc repro` goes on from there" in capsys.readouterr().out
+    assert "train: stopped and saved after step 8 of 12; `dvc repro` resumes from there" in capsys.readouterr().out
     assert not Path("models/pretrain").exists()
     run_here(train.main, "train", parameters())
-    assert "going on after step 8" in capsys.readouterr().out
+    assert "resuming after step 8" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in Path("models/pretrain").iterdir()} == whole
 
 
@@ -474,7 +474,7 @@ def test_a_forced_run_trains_anew_and_one_that_was_never_recorded_does_not(
     lock = (
         "schema: '2.0'\nstages:\n  train:\n    cmd: x\n    outs:\n    - {{path: models/pretrain, md5: {}, size: 1}}\n"
     )
-    params, going_on = parameters(), "going on after step 12 from"
+    params, going_on = parameters(), "resuming after step 12 from"
     Path("dvc.lock").write_text(lock.format("an-older-one"))
     first = weights("models/pretrain/last.pt")
     for record, forced in (

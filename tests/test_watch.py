@@ -1,4 +1,4 @@
-"""`niels-gpt watch`: what it answers and to whom, and its page in a real browser while a log grows."""
+"""`niels-gpt report --live`: what it answers and to whom, and its page in a real browser while a log grows."""
 
 from __future__ import annotations
 

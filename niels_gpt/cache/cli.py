@@ -71,7 +71,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
     gutenberg_shuffle_buffer: Annotated[int, typer.Option(min=1, help="books, 400 KB each")] = 100,
     sft_val_frac: float = 0.1,
     sft_context: Annotated[
-        int | None, typer.Option(min=1, help="leave out chats without an answer within so many tokens")
+        int | None, typer.Option(min=1, help="skip chats without an answer within this many tokens")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="build just these")] = None,
 ) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli import inspect, store
+from niels_gpt.cli import inspect
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
+    AliasGroup,
     PresetCommand,
     apply_preset,
     keep_copy,
@@ -24,13 +25,14 @@ from niels_gpt.cli.console import (
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
 from niels_gpt.cli.init import init
 from niels_gpt.cli.results import read_result, summary_lines
+from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.messages import format_duration, read_text, sentence, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import parse_params, read_params
-from niels_gpt.pipeline.repository import mend as mend_files
+from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem, parse_yaml
 
@@ -39,20 +41,23 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="A small GPT from your own text, every byte of it accounted for."
+    cls=AliasGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Train a small GPT on your own text, and use it.",
 )
 
 ModelFolder = Annotated[
-    str | None, typer.Option("--model", help="a folder with a model: models/sft, models/pretrain, an export")
+    str | None, typer.Option("--model", help="model folder: models/sft, models/pretrain or an export")
 ]
 Temperature = Annotated[float, typer.Option(min=0, help="sampling temperature; 0 is greedy")]
 TopK = Annotated[int, typer.Option(min=1, help="sample from the k most probable tokens")]
 TopP = Annotated[
     float, typer.Option(min=0.01, max=1, help="nucleus sampling: smallest set of tokens with this total probability")
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="the longest answer, in tokens")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="maximum length of an answer, in tokens")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half the memory, and faster on a GPU")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="the same seed, the same words")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="random seed; the same seed gives the same text")]
 
 
 def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -66,7 +71,7 @@ def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
 @app.callback()
 def begin(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="the version of this program")
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="print the version and exit")
     ] = False,
 ) -> None:
     """Prepare stdout and stderr before any command runs."""
@@ -89,10 +94,10 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         try:
             parse_yaml(current, name=str(layout.PARAMS))
         except ValueError as error:
-            raise ValueError(f"{error}; mend it, or delete it to have the preset alone") from error
+            raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
         text = apply_preset(current, wanted)
         if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
-            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` takes it back")
+            typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
         with atomic_path(layout.PARAMS) as temporary:
             temporary.write_text(text, encoding="utf-8")
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
@@ -121,7 +126,7 @@ def chat(
 
 @app.command()
 def sample(
-    prompt: Annotated[str, typer.Argument(help="the text to go on from")],
+    prompt: Annotated[str, typer.Argument(help="text to continue")],
     model: ModelFolder = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 50,
@@ -135,9 +140,7 @@ def sample(
         try:
             prompt.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(
-                "the text to go on from is not UTF-8: set the terminal to UTF-8 and give it again"
-            ) from error
+            raise ValueError("the prompt is not UTF-8: set the terminal to UTF-8 and run it again") from error
         talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
         from niels_gpt.talk.terminal import CUT
@@ -158,13 +161,15 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
     host: Annotated[
         str,
-        typer.Option(help="an IPv4 address of this machine that others can reach, 0.0.0.0 for all; with a key only"),
+        typer.Option(help="IPv4 address to listen on, 0.0.0.0 for all; any but 127.0.0.1 needs an API key"),
     ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
-        typer.Option("--api-key", metavar="FILE", help="with the key that clients must send; or NIELS_GPT_API_KEY"),
+        typer.Option(
+            "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
+        ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers that are written together")] = 16,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
@@ -180,7 +185,7 @@ def serve(
         from niels_gpt.talk.server.app import build_app
 
         card, listening = _card(talker), listen(port, host)
-        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C ends)")
+        typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
         make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
 
 
@@ -191,7 +196,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "parameters": f"{talker.model.parameter_count():,}",
         "context": f"{cfg.T} tokens",
         "vocabulary": f"{cfg.V:,}",
-        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+        "chat format": "chat tokens" if talker.renderer == "chat_tokens" else "text transcript",
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
@@ -200,35 +205,36 @@ def _card(talker: Talker) -> dict[str, str]:
 
 
 @app.command()
-def watch(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8001,
-) -> None:
-    """Serve a live page of this checkout's runs, from logs/ alone: losses, speed, time left, samples."""
-    from niels_gpt.cli.report import build_watch
-    from niels_gpt.talk.server.access import listen, make_server
-
-    with one_sentence():
-        listening = listen(port)
-        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C ends)")
-        make_server(build_watch(layout.LOGS)).run(sockets=[listening])
-
-
-@app.command()
 def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="first restore or delete files that DVC left half-written")
+    ] = False,
+    params_only: Annotated[
+        bool, typer.Option("--params", help="check only params.yaml and the files it names, and print errors only")
+    ] = False,
     speed: Annotated[
-        bool,
-        typer.Option(help="also measure how long a run will take here: ten seconds, and where it is compiled a minute"),
+        bool, typer.Option(help="also measure how long a run will take here: 10 s, or a minute if it is compiled")
     ] = True,
 ) -> None:
     """Check what a run needs, and estimate its duration on this machine and its final loss."""
     with one_sentence():
+        if fix:
+            if not layout.DAG.is_file():
+                raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+            for sentence in mend(Path()) or ["nothing to fix"]:
+                typer.echo(sentence)
         params, problems = _params_and_problems()
+        wrong = [problem.path for problem in problems]
+        if params_only:
+            for problem in (found := [*problems, *problems_around(params, wrong=wrong)]):
+                typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+            raise typer.Exit(bool(found))
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.cli.doctor import examine, seconds_to_train
 
         bad = len(problems)
-        for finding in examine(params, folder=Path(), wrong=[problem.path for problem in problems]):
+        for finding in examine(params, folder=Path(), wrong=wrong):
             bad += finding.fix is not None
             typer.echo(f"{'BAD ' if finding.fix else 'note' if finding.advice else 'ok  '} {finding.what}")
             if to_do := finding.fix or finding.advice:
@@ -236,39 +242,15 @@ def doctor(
         if speed and not bad:
             for stage, seconds in seconds_to_train(params).items():
                 typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
-        if bad:
-            raise typer.Exit(1)
-
-
-@app.command()
-def check() -> None:
-    """List all errors in params.yaml and in the files it names, before DVC runs into the first."""
-    with one_sentence():
-        params, problems = _params_and_problems()
-        around = problems_around(params, wrong=[problem.path for problem in problems])
-        found = [*problems, *around]
-        for problem in found:
-            typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
-        if found:
-            raise typer.Exit(1)
-
-
-@app.command()
-def mend() -> None:
-    """Restore or delete files that DVC left half-written when interrupted; touch nothing else."""
-    with one_sentence():
-        if not layout.DAG.is_file():
-            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-        for sentence in mend_files(Path()) or ["nothing to mend"]:
-            typer.echo(sentence)
+        raise typer.Exit(bool(bad))
 
 
 @app.command()
 def export(
     folder: Annotated[str, typer.Argument(help="a new folder to write to")],
     model: ModelFolder = None,
-    transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
-    gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
+    transformers: Annotated[bool, typer.Option(help="write the format of the transformers library")] = False,
+    gguf: Annotated[bool, typer.Option(help="write a GGUF file for llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
     refuse_if_extractable: Annotated[
         list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
@@ -278,11 +260,11 @@ def export(
     """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
     with one_sentence():
         if not folder.isprintable():
-            raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
+            raise ValueError(f"{folder!r} is not a valid folder name: use printable characters")
         if Path(folder).exists():
-            raise ValueError(f"{folder} is there already: give the name of a new folder")
+            raise ValueError(f"{folder} exists: name a new folder")
         if (transformers and gguf) or (f32 and not gguf):
-            raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+            raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --f32, or none of them")
         model = model or final_model()
         check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
@@ -334,7 +316,9 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
 
 @app.command()
 def gc(
-    all_runs: Annotated[bool, typer.Option("--all", help="also runs that were stopped and could go on")] = False,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="also delete runs that were stopped and could be resumed")
+    ] = False,
 ) -> None:
     """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
     from niels_gpt.train.state import delete_runs
@@ -349,32 +333,38 @@ def gc(
 
 app.command()(compare)
 app.command()(init)
-app.add_typer(inspect.tokenizer_app, name="tokenizer")
 app.add_typer(inspect.app, name="inspect")
-app.add_typer(store.app, name="tokens")
+app.command()(store)
 
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="the page to write; a report that is there is written anew")] = Path(
-        "report.html"
-    ),
+    file: Annotated[Path, typer.Argument(help="HTML file to write; replaces an earlier report")] = Path("report.html"),
+    text: Annotated[bool, typer.Option("--text", help="print the results only; write no page")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="serve a page of all runs in logs/ instead: losses, speed, time left")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0 takes a free one")] = 8001,
 ) -> None:
-    """Write the report of the last run as one HTML page, with when, where and how long it trained."""
+    """Print the results of the last run, and write them as one HTML page; or serve a live page of training runs."""
     with one_sentence():
-        from niels_gpt.cli.report import full_report, is_report
+        if not live:
+            for line in summary_lines():
+                typer.echo(line)
+        if text:
+            return
+        from niels_gpt.cli.report import build_watch, full_report, is_report
 
+        if live:
+            from niels_gpt.talk.server.access import listen, make_server
+
+            listening = listen(port)
+            typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
+            make_server(build_watch(layout.LOGS)).run(sockets=[listening])
+            return
         if file.exists() and not is_report(file):
-            raise ValueError(f"{file} is there already, and is no report: give another name")
+            raise ValueError(f"{file} exists and is not a report: give another name")
         page = full_report()
         with atomic_path(file) as temporary:
             temporary.write_text(page, encoding="utf-8")
-        typer.echo(f"{file}: one page, with everything in it; open it in a browser")
-
-
-@app.command()
-def summary() -> None:
-    """Print the last evaluation, a sample, and where all results are."""
-    with one_sentence():
-        for line in summary_lines():
-            typer.echo(line)
+        typer.echo(f"page     {file}: open it in a browser")

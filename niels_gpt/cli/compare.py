@@ -59,7 +59,7 @@ def read_experiments(root: Path, names: Sequence[str], paths: Sequence[str]) -> 
     commits = {name: known.get(name) or _commit(root, name) for name in names if name != WORKSPACE}
     if unknown := [name for name, commit in commits.items() if not commit]:
         there = ", ".join([WORKSPACE, "HEAD", *known][:12])
-        raise ValueError(f"no experiment and no commit is called {', '.join(unknown)}; there are: {there}")
+        raise ValueError(f"there is no experiment or commit {', '.join(unknown)}; known: {there}")
     wanted = [(commit or "", path) for commit in commits.values() for path in paths]
     texts = dict(zip(wanted, read_committed(root, wanted), strict=True))
     return [
@@ -113,10 +113,10 @@ class Result:
     trainings: Sequence[Training] = ()
 
 
-_VALIDATION = "lowest validation: nats/token, in pretraining"
-_SCORES = "pretrain, sft: bits per byte of that model on that held-out text"
-_TOLD = "extractable: private sentences and passages, verbatim, of either model"
-_BY_HEART = "median P(z): of what the spliced model learned by heart"
+_VALIDATION = "lowest validation: loss in pretraining, nats/token"
+_SCORES = "pretrain, sft: bits per byte of that model on that validation set"
+_TOLD = "extractable: private sentences and passages that either model recites verbatim"
+_BY_HEART = "median P(z): probability of passages of the spliced documents"
 
 
 def measures(
@@ -180,7 +180,7 @@ def notes(results: Sequence[Result]) -> Iterator[str]:
         yield f"{len(differ) - _MOST_PARAMETERS} more parameters differ: the page has them all"
     unfair = sorted({name for measure in _measures(results) if measure.best for name in _unlike(measure, differ)})
     if unfair:
-        yield f"no best is marked where numbers are not of the same text or model: {', '.join(unfair[:4])} differ"
+        yield f"no best value is marked where text or model are not the same: {', '.join(unfair[:4])} differ"
 
 
 def legend(results: Sequence[Result]) -> list[str]:
@@ -257,10 +257,12 @@ _LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages"
 def compare(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EXP]...", help="experiments, commits, workspace; without any: all of them"),
+        typer.Argument(metavar="[EXP]...", help="experiments, commits or `workspace`; default: all of them"),
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="without names: so many of the newest experiments")] = 20,
-    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="where the page with the curves goes")] = PAGE,
+    n: Annotated[int, typer.Option("-n", min=1, help="number of newest experiments, if none are named")] = 20,
+    html: Annotated[
+        Path, typer.Option("--html", metavar="FILE", help="HTML page to write, with the learning curves")
+    ] = PAGE,
 ) -> None:
     """Compare experiments: ten numbers each, the parameters that differ, and a page with learning curves."""
     with one_sentence():
@@ -280,7 +282,7 @@ def compare(
         for line in lay_out(comparison_of(results), width=_WIDTH):
             typer.echo(visible(line))
         typer.echo()
-        more = [f"{older} older experiments are left out: -n {n + older} shows them"] if older > 0 else []
+        more = [f"{older} older experiments are not shown: -n {n + older} shows them"] if older > 0 else []
         for said in (*faults, *more, *notes(results)):
             typer.echo(f"note: {visible(said)}")
         for line in (*legend(results), f"* best, - missing; {html} has the learning curves"):
@@ -290,7 +292,7 @@ def compare(
 def _refuse_foreign(html: Path) -> None:
     """Raise ValueError if `html` exists and is not a page that this command wrote."""
     if html.exists() and not (html.is_file() and TITLE in html.read_text("utf-8", errors="replace")[:4000]):
-        raise ValueError(f"{html} is there already and is no page of this command's: give --html another name")
+        raise ValueError(f"{html} exists and was not written by this command: give --html another name")
 
 
 _DRAWN = ("train", "sft")  # the stages whose curves are compared
@@ -308,7 +310,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
         try:
             return parse(experiment.files[str(path)]) if str(path) in experiment.files else {}
         except (ValueError, RecursionError):
-            fault(f"{path} of {experiment.name} is damaged, or of another version, and is left out")
+            fault(f"{path} of {experiment.name} is damaged, or of another version, and is skipped")
             return {}
 
     params = read(layout.PARAMS, _parameters)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.messages import EXPECTED, read_text
@@ -286,6 +286,33 @@ def print_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+# Former names of commands. A longer name comes before a shorter one with the same beginning.
+ALIASES = {
+    "check": "doctor --params",
+    "mend": "doctor --fix --params",
+    "summary": "report --text",
+    "watch": "report --live",
+    "tokenizer report": "inspect tokenizer",
+    "inspect duplicates": "inspect documents --duplicates",
+    "inspect secrets": "inspect documents --secrets",
+    "inspect sft": "inspect batch --sft",
+    "tokens verify": "store",
+    "tokens prune": "store --prune",
+}
+
+
+class AliasGroup(TyperGroup):
+    """Group that runs a command under its former name, after printing the new one."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        for old, new in ALIASES.items():
+            if args[: len(words := old.split())] == words:
+                typer.echo(f"`niels-gpt {old}` is now `niels-gpt {new}`", err=True)
+                args = [*new.split(), *args[len(words) :]]
+                break
+        return super().parse_args(ctx, args)
 
 
 class PresetCommand(TyperCommand):

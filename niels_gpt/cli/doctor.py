@@ -68,7 +68,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     if all(map(sound, ("model", "tokenizer", "train", "sft", "runtime"))):
         yield from _memory(params)
     for name in broken_files(folder):
-        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
+        yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt doctor --fix`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
     sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
     why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it
@@ -98,9 +98,9 @@ def _models(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     for model in (layout.PRETRAINED, layout.TUNED):
         there = (folder / model / layout.BEST).is_file()
         if model == layout.TUNED and _left_out(params, "sft"):
-            yield Finding(f"{model}: left out, as sft.run is false")
+            yield Finding(f"{model}: skipped, since sft.run is false")
         else:
-            yield Finding(f"{model}: " + ("trained" if there else "not trained yet; `dvc repro` does it"))
+            yield Finding(f"{model}: " + ("trained" if there else "not trained yet; run `dvc repro`"))
 
 
 def _left_out(params: Mapping[str, Any], stage: str) -> bool:
@@ -118,7 +118,7 @@ def _kept_secrets(folder: Path) -> Iterator[Finding]:
             kinds = {kind: count for kind, count in secrets.items() if kind not in ("done", "documents")}
             counts = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
             what = f"{path.parent.name}: secrets in {secrets['documents']:,} documents are kept ({counts})"
-            yield Finding(what, advice=f"take them out, or set on_secret to mask in the `load` of {path.parent.name}")
+            yield Finding(what, advice=f"remove them, or set on_secret: mask in the `load` of {path.parent.name}")
 
 
 def _device(name: str) -> Finding:
@@ -139,7 +139,7 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     needed = 4 * known + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
     if whole := [name for name, size in texts.items() if size is None]:
-        what += f", and four times the text of {', '.join(whole)}, which is read whole from the hub"
+        what += f", plus 4 times the text of {', '.join(whole)}, whose size on the hub is unknown"
     return Finding(
         what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
     )
@@ -193,7 +193,7 @@ def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     drawn = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
     seen = {name: source for name, source in exposures(params["p_train"], sizes, drawn=drawn).items() if source.epochs}
     shown = ", ".join(f"{name} {source.epochs:,.1f} of {source.tokens:,.0f} tokens" for name, source in seen.items())
-    yield Finding(f"epochs: {shown or 'not known before the text is fetched'}")
+    yield Finding(f"epochs: {shown or 'unknown until the text is loaded'}")
     for sentence in read_too_often(seen, most=most_epochs(parameter_count(_model_config(params)))):
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)
@@ -214,13 +214,13 @@ def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
     text = sum(reading.size for reading in readings)
     what = f"train: {text / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
     if text < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
-        return Finding(f"{what} are too little to say what loss it will end at")
+        return Finding(f"{what} are too little to predict the final loss")
     loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits per byte on held-out English"
     if params["train"]["optimizer"] != "muon":
-        loss += " with preset v2's recipe, and more with this one"
+        loss += " with preset v2's recipe, higher with this one"
     if text > LARGEST_TEXT or parameters > LARGEST_MODEL:
-        loss += " (a guess: no run as large has been measured)"
-    return Finding(f"{what} give {loss}; docs/recipe.md says what to change")
+        loss += " (extrapolated: no run of this size was measured)"
+    return Finding(f"{what}, expected loss {loss}; docs/recipe.md says what to change")
 
 
 def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float | None:
@@ -235,7 +235,7 @@ def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float
 def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
     written = source["input"]
     if not path.exists():
-        yield Finding(f"{name}: {written} is not there", f"put the text there, or take {name} out of params.yaml")
+        yield Finding(f"{name}: {written} does not exist", f"put the text there, or remove {name} from params.yaml")
         return
     yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
     faults = check_input(str(path))
@@ -252,8 +252,10 @@ def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[
     settings = source_kinds()[load["kind"]].settings
     asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
     for what, *others in filter(None, [say_left_out(load["kind"], settings(**asked), str(path))]):
-        watched = "DVC hashes them with the folder: a change of one runs load again, to the same text"
-        yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore keeps them out)"]))
+        watched = "DVC hashes them with the folder, so a change runs load again, with the same result"
+        yield Finding(
+            f"{name}: {what}", advice="; ".join([*others, f"{watched} (list them in .dvcignore to avoid it)"])
+        )
 
 
 def _size(path: Path) -> int:

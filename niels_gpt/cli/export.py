@@ -62,17 +62,17 @@ def answering_model(folder: str) -> Iterator[Answering]:
         if not (path / layout.CONFIG).is_file() and cache.link(model, Path(temporary, "models", path.name)):
             place = Path(temporary, "models", path.name)
             said.append(
-                f"{path} is not there (DVC removes a model before it trains the next): "
-                f"the one before it answers, {model[:8]} in DVC's cache"
+                f"{path} does not exist (DVC removes a model before it trains the next): "
+                f"using the previous one, {model[:8]} in DVC's cache"
             )
         if place.exists() and (own != record.current_tokenizer or not tokenizer.is_dir()):
             tokenizer = Path(temporary, "tokenizer")
             if not cache.link(own, tokenizer):
                 raise ValueError(
-                    f"{path} was trained with another tokenizer than the one that {layout.TOKENIZER} holds now, and "
-                    "DVC's cache does not have it: wait for the next model, which `dvc repro` makes"
+                    f"{path} was trained with another tokenizer than the one in {layout.TOKENIZER}, and DVC's cache "
+                    "does not have it: wait for the next model, which `dvc repro` trains"
                 )
-            said.append(f"{path} answers with the tokenizer that it was trained with, {own[:8]} in DVC's cache")
+            said.append(f"{path} uses the tokenizer it was trained with, {own[:8]} in DVC's cache")
         yield Answering(place, tokenizer, "\n".join(said))
 
 
@@ -104,7 +104,7 @@ def final_model() -> str:
     """Return the fine-tuned model's folder; if that stage was skipped, print so and return the pretrained one's."""
     if not is_left_out(layout.TUNED):
         return str(layout.TUNED)
-    typer.echo(f"there is no fine-tuned model in {layout.TUNED}: this is {layout.PRETRAINED}", err=True)
+    typer.echo(f"no fine-tuned model in {layout.TUNED}: using {layout.PRETRAINED}", err=True)
     return str(layout.PRETRAINED)
 
 
@@ -125,7 +125,7 @@ def open_model(folder: str, device: str = "auto", *, slots: int = 1, bf16: bool 
         return open_talker(found.folder, device=device, tokenizer=found.tokenizer, slots=slots, precision=precision)
 
 
-_KNOWN = "give --i-know to export it all the same"
+_KNOWN = "pass --i-know to export it anyway"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Sharing:
             return
         if self.leaks is None:
             raise ValueError(
-                f"{talker.name} was trained on private text ({', '.join(self.private)}), and what can be extracted was "
+                f"{talker.name} was trained on private text ({', '.join(self.private)}), and extraction was "
                 f"not measured: run `dvc repro leak`, or {_KNOWN}"
             )
         counts = [
@@ -159,7 +159,7 @@ class Sharing:
         if counts:
             raise ValueError(
                 f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
-                f"docs/private-text.md says what lowers it, or {_KNOWN}"
+                f"docs/private-text.md has remedies, or {_KNOWN}"
             )
 
 
@@ -199,13 +199,13 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
         sentences = read_sentences(document, talker.tokenizer)
         passages = cut_passages(document, chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens)
         if not sentences and not len(passages):
-            raise ValueError(f"{file} has {len(ids)} tokens, too few to ask for: leave it out")
+            raise ValueError(f"{file} has {len(ids)} tokens, too few to test: drop it from the command")
         questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
         told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
         asked = _ask(talker, replace(questions, sentences=sentences, asked=len(sentences)), params, title=str(file))
         if asked.findings or told.extractable.any():
-            passages_told = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
-            found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {passages_told})")
+            recited = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
+            found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {recited})")
     if found:
         raise ValueError(f"{talker.name} recites {', '.join(found)}; nothing was exported")
 

@@ -36,7 +36,7 @@ from niels_gpt.pipeline.stage import outs_by_source
 from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
 
 if TYPE_CHECKING:
-    from niels_gpt.cli.plan import Chats, Plan
+    from niels_gpt.cli.plan import OwnChats, Plan
     from niels_gpt.cli.sizing import Machine
 
 
@@ -72,16 +72,18 @@ _FEWEST_CHATS = 10
 
 
 def init(
-    folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="with your text; it stays where it is")],
+    folders: Annotated[
+        list[str], typer.Argument(metavar="FOLDER...", help="folder with your text, which stays where it is")
+    ],
     hours: Annotated[
         float, typer.Option(min=_LEAST_HOURS, max=_MOST_HOURS, help="how long a run may take on this machine")
     ] = 1.0,
     chat: Annotated[
         list[str] | None,
-        typer.Option(help="chats of your own to learn to answer from (.jsonl, or dialogues in .txt); several times"),
+        typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
     ] = None,
     speed: Annotated[
-        bool, typer.Option(help="measure real steps: ten seconds, and where they are compiled more")
+        bool, typer.Option(help="measure the speed of real steps: 10 s, more if they are compiled")
     ] = True,
 ) -> None:
     """Survey your text and write a params.yaml that fits it, this machine and the hours you have."""
@@ -117,11 +119,11 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
         if real == other_real:
             raise ValueError(f"{path} and {other} are one folder: give it once")
         if Path(real).is_relative_to(other_real) or Path(other_real).is_relative_to(real):
-            raise ValueError(f"of {path} and {other} one lies in the other, and would be read twice: give one of them")
+            raise ValueError(f"{path} and {other} are nested and would be loaded twice: give one of them")
     for path in paths:
         survey = survey_folder(path)
         if faults := check_input(path):
-            more = f" (and {len(faults) - 1:,} more of the kind)" if faults[1:] else ""
+            more = f" (and {len(faults) - 1:,} more)" if faults[1:] else ""
             raise ValueError(f"{faults[0]}{more}")
         if not os.path.isabs(path):
             refuse_unignored(Path(), path)
@@ -154,7 +156,7 @@ def _write(path: Path, text: str) -> None:
 def _sample() -> str:
     file = layout.PRESETS / "sample.yaml"
     if not file.is_file() or not layout.DAG.is_file():
-        raise ValueError("there is no dvc.yaml with presets beside it here: run this in the project's folder")
+        raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
     text = read_text(file)
     parse_params(text, name=str(file))
     return text
@@ -188,8 +190,8 @@ def _runtime() -> dict[str, Any]:
         return {}
 
 
-def _own_chats(path: str) -> Chats:
-    from niels_gpt.cli.plan import Chats
+def _own_chats(path: str) -> OwnChats:
+    from niels_gpt.cli.plan import OwnChats
 
     written = _written(path)
     if not os.path.exists(written):
@@ -200,15 +202,15 @@ def _own_chats(path: str) -> Chats:
     else:
         found, kind = len(list(iter_own_chats(written))), "chat"
     if found < _FEWEST_CHATS:
-        raise ValueError(f"{path} holds {found} chats: {_FEWEST_CHATS} are the least, some are held out")
+        raise ValueError(f"{path} has {found} chats: at least {_FEWEST_CHATS} are needed, since some are held out")
     if not os.path.isabs(written):
         refuse_unignored(Path(), written)
-    return Chats(written, kind, found)
+    return OwnChats(written, kind, found)
 
 
 def _planned(
     surveys: Sequence[Survey],
-    chats: Sequence[Chats],
+    chats: Sequence[OwnChats],
     *,
     sample: str,
     runtime: Mapping[str, Any],
@@ -263,26 +265,26 @@ def measure(device: str, *, threads: int) -> Machine:
 
 def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
-    tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"{run.V:,} pieces"
+    tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"vocabulary of {run.V:,}"
     lines = [
         "",
         f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}",
-        f"reads    {run.tokens:,} tokens in {run.steps:,} steps, your text about {run.epochs:.1f} times over",
+        f"trains   on {run.tokens:,} tokens in {run.steps:,} steps, about {run.epochs:.1f} epochs of your text",
     ]
     if run.limited_by == "text":
-        lines.append("         (as often as is worth it: more text would make it better, more hours would not)")
+        lines.append("         (more text would lower the loss, more hours would not)")
     total = sum(seconds.values())
-    parts = {"reading the text": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
+    parts = {"data stages": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
     lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
     lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
     if "tokenizer.min_documents" in plan.settings:
-        lines.append("words    rare ones, such as names, may be in the vocabulary: there are too few documents to tell")
+        lines.append("names    may be in the vocabulary, as may other rare words: too few documents to filter them")
     if not own_chats:
-        lines.append("chats    those of the sample, in English; --chat FILE takes your own")
-    lines.append(f"written  params.yaml, with the reasons{f', and committed as {commit}' if commit else ', as it was'}")
+        lines.append("chats    the sample's, in English; --chat FILE uses your own")
+    lines.append(f"written  params.yaml, with reasons{f', and committed as {commit}' if commit else ', unchanged'}")
     if commit:
-        lines.append(f"kept     the params.yaml of before: `git checkout {commit}~1 params.yaml` brings it back")
+        lines.append(f"undo     `git checkout {commit}~1 params.yaml` restores the previous one")
     if removed:
-        lines.append(f"removed  what cache/ held of {', '.join(removed)}: DVC keeps it, should you go back")
-    lines.append("next     `dvc repro` trains; `niels-gpt watch` shows it; then `niels-gpt chat`")
+        lines.append(f"removed  cache/ of {', '.join(removed)}; DVC's cache still has it")
+    lines.append("next     `dvc repro` trains; `niels-gpt report --live` shows it; then `niels-gpt chat`")
     return lines

@@ -1,4 +1,4 @@
-"""niels-gpt inspect and niels-gpt tokenizer: show what the model is trained on."""
+"""niels-gpt inspect: show what the model is trained on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.mix import exposures, read_too_often
-from niels_gpt.data.corpus.parts import open_texts, read_column, reading_part
+from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, reading_part
 from niels_gpt.data.types import Request
 from niels_gpt.duplicates.sketches import read_wording
 from niels_gpt.duplicates.table import side_by_side
@@ -60,7 +60,7 @@ def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, 
         for name, report in sources.items()
     ]
     pieces = sorted((tokenizer.piece(i) for i in range(tokenizer.vocab_size)), key=len, reverse=True)[:12]
-    rows += ["", "longest pieces: " + " ".join(_show(piece) for piece in pieces)]
+    rows += ["", "longest entries: " + " ".join(_show(piece) for piece in pieces)]
     ids = tokenizer.encode(line)
     rows += ["", f"{len(ids)} tokens: " + " ".join(_show(tokenizer.piece(i)) for i in ids)]
     return "\n".join(rows)
@@ -141,7 +141,7 @@ def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> It
         raise ValueError(f"there are no {layout.PAIRS} yet: run `dvc repro duplicates` first")
     ranges = read_meta(layout.PAIRS / "sources.json")
     if source is not None and source not in ranges:
-        raise ValueError(f"there are no duplicates of a source {source!r}; there are those of: {', '.join(ranges)}")
+        raise ValueError(f"there are no duplicates of a source {source!r}; known sources: {', '.join(ranges)}")
     names = sorted(ranges, key=lambda name: ranges[name][0])
     pairs, shares = (np.load(layout.PAIRS / f"{name}.npy") for name in ("documents", "containment"))
     firsts = np.array([ranges[name][0] for name in names])
@@ -166,7 +166,7 @@ def _read(params: Params, name: str, row: int) -> Found:
             with reading_part(texts.store, part) as path:
                 return Found(name, read_column(path, "id")[row], _text_of_row(path, row))
         row -= part.rows
-    raise ValueError(f"{layout.PAIRS} is not of these texts: run `dvc repro duplicates`")
+    raise ValueError(f"{layout.PAIRS} does not match the loaded texts: run `dvc repro duplicates`")
 
 
 def _text_of_row(path: Path, row: int) -> str:
@@ -174,11 +174,11 @@ def _text_of_row(path: Path, row: int) -> str:
     return text
 
 
-tokenizer_app = typer.Typer(no_args_is_help=True, help="Look at the tokenizer.")
+app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on.")
 
 
-@tokenizer_app.command()
-def report(
+@app.command("tokenizer")
+def inspect_tokenizer(
     line: Annotated[
         str, typer.Option(help="a line to show cut into tokens")
     ] = "niels bakes rye bread, 3.5 kg of it 🥖",
@@ -198,53 +198,40 @@ def report(
         typer.echo(format_report(chosen, sources, line=line))
 
 
-app = typer.Typer(no_args_is_help=True, help="Look at what the model is trained on.")
-
-
 @app.command("documents")
 def inspect_documents(
-    source: Annotated[str, typer.Argument(help="a source of params.yaml")],
-    n: Annotated[int, typer.Option(min=1, help="how many")] = 5,
+    source: Annotated[str | None, typer.Argument(help="a source of params.yaml")] = None,
+    n: Annotated[int, typer.Option(min=1, help="number of documents or pairs")] = 5,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="near-duplicate pairs side by side, of one source or of all")
+    ] = False,
+    secrets: Annotated[
+        bool, typer.Option("--secrets", help="all secrets, masked, by document and line, of one source or of all")
+    ] = False,
 ) -> None:
-    """Show the first documents of a source as loaded: name, size, beginning."""
-    from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts
-    from niels_gpt.pipeline.stores import store_of
-
+    """Show the first documents of a source as loaded: name, size, beginning; or its near duplicates or secrets."""
     with one_sentence():
-        folder = layout.RAW / source
-        if not (folder / MANIFEST).is_file():
-            known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none; run `dvc repro` first"
-            raise ValueError(f"no documents of a source {source!r} are there; there are those of: {known}")
-        params = read_params()[0]
-        if source in params.chats:
-            raise ValueError(f"{source} is a source of chats: `niels-gpt inspect sft` shows those")
-        texts = open_texts(folder, stored=store_of(params, source) if source in params.sources else None)
-        typer.echo(f"{texts.rows:,} documents in {source}")
-        for name, text in first_documents(texts, n):
-            begins = visible(" ".join(text.split())[:160])
-            typer.echo(f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{begins}")
+        if duplicates:
+            for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
+                typer.echo(visible(line))
+        elif secrets:
+            click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
+        else:
+            for line in _first_documents(source, n):
+                typer.echo(line)
 
 
-@app.command("duplicates")
-def inspect_duplicates(
-    source: Annotated[str | None, typer.Argument(help="only pairs of which one lies in this source")] = None,
-    n: Annotated[int, typer.Option(min=1, help="how many pairs")] = 5,
-) -> None:
-    """Show near-duplicate documents side by side: shared lines, and how much of the smaller one is in the other."""
-    with one_sentence():
-        for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
-            typer.echo(visible(line))
-
-
-@app.command("secrets")
-def inspect_secrets(
-    source: Annotated[
-        str | None, typer.Argument(help="a source of params.yaml; all of them where none is given")
-    ] = None,
-) -> None:
-    """List all secrets in the source text, paged: document, line, kind, and the line with its secrets masked."""
-    with one_sentence():
-        click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))
+def _first_documents(source: str | None, n: int) -> Iterator[str]:
+    if source is None or not (layout.RAW / source / MANIFEST).is_file():
+        known = ", ".join(sorted(path.name for path in layout.RAW.glob("*"))) or "none yet; run `dvc repro` first"
+        raise ValueError(f"{'name a source' if source is None else f'no source {source!r} is loaded'}; loaded: {known}")
+    params = read_params()[0]
+    if source in params.chats:
+        raise ValueError(f"{source} is a source of chats: `niels-gpt inspect batch --sft` shows them")
+    texts = open_texts(layout.RAW / source, stored=store_of(params, source) if source in params.sources else None)
+    yield f"{texts.rows:,} documents in {source}"
+    for name, text in first_documents(texts, n):
+        yield f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{visible(' '.join(text.split())[:160])}"
 
 
 @app.command("mix")
@@ -268,51 +255,50 @@ def inspect_mix() -> None:
 
 @app.command("batch")
 def inspect_batch(
-    step: Annotated[int, typer.Option(min=0, help="of the run: batch n is the same every time")] = 0,
-    rows: Annotated[int, typer.Option(min=1, help="how many rows to show")] = 4,
-    color: Annotated[bool, typer.Option(help="ends of documents in colour; without it, as <eot>")] = True,
+    step: Annotated[int, typer.Option(min=0, help="step of the run; its batch is always the same")] = 0,
+    rows: Annotated[int, typer.Option("--rows", "--n", min=1, help="number of rows; with --sft, of each source")] = 4,
+    color: Annotated[bool, typer.Option(help="colour ends of documents and trained tokens, else <eot> and «»")] = True,
+    sft: Annotated[
+        bool, typer.Option("--sft", help="chats of fine-tuning, cut at T, with trained tokens marked")
+    ] = False,
 ) -> None:
     """Show a training batch as the model sees it: each row with its source and the ends of documents."""
     with one_sentence():
-        params, _ = read_params()[0], read_result(layout.MIX)
-        from niels_gpt.pipeline.training import open_pretraining
-        from niels_gpt.tokenizer import load_tokenizer
-
-        tokenizer = load_tokenizer(layout.TOKENIZER)
-        eot = tokenizer.special_token_ids()["eot"]
-        end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
-        for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
-            parts: list[list[int]] = [[]]
-            for token in row.ids:
-                if token == eot:
-                    parts.append([])
-                else:
-                    parts[-1].append(token)
-            text = end.join(visible(tokenizer.decode(part)) for part in parts)
-            typer.echo(f"--- row {number}: {row.source}, window {row.window}\n{text}")
+        for line in _chats(rows, color=color) if sft else _rows(step, rows, color=color):
+            typer.echo(line)
 
 
-@app.command("sft")
-def inspect_sft(
-    n: Annotated[int, typer.Option(min=1, help="how many chats of each source")] = 3,
-    color: Annotated[bool, typer.Option(help="colour what is learned; without it, it stands in «»")] = True,
-) -> None:
-    """Show chats as the model sees them, cut at T, with the trained tokens marked."""
-    with one_sentence():
-        T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
-        if not names:
-            raise ValueError("there are no chats to show: params.yaml names no source of them")
+def _rows(step: int, rows: int, *, color: bool) -> Iterator[str]:
+    params, _ = read_params()[0], read_result(layout.MIX)
+    from niels_gpt.pipeline.training import open_pretraining
+    from niels_gpt.tokenizer import load_tokenizer
 
-        import numpy as np
+    tokenizer = load_tokenizer(layout.TOKENIZER)
+    eot = tokenizer.special_token_ids()["eot"]
+    end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
+    for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
+        parts: list[list[int]] = [[]]
+        for token in row.ids:
+            if token == eot:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        text = end.join(visible(tokenizer.decode(part)) for part in parts)
+        yield f"--- row {number}: {row.source}, window {row.window}\n{text}"
 
-        from niels_gpt.cache.sft_dataset import open_chats
-        from niels_gpt.model.targets import IGNORE_INDEX
-        from niels_gpt.tokenizer import load_tokenizer
 
-        tokenizer = load_tokenizer(layout.TOKENIZER)
-        chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
-        for name, examples in chats.train.items():
-            for row in range(min(n, len(examples))):
-                x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
-                learned = [False, *(target != IGNORE_INDEX for target in masked)]
-                typer.echo(f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n")
+def _chats(rows: int, *, color: bool) -> Iterator[str]:
+    T, names = read_result(layout.PRETRAINED / layout.CONFIG)["T"], list(read_result(layout.CHAT_MIX)["sources"])
+    if not names:
+        raise ValueError("params.yaml has no source of chats, so there are none to show")
+
+    from niels_gpt.cache.sft_dataset import open_chats
+    from niels_gpt.model.targets import IGNORE_INDEX
+    from niels_gpt.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(layout.TOKENIZER)
+    for name, examples in open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path()).train.items():
+        for row in range(min(rows, len(examples))):
+            x, y, masked = (tensor[0].tolist() for tensor in examples.examples(np.array([row])))
+            learned = [False, *(target != IGNORE_INDEX for target in masked)]
+            yield f"--- {name} {row}\n{mark_chat(tokenizer, [x[0], *y], learned, color=color)}\n"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
-from niels_gpt.cli.sizing import BYTES, Machine, Run, bytes_a_token, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import BYTES, Machine, PlannedRun, bytes_a_token, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.model.size import most_epochs
@@ -35,7 +35,7 @@ _LEAST_TRAINING_S = 30.0
 
 
 @dataclass(frozen=True)
-class Chats:
+class OwnChats:
     """The user's own chats: file or folder, source kind, number of chats."""
 
     path: str
@@ -54,14 +54,14 @@ class Plan:
     chat_weights: Mapping[str, float]
     byte_tokenizer: bool
     settings: Mapping[str, Setting]
-    run: Run
+    run: PlannedRun
     seconds: Mapping[str, float]
 
 
 def plan_params(
     surveys: Sequence[Survey],
     *,
-    chats: Sequence[Chats] = (),
+    chats: Sequence[OwnChats] = (),
     bundled: Mapping[str, Mapping[str, Any]],
     bundled_weights: Mapping[str, float],
     machine: Machine,
@@ -71,8 +71,8 @@ def plan_params(
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
             raise ValueError(
-                f"{survey.path} holds {survey.text_bytes:,} bytes of text, too little to train on and to hold some "
-                f"out: {LEAST_TEXT:,} are the least, a megabyte is a good beginning"
+                f"{survey.path} has {survey.text_bytes:,} bytes of text, too little to train and validate on: at least "
+                f"{LEAST_TEXT:,} are needed, a megabyte is a good start"
             )
     text_bytes = sum(survey.text_bytes for survey in surveys)
     characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
@@ -112,7 +112,7 @@ def plan_params(
 
 def plan_text(plan: Plan, sample: str) -> str:
     """Return the sample's YAML with the plan's values and reasons; equal plans give equal text."""
-    why = "By size, so that every source is read equally often; the sample's own text is not among them."
+    why = "By size, so that every source gets the same epochs; without the sample's own text."
     first, *_ = plan.weights
     sections = {
         "sources": plan.sources,
@@ -122,7 +122,7 @@ def plan_text(plan: Plan, sample: str) -> str:
         "p_sft": plan.chat_weights,
     }
     if plan.byte_tokenizer:
-        reason = "Text so small, or so much alike, has too few pieces to learn: its bytes are the tokens."
+        reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
         sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
     text = sample.partition("\n\n")[2]  # without the sample's heading
     text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **plan.settings})
@@ -166,7 +166,7 @@ def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
-def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
+def _context(run: PlannedRun, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
     """Return the longest context T of which 1.5 windows fit into the held-out text of every source."""
     for T in _CONTEXTS:
         tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token(run.V) for survey in surveys]
@@ -179,7 +179,7 @@ def _context(run: Run, surveys: Sequence[Survey], held_out: Mapping[str, float])
     )
 
 
-def _with_context(run: Run, T: int) -> Run:
+def _with_context(run: PlannedRun, T: int) -> PlannedRun:
     """Return the run with rows of T tokens and about as many tokens per step."""
     if run.size.T == T:
         return run
@@ -190,14 +190,14 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
     load: dict[str, Any] = {"kind": "text"}
     split: dict[str, Any]
     if survey.glob is not None:
-        left_out = f"Without the tables, of which {len(survey.faults):,} cannot be read: {survey.faults[0]}"
+        left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
         load["glob"] = Setting(survey.glob, printable(left_out))
     if _by_document(survey, T=T, V=V):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
-        reason = f"{survey.documents:,} documents, so whole ones are held out, to see what it makes of new ones."
+        reason = f"{survey.documents:,} documents, so whole ones are held out for validation."
         split = {"by": Setting(by, reason), "val_frac": share, "seed": _SEED}
     else:
-        reason = "The end of every document is held out: they are few, or one of them is much of the text."
+        reason = "The end of every document is held out: there are few, or one is a large part of the text."
         load["held_out_tail"] = Setting(share, reason)
         split = {"by": "given"}
     load["on_secret"] = Setting(
@@ -205,7 +205,7 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
     )
     return {
         "input": survey.path,
-        "remote": Setting("private", "Your text: what is made of it goes to the private remote alone."),
+        "remote": Setting("private", "Your text: everything made from it goes to the private remote only."),
         "stored": False,
         "val_name": f"val_{name}",
         "load": load,
@@ -214,7 +214,7 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
     }
 
 
-def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
+def _chat_source(name: str, chat: OwnChats) -> dict[str, Any]:
     load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
         "input": chat.path,
@@ -226,7 +226,13 @@ def _chat_source(name: str, chat: Chats) -> dict[str, Any]:
 
 
 def _settings(
-    run: Run, names: Sequence[str], surveys: Sequence[Survey], chats: Sequence[Chats], *, machine: Machine, left: float
+    run: PlannedRun,
+    names: Sequence[str],
+    surveys: Sequence[Survey],
+    chats: Sequence[OwnChats],
+    *,
+    machine: Machine,
+    left: float,
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part of the run)."""
     size, tokens_a_second = run.size, machine.flops / run.flops
@@ -251,8 +257,8 @@ def _settings(
         **_tokenizer_settings(run, surveys),
         **_model_settings(run, often),
         "train.total_steps": Setting(run.steps, _why_steps(run)),
-        "train.B": Setting(run.B, f"Rows of {T} tokens a step: about twice the root of all tokens that are read."),
-        "train.base_lr": Setting(round(0.008 if C == 128 else 0.1 / math.sqrt(C), 5), "0.1 by the root of C."),
+        "train.B": Setting(run.B, f"Rows of {T} tokens per step: about twice the square root of all training tokens."),
+        "train.base_lr": Setting(round(0.008 if C == 128 else 0.1 / math.sqrt(C), 5), "0.1 / sqrt(C)."),
         "train.min_lr": Setting(round(0.02 * 0.1 / math.sqrt(C), 6)),
         "train.warmup_steps": Setting(min(50, run.steps // 10)),
         "train.lr_scale": Setting(_groups(*_LR_SCALES[C >= 512, C > 128])),
@@ -267,10 +273,10 @@ def _settings(
         "sft.warmup_steps": Setting(min(20, sft_steps // 10)),
         "sft.eval_every": Setting(sft_steps),
         "sft.momentum_warmup": Setting(min(100, sft_steps // 2)),
-        "eval.max_tokens": Setting(scored, "Held-out tokens that are scored of a source, so that it takes minutes."),
+        "eval.max_tokens": Setting(scored, "Validation tokens scored per source, so that it takes minutes."),
         "eval.prompts": Setting(["# ", "The ", "Today "]),
         **({} if not chats else {"eval.questions": Setting(["Who are you?", "What do you know?"])}),
-        "splice.dataset_name": Setting(learned, "One short document to learn by heart, to see what that looks like."),
+        "splice.dataset_name": Setting(learned, "One short document to memorize, as an example."),
         "splice.num_docs": Setting(1),
         "splice.min_doc_length": Setting(2 * chunk),
         "splice.doc_select_mode": Setting("shortest"),
@@ -308,12 +314,12 @@ def _groups(embedding: float, vectors: float) -> dict[str, float]:
     return {"matrices": 1.0, "embedding": embedding, "head": embedding, "vectors": vectors}
 
 
-def _tokenizer_settings(run: Run, surveys: Sequence[Survey]) -> dict[str, Setting]:
+def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str, Setting]:
     if run.V == BYTES:
         return {}
     text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
-    few = f"{documents:,} documents: too few for words to hide among, so rare ones may be in the vocabulary."
-    reason = f"What {megabytes(text_bytes)} of text are worth: more pieces make fewer tokens, and want more text."
+    few = f"{documents:,} documents: too few to filter rare words, so some may be in the vocabulary."
+    reason = f"For {megabytes(text_bytes)} of text: a larger vocabulary gives fewer tokens, and needs more text."
     return {
         "tokenizer.vocab_size": Setting(run.V, reason),
         "tokenizer.sample_bytes": Setting(_sample_bytes(text_bytes)),
@@ -321,12 +327,12 @@ def _tokenizer_settings(run: Run, surveys: Sequence[Survey]) -> dict[str, Settin
     }
 
 
-def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
+def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
     size, again = run.size, run.epochs
     dropout = 0.15 if often else 0.1 if again > 1.5 else 0.0
     reason = (
-        f"{run.parameters / 1e6:.1f} M parameters: of seven sizes the one that the scaling law of docs/recipe.md "
-        "expects most of, with this text, machine and time."
+        f"{run.parameters / 1e6:.1f} M parameters: of 7 sizes, the one with the lowest loss expected for this text, "
+        "machine and time (scaling law in docs/recipe.md)."
     )
     settings = {
         "model.T": Setting(size.T),
@@ -334,7 +340,7 @@ def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
         "model.L": Setting(size.L),
         "model.H": Setting(size.C // size.head_dim, f"Heads of {size.head_dim}."),
         "model.d_ff": Setting(4 * size.C),
-        "model.dropout": Setting(dropout, f"For text that is read {again:.1f} times over."),
+        "model.dropout": Setting(dropout, f"For {again:.1f} epochs."),
     }
     if size.C >= 192:
         settings |= {"model.qk_norm": Setting(True), "model.value_residual": Setting(True)}
@@ -343,22 +349,22 @@ def _model_settings(run: Run, often: bool) -> dict[str, Setting]:
     return settings
 
 
-def _why_steps(run: Run) -> str:
-    read = f"{run.tokens:,} tokens, about {run.epochs:.1f} times over the text"
+def _why_steps(run: PlannedRun) -> str:
+    read = f"{run.tokens:,} tokens, about {run.epochs:.1f} epochs"
     if run.limited_by == "text":
         most = most_epochs(run.parameters)
         return (
-            f"{read}. More would teach it by heart (more than {most} times has helped no run of this size): more text "
-            "would help, more time would not."
+            f"{read}. More than {most} epochs helped no run of this size, and memorize the text: more text would help, "
+            "more time would not."
         )
-    return f"{read}: what the hours allow."
+    return f"{read}: as many as the hours allow."
 
 
 def _head(surveys: Sequence[Survey], hours: float) -> list[str]:
-    lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from what it found:"]
+    lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from this survey:"]
     lines += [f"  {line}" for survey in surveys for line in describe(survey)]
     return [
         *lines,
-        "Beside the values that differ from presets/sample.yaml stand the reasons. What a key is and may be:",
+        "Values that differ from presets/sample.yaml have their reason above them. All keys and ranges:",
         "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
     ]

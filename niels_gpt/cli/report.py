@@ -1,4 +1,4 @@
-"""niels-gpt report and watch: the last run's page with its provenance, and a live page from the logs."""
+"""niels-gpt report: the last run's page with its provenance, and a live page from the logs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def render_origin(found: Mapping[str, Run | None]) -> str:
     ]
     missing = [stage for stage, run in found.items() if run is None]
     note = (
-        f'<p class="note">Of {", ".join(missing)} there is no log in this checkout: the weights came from a cache or '
+        f'<p class="note">No log of {", ".join(missing)} in this checkout: the weights came from a cache or '
         "from another machine.</p>"
         if missing
         else ""
@@ -88,7 +88,8 @@ def is_report(path: Path) -> bool:
     if not path.is_file():
         return False
     whole = path.read_bytes()
-    return whole.startswith(b"<!doctype html>") and f"<title>{REPORT_TITLE}".encode() in whole
+    titles = (REPORT_TITLE, "What was trained")  # the second was the title of earlier versions
+    return whole.startswith(b"<!doctype html>") and any(f"<title>{title}".encode() in whole for title in titles)
 
 
 def _origins() -> dict[str, Run | None]:
@@ -121,7 +122,7 @@ def _strip(path: Path, name: str, length: int) -> Strip:
     )
 
 
-# `niels-gpt watch`: a read-only page about runs, served live from their logs to this machine alone.
+# `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.
 
 _UNCACHED = {"cache-control": "no-store"}
 _HAVE = re.compile(r"(.+):(\d{1,15}):(\d{1,15})", re.DOTALL)

@@ -75,15 +75,15 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
     trained = (set(stages) | set(others)) - data
     other_data = _differing(data, stages, others)
     return [
-        _told("data", other_data, _reason(data, stages, others) or "though all that goes into them is the same"),
+        _told("data", other_data, _reason(data, stages, others) or "although all inputs are equal"),
         _told(
             "weights and their metrics",
             _differing(trained, stages, others),
             _reason(trained, stages, others)
             or (
-                "since the data did not"
+                "since the data differ"
                 if other_data
-                else "as they must on another kind of CPU, which rounds otherwise"
+                else "as expected on another type of CPU, which rounds differently"
             ),
         ),
     ]
@@ -96,7 +96,7 @@ def offer_baseline(changed: Sequence[str]) -> list[str]:
     shown = ", ".join(changed[:2]) + (f" and {len(changed) - 2} more" if len(changed) > 2 else "")
     return [
         f"This run is not in git yet ({shown}).",
-        "`make baseline` commits it, and nothing else: experiments are then compared with what this machine makes.",
+        "`make baseline` commits these files only; experiments are then compared with this machine's results.",
     ]
 
 
@@ -107,9 +107,9 @@ def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _told(what: str, differing: list[str], reason: str) -> str:
     if not differing:
-        return f"The {what} came out as committed, byte for byte."
+        return f"The {what} match the committed run byte for byte."
     shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
-    return f"The {what} did not come out as committed, {reason}: {shown}."
+    return f"The {what} differ from the committed run, {reason}: {shown}."
 
 
 def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
@@ -121,7 +121,7 @@ def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any
     """Return a clause naming the stages whose parameters or external inputs differ; "" if none do."""
     made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
     changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
-    return f"since the parameters, code or text of {', '.join(changed)} are others" if changed else ""
+    return f"since parameters, code or inputs of {', '.join(changed)} differ" if changed else ""
 
 
 def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
@@ -157,18 +157,18 @@ def _inputs(stages: Mapping[str, Any], name: str, made: set[str]) -> tuple[Any, 
 _SUMMARISED = (layout.SCORES, layout.TRAINED, layout.SAMPLES)
 _PLACES = (
     ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
-    ("report", "metrics/report.html, all of it on one page; `niels-gpt report` adds when, where and how long"),
+    ("report", "metrics/report.html; `niels-gpt report` adds when, where and how long it trained"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
     ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
-    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt watch` draws them"),
+    ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt report --live` plots them"),
 )
 
 
 def summary_lines() -> Iterator[str]:
-    """Yield the lines of `niels-gpt summary`: scores, mix, a sample, leaks, state of the commit, and paths."""
+    """Yield the lines of `niels-gpt report --text`: scores, mix, a sample, leaks, state of the commit, and paths."""
     missing = [path for path in _SUMMARISED if not path.is_file()]
     if missing:
-        raise ValueError(f"{', '.join(map(str, missing))} not there yet: run `dvc repro` first")
+        raise ValueError(f"{', '.join(map(str, missing))} missing: run `dvc repro` first")
     scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
     yield ""
@@ -177,10 +177,10 @@ def summary_lines() -> Iterator[str]:
     for row in rows:
         yield f"{row.model:<10}{row.held_out:<{widest}}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"
     mix = ", ".join(f"{source} {share['drawn']:.3f}" for source, share in trained["mix"].items())
-    yield f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} tokens seen, drawn from {mix}"
+    yield f"\n{trained['parameters']:,} parameters, {trained['tokens']:,} training tokens, sampled from {mix}"
     models = final_models()
-    asked = "Asked" if layout.TUNED.name in models else "Begun with"
-    yield visible(f"\n{asked}: {question}\n\n{answer.strip()}\n")
+    kind = "Question" if layout.TUNED.name in models else "Prompt"
+    yield visible(f"\n{kind}: {question}\n\n{answer.strip()}\n")
     if layout.LEAK.is_file() and (leaks := read_result(layout.LEAK)["sources"]):
         yield from (f"Private text in {name}: {verdict(leaks, name)}" for name in models)
     yield from (*what_is_committed(Path()), "")

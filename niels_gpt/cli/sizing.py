@@ -56,7 +56,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training run: model size, vocabulary, and `steps` steps of B rows."""
 
     size: Size
@@ -107,7 +107,7 @@ def bytes_a_token(V: int) -> float:
     return 1.0 if V <= BYTES else bytes_per_token(V)
 
 
-def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> Run:
+def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training."""
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
     return min(
@@ -115,7 +115,7 @@ def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> R
     )
 
 
-def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float) -> Run:
+def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float) -> PlannedRun:
     parameters, flops = _cost(size, V)
     text_tokens = text_bytes / bytes_a_token(V)
     by_time = machine.flops * seconds / flops
@@ -127,10 +127,10 @@ def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float
     B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
     steps = max(1, int(tokens / (B * size.T)))
     limit = "time" if by_time < by_text else "text"
-    return Run(size, V, B, steps, parameters, flops, text_tokens, limit)
+    return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit)
 
 
-def _bits(run: Run, text_bytes: float) -> float:
+def _bits(run: PlannedRun, text_bytes: float) -> float:
     read = run.tokens * bytes_a_token(run.V)
     return expected_bits_per_byte(run.parameters, [Reading(text_bytes, read)], steps=run.steps)
 

@@ -1,4 +1,4 @@
-"""niels-gpt tokens: verify and prune text and token files in stores, which DVC does not manage."""
+"""niels-gpt store: verify and prune text and token files in stores, which DVC does not manage."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, token_places
-
-app = typer.Typer(no_args_is_help=True, help="Text and tokens of large sources, in stores that DVC does not manage.")
 
 _MANIFEST_BYTES = 64 << 20  # larger files in DVC's cache are no manifests
 
@@ -54,47 +52,51 @@ def check_file(item: StoredFile, worker: Worker) -> str:
     return "changed" if changed else ""
 
 
-@app.command()
-def verify(
-    remove: Annotated[bool, typer.Option("--remove", help="delete what is damaged, so that it is made again")] = False,
+def store(
+    prune: Annotated[bool, typer.Option("--prune", help="list files that no manifest names instead")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", "--remove", help="delete the damaged files, or with --prune the listed ones")
+    ] = False,
 ) -> None:
-    """Check the SHA-256 of every text and token file that this checkout's manifests list."""
-    with one_sentence():
-        params = read_params()[0]
-        items = list(_listed(params))
-        found = open_engine(params.runtime).map(check_file, items, tick=bool)
-        bad = sorted(((item, fault) for item, fault in found if fault), key=lambda pair: pair[0].name)
-        if not bad:
-            typer.echo(f"{len(items):,} files are as the manifests say")
-            return
-        for item, fault in bad:
-            typer.echo(f"{item.name}: {fault}")
-            if remove:
-                item.store.remove(item.file)
-        stages = " && ".join(f"dvc repro --force --single-item {stage}" for stage in sorted({i.stage for i, _ in bad}))
-        first = "" if remove else "`niels-gpt tokens verify --remove`, then "
-        raise ValueError(f"{len(bad):,} of {len(items):,} files are damaged; {first}`{stages}` makes them again")
+    """Verify the text and token files of large sources, which are kept in stores that DVC does not manage.
 
-
-@app.command()
-def prune(
-    delete: Annotated[bool, typer.Option("--delete", help="delete them; without it they are only listed")] = False,
-) -> None:
-    """List folders in the stores that no manifest names, here or in DVC's cache (`dvc gc` clears that).
-
-    Manifests of other checkouts that use the same store are not seen.
+    Each file that a manifest of this checkout lists is read and its SHA-256 compared. --prune sees the manifests of
+    this checkout and those in its DVC cache, but not those of other checkouts that use the same store.
     """
     with one_sentence():
-        needed, total = set(_named()), 0
-        for store in (*stores_by_remote(read_params()[0]).values(), Store(str(layout.FETCHED))):
-            for at, size in sorted(_folders(store).items()):
-                if at in needed:
-                    continue
-                typer.echo(f"{store.place(at)}  {size / 2**20:,.1f} MiB")
+        if prune:
+            _prune(delete=delete)
+        else:
+            _verify(delete=delete)
+
+
+def _verify(*, delete: bool) -> None:
+    params = read_params()[0]
+    items = list(_listed(params))
+    found = open_engine(params.runtime).map(check_file, items, tick=bool)
+    bad = sorted(((item, fault) for item, fault in found if fault), key=lambda pair: pair[0].name)
+    if not bad:
+        typer.echo(f"{len(items):,} files match their manifests")
+        return
+    for item, fault in bad:
+        typer.echo(f"{item.name}: {fault}")
+        if delete:
+            item.store.remove(item.file)
+    stages = " && ".join(f"dvc repro --force --single-item {stage}" for stage in sorted({i.stage for i, _ in bad}))
+    first = "" if delete else "`niels-gpt store --delete`, then "
+    raise ValueError(f"{len(bad):,} of {len(items):,} files are damaged; {first}`{stages}` makes them again")
+
+
+def _prune(*, delete: bool) -> None:
+    needed, total = set(_named()), 0
+    for kept in (*stores_by_remote(read_params()[0]).values(), Store(str(layout.FETCHED))):
+        for at, size in sorted(_folders(kept).items()):
+            if at not in needed:
+                typer.echo(f"{kept.place(at)}  {size / 2**20:,.1f} MiB")
                 total += size
                 if delete:
-                    store.below(at).remove()
-    done = "freed" if delete else "not needed by this checkout; `niels-gpt tokens prune --delete` frees them"
+                    kept.below(at).remove()
+    done = "freed" if delete else "not needed by this checkout; `niels-gpt store --prune --delete` frees them"
     typer.echo(f"{total / 2**20:,.1f} MiB {done}")
 
 

@@ -92,7 +92,7 @@ def survey_folder(path: str) -> Survey:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
     binary = {look.file for look in looks if _is_binary(look.text)}
     if len(binary) == len({look.file for look in looks}):
-        raise ValueError(f"the files in {shown(path)} are called text and hold none (binary): put text there")
+        raise ValueError(f"the files in {shown(path)} have text extensions but are binary: put text there")
     beginnings = _beginnings(look.text for look in looks if look.file not in binary)
     return Survey(
         path=path,
@@ -124,7 +124,7 @@ def glob_of(suffixes: Iterable[str]) -> str:
 def told_endings(counts: Mapping[str, int]) -> str:
     """Format counts by extension, as in `3 .pdf, 1 without an ending`: the 5 most frequent first, then `others`."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{count:,} {ending or 'without an ending'}" for ending, count in ordered[:5]]
+    told = [f"{count:,} {ending or 'without extension'}" for ending, count in ordered[:5]]
     return ", ".join([*told, *(["others"] if ordered[5:] else [])])
 
 
@@ -138,7 +138,7 @@ def describe(survey: Survey) -> list[str]:
         searched, total = map(megabytes, survey.sample)
         lines.append(f"sample   {searched} of {total} were searched; the counts below are for this sample")
     for label, kinds, done in (
-        ("secrets ", survey.secrets, "masked; `niels-gpt inspect secrets` lists them"),
+        ("secrets ", survey.secrets, "masked; `niels-gpt inspect documents --secrets` lists them"),
         ("personal", survey.personal, "kept; `on_personal: mask` in `load` masks them"),
     ):
         found = f"{sum(kinds.values()):,} ({counted(kinds)}): {done}" if kinds else "none found"
@@ -191,7 +191,7 @@ def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
 
 
 @dataclass
-class _Reading:
+class _Scan:
     """Counts of what was read of a folder; `text_bytes` and `documents` are estimates for all of it, without copies."""
 
     looks: list[_Look] = field(default_factory=list)
@@ -226,11 +226,11 @@ class _Search:
         return self._screen.take()
 
 
-def _read(path: str, files: Sequence[str]) -> _Reading:
+def _read(path: str, files: Sequence[str]) -> _Scan:
     """Read every file, or every n-th of a large folder; equal texts count once, as in training."""
     sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
-    reading, search = _Reading(), _Search()
+    reading, search = _Scan(), _Search()
     known: set[bytes] = set()
     whole, total = True, 0.0
     for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own scale

@@ -48,7 +48,7 @@ def iter_gutenberg(
     """
     if shuffle and streaming and shuffle_buffer_size > MAX_BUFFERED_BOOKS:
         say_above_bar(
-            f"  {dataset_id}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {shuffle_buffer_size:,}: so many "
+            f"  {dataset_id}: books are shuffled {MAX_BUFFERED_BOOKS} at a time, not {shuffle_buffer_size:,}, which "
             "do not fit into memory"
         )
     yield from stream_samples(

@@ -85,7 +85,7 @@ def told(sorts: Sequence[LeftOut], *, kind: str, taken: Taken, others: Callable[
         return
     count = sum(len(one.names) for one in sorts)
     files = "1 file is" if count == 1 else f"{count:,} files are"
-    yield f"{files} left out, since kind {kind} reads {', '.join(taken.suffixes)}: {'; '.join(map(str, sorts))}"
+    yield f"{files} skipped, since kind {kind} reads {', '.join(taken.suffixes)}: {'; '.join(map(str, sorts))}"
     able = {one.sort: " or ".join(kinds) for one in sorts if (kinds := others(one.sort))}
     for named in dict.fromkeys(able.values()):
         read = ", ".join(sort for sort in able if able[sort] == named)

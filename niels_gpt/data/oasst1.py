@@ -32,7 +32,7 @@ class Settings(HubSettings):
 
     splits: ClassVar[tuple[str, ...]] = ("tree", "document")
 
-    english_only: Annotated[bool, "whether messages in other languages are left out"]
+    english_only: Annotated[bool, "skip messages in other languages"]
     max_messages: Annotated[int, Ge(2), "messages of a thread at most"]
     seed: Annotated[int, Ge(0), Lt(2**63), "seed of the trees' order"]
     max_trees: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "trees read at most; null reads all"]

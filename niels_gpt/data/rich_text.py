@@ -178,7 +178,7 @@ def read_office_file(file: str, suffix: str) -> tuple[str, list[str]]:
         text, remarks = READERS[suffix](data)
     except Exception as error:  # these libraries raise many different types
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{file} cannot be read as {suffix} ({reason}): mend it or remove it") from error
+        raise ValueError(f"{file} cannot be read as {suffix} ({reason}): fix or remove it") from error
     return _HALF_CHARACTER.sub("\ufffd", text), remarks
 
 
@@ -295,4 +295,4 @@ def iter_rich_text(
         if text.strip():
             yield PretrainSample(text=text, source=KIND, meta={"path": name})
         else:
-            say_above_bar(f"  {name} holds no text (are its pages pictures?): left out")
+            say_above_bar(f"  {name} holds no text (are its pages pictures?): skipped")

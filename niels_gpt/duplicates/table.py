@@ -29,7 +29,7 @@ HEAD = DataRow(
     "repeat another's text",
     "near duplicates",
     "in clusters",
-    "left out",
+    "skipped",
     "% of held-out 13-grams in training text",
     "% of held-out characters in such",
 )

@@ -326,12 +326,12 @@ def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
 
 
 MEASURES = {
-    "spelling": "words told from misspelt ones",
-    "closing": "nats that a quote or bracket is likelier where it was opened",
+    "spelling": "words preferred to their misspellings",
+    "closing": "nats by which an opened quote or bracket makes its closing more probable",
     "form": "answers that end by themselves, at the end of a sentence",
-    "length": "answers, times as long as held-out ones",
-    "repetition": "four words in a row that stood there before, in greedy decoding",
-    "distinct": "different pairs of words of all, drawing at random",
+    "length": "length of answers relative to validation answers",
+    "repetition": "repeated sequences of 4 words, in greedy decoding",
+    "distinct": "distinct word pairs, share of all, in sampled text",
 }
 
 

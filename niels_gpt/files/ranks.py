@@ -36,7 +36,7 @@ class Ranks:
     def rows(self, B: int) -> slice:
         """Return this rank's slice of the B rows of a step; raise if a rank would have none."""
         if self.size > B:
-            raise ValueError(f"{self.size} processes for B={B} rows a step: lower runtime.nproc, or raise B")
+            raise ValueError(f"{self.size} processes for B={B} rows per step: lower runtime.nproc, or raise B")
         return self.share(B)
 
     def files(self, files: Sequence[T]) -> Sequence[T]:

@@ -175,7 +175,7 @@ class Engine:
         `top_logprobs`: number of most probable ids to report log probabilities of, beside the sampled one.
         """
         if not prompt:
-            raise ValueError("the prompt is empty: give the model at least one character to go on from")
+            raise ValueError("the prompt is empty: give at least one character")
         T, handle = self._model.cfg.T, next(self._handles)
         row = Row(handle, sampling, noise or GeneratorNoise(), keep or max(1, T // 2), top_logprobs)
         place = self._slots.take(row, prompt[-T:])

@@ -76,7 +76,7 @@ class Canary:
 
 
 @dataclass(frozen=True)
-class Exposure:
+class CanaryExposure:
     """Exposure of one canary in bits, and whether greedy decoding from its beginning gives its secret."""
 
     copies: int
@@ -103,7 +103,7 @@ def planted_texts(canaries: Sequence[Canary]) -> list[str]:
 
 def measure_exposure(
     model: GPT, tokenizer: Tokenizer, canaries: Sequence[Canary], *, seed: int, B: int
-) -> list[Exposure]:
+) -> list[CanaryExposure]:
     """Return the exposure of each canary, ranked among 4095 reference sentences that were not planted.
 
     `B`: sentences per forward pass.
@@ -116,7 +116,7 @@ def measure_exposure(
     ranks = 1 + (unknown.log_pz >= known.log_pz[:, None]).sum(axis=1)
     bits = math.log2(len(references) + 1) - np.log2(ranks)
     found = zip(canaries, bits.tolist(), (known.greedy == asked.asked).tolist(), strict=True)
-    return [Exposure(canary.copies, bits, extracted) for canary, bits, extracted in found]
+    return [CanaryExposure(canary.copies, bits, extracted) for canary, bits, extracted in found]
 
 
 def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: int) -> Passages:
@@ -131,7 +131,7 @@ def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: 
     return Passages(tokens, lengths, np.maximum(1, lengths - np.array(asked)), documents=none, starts=none)
 
 
-def exposure_stats(found: Sequence[Exposure]) -> dict[str, Any]:
+def exposure_stats(found: Sequence[CanaryExposure]) -> dict[str, Any]:
     """Return statistics of the exposure by number of copies, as stored in the metrics."""
     return {
         str(copies): {

@@ -225,14 +225,14 @@ def _gram_size(span: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class VerbatimRun:
     """Run of a document's tokens that the model wrote without a prompt."""
 
     ids: np.ndarray
     document: int
 
 
-def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int) -> list[Run]:
+def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int) -> list[VerbatimRun]:
     """Sample 32 texts without a prompt, and return the longest verbatim run of each, longest first.
 
     A run occurs in one of `documents` and has at least `least` tokens.
@@ -246,7 +246,7 @@ def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: in
     for i, text in enumerate(texts):
         for start, gram in enumerate(grams_of(text, least).tolist()):
             at.setdefault(gram, []).append((i, start))
-    wanted, best = np.array(list(at), dtype=np.uint64), dict[int, Run]()
+    wanted, best = np.array(list(at), dtype=np.uint64), dict[int, VerbatimRun]()
     for row in range(len(documents.lengths)):
         ids = documents.document(row).astype(np.int64)
         grams = grams_of(ids, least)
@@ -256,7 +256,7 @@ def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: in
                 differ = np.flatnonzero(ids[place : place + length] != texts[i, start : start + length])
                 length = int(differ[0]) if len(differ) else length
                 if length >= least and (i not in best or length > len(best[i].ids)):
-                    best[i] = Run(texts[i, start : start + length], row)
+                    best[i] = VerbatimRun(texts[i, start : start + length], row)
     return sorted(best.values(), key=lambda run: -len(run.ids))
 
 
@@ -274,7 +274,7 @@ class Extraction:
     held_out: int
     held_out_reported: int  # held-out sentences above `least_bits`: false alarms
     least_bits: float  # threshold of rarity
-    runs: tuple[Run, ...]
+    runs: tuple[VerbatimRun, ...]
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text.

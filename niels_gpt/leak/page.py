@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from niels_gpt.leak.extraction import Recital, Run
+from niels_gpt.leak.extraction import Recital, VerbatimRun
 from niels_gpt.leak.measure import Leak, Told
 from niels_gpt.leak.passages import longest_run
 from niels_gpt.report.page import render_page, render_table
@@ -40,7 +40,7 @@ HEAD = LeakRow(
     "private source",
     "model",
     "extractable sentences",
-    "sentences asked for",
+    "sentences tested",
     "of held-out sentences",
     "extractable passages",
     "of held-out passages",
@@ -70,10 +70,12 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
 def leak_sentence(stats: _Stats) -> str:
     """Return a one-line summary of one source and one model."""
     attack, sentences = stats["attack"], stats["sentences"]
-    told = "too few documents for an attack" if attack is None else f"membership AUC {_with_interval(attack, 'auc')}"
+    membership = (
+        "too few documents for an attack" if attack is None else f"membership AUC {_with_interval(attack, 'auc')}"
+    )
     train, held_out = _extracted(stats["train"]), _extracted(stats["held_out"])
-    recited = f"{sentences['extractable']:,} sentences can be extracted ({asked(sentences)} asked for)"
-    return f"{recited}; {train} passages, {held_out} held-out ones; {told}"
+    recited = f"{sentences['extractable']:,} sentences can be extracted ({asked(sentences)} tested)"
+    return f"{recited}; {train} passages, {held_out} held-out passages; {membership}"
 
 
 def asked(sentences: _Stats) -> str:
@@ -109,7 +111,7 @@ def verdict(sources: Mapping[str, Mapping[str, _Stats]], model: str) -> str:
     low, high = worst["auc_95"]
     return (
         f"Nothing could be extracted; membership of a note can be guessed with AUC {worst['auc']:.2f} ({low:.2f} to "
-        f"{high:.2f}): strangers may learn that a note was in it."
+        f"{high:.2f}): others may infer that a note was used in training."
     )
 
 
@@ -127,7 +129,7 @@ class CanaryRow(NamedTuple):
     extracted: str
 
 
-CANARY_HEAD = CanaryRow("times planted", "sentences", "bits of exposure, mean", "most", "come out word for word")
+CANARY_HEAD = CanaryRow("copies", "sentences", "bits of exposure, mean", "most", "extracted verbatim")
 
 
 def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
@@ -142,11 +144,11 @@ def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
 def canary_sentence(canaries: Mapping[str, Any]) -> str:
     """Return a one-line summary of the canaries' exposure."""
     told = ", ".join(
-        f"{row.mean} bits where planted {row.copies}x ({row.extracted} of {row.sentences} come out)"
+        f"{row.mean} bits at {row.copies} copies ({row.extracted} of {row.sentences} extracted)"
         for row in canary_rows(canaries)
     )
     most = math.log2(canaries["references"] + 1)
-    return f"canaries in {canaries['source']}: exposure {told}; 1.4 is chance, {most:.0f} the most"
+    return f"canaries in {canaries['source']}: exposure {told} (chance 1.4, maximum {most:.0f})"
 
 
 def _with_interval(attack: _Stats, rate: str) -> str:
@@ -168,16 +170,16 @@ def render_leak(
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
     parts = [
-        '<p class="note bad">Passages of private text stand on this page. Do not share it.</p>',
+        '<p class="note bad">This page contains private text. Do not share it.</p>',
         *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
         render_table(HEAD, rows),
-        "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, goes on with "
+        "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, generates "
         "the next 12 tokens (bold) or its end verbatim, by greedy decoding or in 3 samples with probability 1/2. Spans "
-        "that stand in public text, or are as common as what it completes of held-out sentences, do not count.</p>"
-        "<p>A passage is extractable when the model, given its first half (grey), goes on with the rest verbatim, by "
-        "greedy decoding (bold: as far as it comes) or in 1,000 samples with probability 1/2. Passages whose text "
-        "stands in other documents, too, are skipped. Held-out passages show how many any model of such text "
-        "completes.</p>",
+        "that occur in public text, or are as common as those it completes in held-out sentences, do not count.</p>"
+        "<p>A passage is extractable when the model, given its first half (grey), generates the rest verbatim, by "
+        "greedy decoding (bold: the verbatim part) or in 1,000 samples with probability 1/2. Passages whose text "
+        "also occurs in other documents are skipped. Held-out passages are the baseline: what a model completes "
+        "without having seen it.</p>",
     ]
     for source, leaks in found.items():
         for model, leak in leaks.items():
@@ -188,7 +190,7 @@ def render_leak(
             worst = np.argsort(-leak.train.scored.log_pz, kind="stable")[:_SHOWN].tolist()
             parts.append("".join(_passage(leak.train, i, names[source], tokenizer) for i in worst))
             parts.append("</section>")
-    return render_page("What can be extracted", cards=[], live=False, before="\n".join(parts))
+    return render_page("Extractable private text", cards=[], live=False, before="\n".join(parts))
 
 
 def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
@@ -199,20 +201,20 @@ def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> st
     rest = escape(sentence.text[len(tokenizer.decode(sentence.ids[:end])) :])
     places = ", ".join(names[row] for row in sentence.documents[:3])
     more = f" and {len(sentence.documents) - 3:,} more" if len(sentence.documents) > 3 else ""
-    how = f"after {finding.words} words" if finding.words else "after nothing"
+    how = f"after {finding.words} words" if finding.words else "without a prompt"
     facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
     return f"<h3>{escape(facts)}</h3>" + _pre(f"<i>{texts[0]}</i><b>{texts[1]}</b>{rest}")
 
 
-def _sampled(run: Run, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a text sampled from nothing"
+def _sampled(run: VerbatimRun, names: Sequence[str], tokenizer: Tokenizer) -> str:
+    facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
     return f"<h3>{escape(facts)}</h3>" + _pre(f"<b>{_text(run.ids.tolist(), tokenizer)}</b>")
 
 
 def _longest(told: Told, names: Sequence[str], tokenizer: Tokenizer) -> str:
     run, first = longest_run(told.passages, told.scored.greedy)
     if not run:
-        return "<p>No passage goes on with the right token.</p>"
+        return "<p>No passage is continued with the right token.</p>"
     rows = range(first, len(told.passages))
     ids: list[int] = []
     for i in rows:
@@ -220,9 +222,7 @@ def _longest(told: Told, names: Sequence[str], tokenizer: Tokenizer) -> str:
         if len(ids) >= run:
             break
     name = names[int(told.passages.documents[first])]
-    return f"<p>Longest run word for word, {run:,} tokens of {escape(name)}:</p>" + _pre(
-        f"<b>{_text(ids, tokenizer)}</b>"
-    )
+    return f"<p>Longest verbatim run, {run:,} tokens of {escape(name)}:</p>" + _pre(f"<b>{_text(ids, tokenizer)}</b>")
 
 
 def _passage(told: Told, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:

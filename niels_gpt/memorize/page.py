@@ -47,12 +47,12 @@ class DocumentResult:
 
 def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, window: Mapping[str, int]) -> str:
     """Return a self-contained HTML page: the less probable a token, the redder it is; tooltips have the numbers."""
-    shades = "".join(f'<span class="s{i}">{"likely" if not i else "&nbsp;" if i < _SHADES else "unlikely"}</span>'
+    shades = "".join(f'<span class="s{i}">{"probable" if not i else "&nbsp;" if i < _SHADES else "improbable"}</span>'
                      for i in range(_SHADES + 1))  # fmt: skip
     parts = [
         explain_pz(window),
-        f'<p>A token is the redder, the less likely the model found it: <span class="shades">{shades}</span>. Point at '
-        "one for its probability and for what the model would have written there.</p>",
+        f'<p>Less probable tokens are redder: <span class="shades">{shades}</span>. Point at one for its '
+        "probability and for the model's most probable token there.</p>",
     ]
     for document in documents:
         strip = render_strips([document.strip], **window)
@@ -63,18 +63,18 @@ def render_page(documents: Sequence[DocumentResult], tokenizer: Tokenizer, *, wi
             text = decoder.add(token) or ("" if tokenizer.piece(token) else "\u00a4")
             parts.append(_span(text, document, i, tokenizer))
         parts.append("</pre></section>")
-    return page.render_page("What was learned by heart", cards=[], live=False, before="".join(parts))
+    return page.render_page("Memorization", cards=[], live=False, before="".join(parts))
 
 
 def explain_pz(window: Mapping[str, int]) -> str:
     """Return HTML that explains P(z) and its colours."""
     prompt, asked = window["prompt_tokens"], window["chunk_size"] - window["prompt_tokens"]
     return (
-        f"<p><b>P(z)</b> is the probability that the model, given {prompt} tokens of a document, goes on with the next "
-        f"{asked} exactly as they stand there: the product of the probabilities of those {asked}. At 1 it knows the "
-        "passage by heart, at 0.5 every second sample is the passage word for word, and text that it never saw is at "
-        "1e-50 and less. It is measured for windows all along a document; over each token stands the highest P(z) of "
-        "those windows that ask for it.</p>" + _legend()
+        f"<p><b>P(z)</b> is the probability that the model, given {prompt} tokens of a document, generates the next "
+        f"{asked} verbatim: the product of the probabilities of those {asked}. At 1 the passage is memorized, at 0.5 "
+        "every second sample is verbatim, and for text that was not in the training data P(z) is 1e-50 or less. It is "
+        "measured for windows all along a document; each token has the highest P(z) of the windows that contain it "
+        "after their prompt.</p>" + _legend()
     )
 
 
@@ -100,7 +100,7 @@ def render_splice(facts: Mapping[str, Any], strips: Sequence[Strip], *, window: 
     ]
     drawn = render_strips(strips, **window)
     return (
-        f"<section><h2>Learned by heart: chosen documents before and after the splice stage</h2>"
+        f"<section><h2>Memorized: chosen documents before and after the splice stage</h2>"
         f"{page.render_table(head, rows)}{explain_pz(window)}{drawn}</section>"
     )
 

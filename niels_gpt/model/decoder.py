@@ -94,7 +94,7 @@ class Decoder:
         start, looked_at = starts[0], min(_whole(end, _BLOCK), self._end)
         if start is None or starts.count(start) != len(starts):
             if n > 1:
-                raise ValueError("rows that begin at different places can only go on token by token")
+                raise ValueError("rows that begin at different positions can only be continued token by token")
             places = torch.tensor(
                 [[self.T if start is None else start] for start in starts], device=self._places.device
             )

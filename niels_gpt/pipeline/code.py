@@ -101,7 +101,7 @@ def holding_to(record: Path) -> Iterator[None]:
     imported do not affect the run and are allowed.
     """
     if not record.is_file():
-        raise ValueError(f"{record} is not there yet: `dvc repro` writes it before it runs the stage")
+        raise ValueError(f"{record} does not exist yet: `dvc repro` writes it before it runs the stage")
     recorded = read_meta(record)
     changed = [] if _untouched([str(record), *recorded]) else _changed(record, recorded)
     if changed:

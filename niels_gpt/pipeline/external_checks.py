@@ -23,9 +23,9 @@ def located(path: str, settings: Any) -> tuple[str, str | None]:
         config = getattr(settings, "config", None)
         return settings.dataset, resolve_revision(settings.dataset, settings.revision, name=config)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} does not exist: put the source's text there, or take it out of params.yaml")
+        raise FileNotFoundError(f"{path} does not exist: put the source's text there, or remove it from params.yaml")
     if faults := check_input(path):
-        more = f" (and {len(faults) - 1} more: niels-gpt doctor names them all)" if faults[1:] else ""
+        more = f" (and {len(faults) - 1} more: `niels-gpt doctor` lists them all)" if faults[1:] else ""
         raise ValueError(faults[0] + more)
     return path, None
 
@@ -78,7 +78,7 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
         yield from _input_problems(file, path)
     yield from remote_problems(params, folder=Path(), wrong=wrong)
     for name in broken_files(Path()):
-        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt mend`")
+        yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`")
 
 
 def remote_problems(
@@ -88,7 +88,7 @@ def remote_problems(
     try:
         known = known_remotes(folder)
     except ValueError as error:
-        yield Problem((), f"DVC's configuration cannot be read ({' '.join(str(error).split())}): mend that file")
+        yield Problem((), f"DVC's configuration cannot be read ({' '.join(str(error).split())}): fix that file")
         return
     if known is None:
         return
@@ -97,8 +97,8 @@ def remote_problems(
             where, remote = ".".join((*path, "remote")), source["remote"]
             yield Problem(
                 (*path, "remote"),
-                f"{where} is {remote!r}, which is no remote of DVC's; there are: {', '.join(sorted(known)) or 'none'}; "
-                f"name one of these, or make it: `dvc remote add {remote} FOLDER`",
+                f"{where} is {remote!r}, which is not a DVC remote; there are: {', '.join(sorted(known)) or 'none'}; "
+                f"name one of these, or create it: `dvc remote add {remote} FOLDER`",
             )
 
 
@@ -123,7 +123,7 @@ def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]
 
 def _input_problems(file: str, path: tuple[str, ...]) -> Iterator[Problem]:
     if not Path(file).exists():
-        fix = "put the text there, or take the source out" if path[-1] == "input" else "put it back from git"
-        yield Problem(path, f"{'.'.join(path)} is {file}, which is not there: {fix}")
+        fix = "put the text there, or remove the source" if path[-1] == "input" else "put it back from git"
+        yield Problem(path, f"{'.'.join(path)} is {file}, which does not exist: {fix}")
     else:
         yield from (Problem(path, fault) for fault in check_input(file))

@@ -51,7 +51,7 @@ def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
 def disagreement(facts: Sequence[Mapping[str, str]]) -> str:
     """Return what differs on each host from host 0, given the facts of all hosts in order; empty if nothing."""
     differing = {host: _differences(facts[0], other) for host, other in enumerate(facts)}
-    hosts = "; ".join(f"host {host} has other {', '.join(names)}" for host, names in differing.items() if names)
+    hosts = "; ".join(f"host {host} differs in {', '.join(names)}" for host, names in differing.items() if names)
     return hosts and (
         f"{hosts}: give every host the same commit, params.yaml, torch and data (`dvc pull`, or one disk for all), "
         "then run again on all hosts"
@@ -146,7 +146,7 @@ def find_rendezvous(environment: Mapping[str, str], stage: str) -> Rendezvous | 
     hosts = _number(environment, "NNODES", "the number of hosts", least=1) if environment.get("NNODES") else 1
     if hosts == 1:
         if environment.get("NODE_RANK", "0") not in ("", "0"):
-            raise ValueError(f"NODE_RANK is {environment['NODE_RANK']}, but NNODES says that there is one host: set it")
+            raise ValueError(f"NODE_RANK is {environment['NODE_RANK']}, but NNODES is 1: set it to the number of hosts")
         return None
     host = _number(environment, "NODE_RANK", f"this host's number, 0 to {hosts - 1}", least=0, most=hosts - 1)
     if not environment.get("MASTER_ADDR", "").strip():
@@ -180,7 +180,7 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
             rendezvous.check_port()
             say(f"host 0 of {rendezvous.hosts} waits for the others at {place}: there, `niels-gpt join {stage}`")
         else:
-            say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C ends)")
+            say(f"host {rendezvous.host} of {rendezvous.hosts} waits for host 0 at {place} (Ctrl-C stops it)")
             rendezvous.wait_for_first()
     launch = ["-m", "torch.distributed.run", *arguments, f"--nproc-per-node={runtime.nproc}", "-m", f"stages.{stage}"]
     # In a new session, so that torchrun receives a Ctrl-C or kill once, from here. It forwards the signal to the
@@ -198,11 +198,11 @@ def run_ranks(stage: str, runtime: Runtime, rendezvous: Rendezvous | None, *, sa
             torchrun.wait()
             sys.exit(130)
     if code and rendezvous is None:
-        raise RuntimeError(f"one of {runtime.nproc} processes failed; what it said stands above")
+        raise RuntimeError(f"one of {runtime.nproc} processes failed; see its output above")
     if code:
         raise RuntimeError(
-            "a process here or on another host failed; what it said stands above, or there; run again on all hosts: "
-            "it goes on from the last checkpoint"
+            "a process here or on another host failed; see its output above, or there; run again on all hosts to "
+            "resume from the last checkpoint"
         )
 
 

@@ -36,7 +36,7 @@ _HEAD = """# Parameters
 
 Every key of params.yaml, as `python -m niels_gpt.pipeline.params` prints it. `NAME` stands for a name of your own,
 `sample` for the value in presets/sample.yaml, or, of a key that may be left out and is so there, for what it then is.
-What is not allowed is refused, by name, before anything runs; `niels-gpt check` tells all of it at once.
+What is not allowed is refused, by name, before anything runs; `niels-gpt doctor --params` lists all errors at once.
 """
 _KINDS = {int: "integer", float: "number", bool: "true or false", str: "text", list: "list", NoneType: "null"}
 _BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<", MinLen: "of length >="}

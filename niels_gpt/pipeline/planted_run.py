@@ -30,7 +30,7 @@ def planted_source(params: Params) -> str:
     drawn = {name: weight for name, weight in params.p_train.items() if weight and params.sources[name].private}
     if not drawn:
         raise ValueError(
-            "leak.canaries: nothing that p_train draws is private, so there is nowhere to plant: set it to 0"
+            "leak.canaries: no source with a weight in p_train is private, so none can be inserted: set it to 0"
         )
     return max(sorted(drawn), key=drawn.__getitem__)
 

@@ -66,13 +66,13 @@ def refuse_without_repository(root: Path) -> None:
     if ask_git(root, "rev-parse", "--verify", "HEAD") is None:
         raise ValueError(
             "there is no git repository with a commit here, which DVC needs: `git init && git add -A && git commit -m "
-            "start`, then again"
+            "start`, then run this again"
         )
     if not (root / ".dvc").is_dir():
-        raise ValueError("there is no .dvc here: `dvc init`, then again")
+        raise ValueError("there is no .dvc here: run `dvc init`, then this again")
     if not (ask_git(root, "var", "GIT_COMMITTER_IDENT") or "").strip():
         raise ValueError(
-            "git does not know who commits: `git config user.name NAME` and `git config user.email ADDRESS`, then again"
+            "git has no committer: `git config user.name NAME` and `git config user.email ADDRESS`, then run this again"
         )
 
 
@@ -81,7 +81,7 @@ def refuse_uncommitted(root: Path, file: Path) -> None:
     if ask_git(root, "status", "--porcelain", "--", str(file)):
         raise ValueError(
             f"{file} has changes that are not committed: `git commit -m mine {file}` keeps them, `git checkout {file}` "
-            "takes them back; then again"
+            "discards them; then run this again"
         )
 
 
@@ -89,13 +89,13 @@ def refuse_unignored(root: Path, folder: str) -> None:
     """Raise a ValueError if git tracks a folder of private text, or the next `git add` would add it."""
     if ask_git(root, "ls-files", "--", folder):
         raise ValueError(
-            f"{folder} is tracked by git, so that your text would go wherever the project goes: move it out of the "
+            f"{folder} is tracked by git, so your text would be published with the project: move it out of the "
             "project's folder, or give another"
         )
     if ask_git(root, "check-ignore", "-q", "--", folder) is None:
         raise ValueError(
             f"{folder} lies in the project's folder and git does not ignore it: `echo '/{folder}' >> .gitignore`, or "
-            "move it out; then again"
+            "move it out; then run this again"
         )
 
 
@@ -107,7 +107,7 @@ def commit_file(root: Path, file: Path, message: str) -> str:
         if done.returncode:
             said = (done.stderr or done.stdout).decode("utf-8", errors="replace").strip().splitlines()
             raise ValueError(
-                f"git would not commit {file} ({said[-1] if said else done.returncode}): mend that, then again"
+                f"git would not commit {file} ({said[-1] if said else done.returncode}): fix that, then run this again"
             )
     return (ask_git(root, "rev-parse", "--short", "HEAD") or "").strip()
 
@@ -234,7 +234,7 @@ def mend(root: Path) -> list[str]:
                 done.append(_mend_lock(root))
             else:
                 discard(root / name)
-                done.append(f"{name} was half-written and is deleted; DVC makes it anew")
+                done.append(f"{name} was half-written and was deleted; DVC makes it again")
         keep_lock(root)
     return done
 
@@ -242,7 +242,7 @@ def mend(root: Path) -> list[str]:
 def _mend_lock(root: Path) -> str:
     text = _read(root / LOCK) or ""
     if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
-        raise ValueError("dvc.lock holds both sides of a git merge: `git checkout --ours dvc.lock`, then `dvc repro`")
+        raise ValueError("dvc.lock has both sides of a git merge: `git checkout --ours dvc.lock`, then `dvc repro`")
     with atomic_path(root / _BROKEN) as temporary:
         temporary.write_text(text, encoding="utf-8")
     head, _, kept = (_read(root / _KEPT) or "").partition("\n")
@@ -254,9 +254,9 @@ def _mend_lock(root: Path) -> str:
         if is_whole(whole):
             with atomic_path(root / LOCK) as temporary:
                 temporary.write_text(whole, encoding="utf-8")
-            return f"{LOCK} was half-written and is back {origin}; `dvc repro` goes on from there"
+            return f"{LOCK} was half-written and is restored {origin}; `dvc repro` resumes from there"
     discard(root / LOCK)
-    return f"{LOCK} was half-written and is deleted; `dvc repro` takes what has run out of its cache"
+    return f"{LOCK} was half-written and was deleted; `dvc repro` restores finished stages from its cache"
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             files = f" on {', '.join(broken)}" if broken else ""
-            raise ValueError(f"DVC is at work here{files}: wait for it, then try again") from error
+            raise ValueError(f"DVC is running here{files}: wait for it, then try again") from error
         yield
 
 

@@ -82,7 +82,7 @@ def _check_subset(restrict: bool, source: str, weights: dict[str, float]) -> Non
 
 def _check_processes(nproc: int, B: int) -> None:
     if nproc > B:
-        raise ValueError(f"{nproc} processes share B={B} rows a step: lower it, or raise B")
+        raise ValueError(f"{nproc} processes share B={B} rows per step: lower it, or raise B")
 
 
 def _check_stores(stores: dict[str, str | None]) -> None:
@@ -287,7 +287,7 @@ def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every
             yield str(error)
     missing = sorted(set(names) - set(map(str, weights)))
     if every and missing:
-        yield f"{table} has no weight for {missing}: give each one (0 leaves a source out of the draw)"
+        yield f"{table} has no weight for {missing}: give each one (0 excludes a source from sampling)"
 
 
 def _at(tree: Any, *path: str) -> Any:

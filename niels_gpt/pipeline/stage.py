@@ -91,7 +91,7 @@ def sentence_with_remedy(error: BaseException) -> str:
         outs = sorted({out for path in error.paths if (out := out_holding(path))})
         said += f"; delete {', '.join(outs)} and run `dvc repro`" if outs else ""
         if any(_IN_A_STORE.search(path) for path in error.paths):
-            said += "; `niels-gpt tokens verify` finds all that is damaged in stores, and says how to make it again"
+            said += "; `niels-gpt store` finds all damaged files in stores, and prints how to make them again"
     return said
 
 
@@ -124,11 +124,11 @@ def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
 
 # Content of an empty output by suffix. DVC would warn about a file of zero bytes.
 _NOTHING = {
-    ".html": '<!doctype html><html lang="en"><meta charset="utf-8"><title>Left out</title><p>Left out.</p></html>\n',
+    ".html": '<!doctype html><html lang="en"><meta charset="utf-8"><title>Skipped</title><p>Skipped.</p></html>\n',
     ".json": "{}\n",
-    ".md": "Left out.\n",
+    ".md": "Skipped.\n",
     ".svg": '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>\n',
-    ".tsv": "left out\n",
+    ".tsv": "skipped\n",
 }
 
 
@@ -141,7 +141,7 @@ def leave_out(stage: Stage, *outs: Path) -> None:
         else:
             stage.out(out).mkdir()
             (stage.out(out) / layout.LEFT_OUT).write_text(nothing, encoding="utf-8")
-    stage.say("left out, as params.yaml says")
+    stage.say("skipped, as params.yaml says")
 
 
 def is_left_out(folder: Path) -> bool:
@@ -222,7 +222,7 @@ def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
     code = 0
     try:
         if name.removesuffix("_chat") != module:
-            raise ValueError(f"DVC_STAGE says so, but this is stages.{module}: run it with `dvc repro`")
+            raise ValueError(f"DVC_STAGE is {name!r}, but this is stages.{module}: run it with `dvc repro`")
         execute(name, key, main)
     except EXPECTED as error:
         print(f"ERROR: {title}: {sentence_with_remedy(error)}", file=sys.stderr)

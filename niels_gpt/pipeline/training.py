@@ -70,12 +70,12 @@ def join_training(name: str) -> None:
     """Run this host's processes of a training that host 0 leads; they write nothing."""
     rendezvous = find_rendezvous(os.environ, name)
     if rendezvous is None:
-        raise ValueError("NNODES is not set: `niels-gpt join` is for the hosts that help another; see docs/scale.md")
+        raise ValueError("NNODES is not set: `niels-gpt join` is for hosts other than host 0; see docs/scale.md")
     if rendezvous.host == 0:
-        raise ValueError("NODE_RANK is 0: this is host 0, where `dvc repro` runs; the others join")
+        raise ValueError("NODE_RANK is 0, so this is host 0: run `dvc repro` here, and join from the others")
     params = read_params()[0]
     if name in ("sft", "splice") and not getattr(params, name).run:
-        raise ValueError(f"{name}.run is false, so that host 0 does not train it: nobody is to join")
+        raise ValueError(f"{name}.run is false, so host 0 does not train it: there is nothing to join")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in a stage: all ranks stop and save together
     run_ranks(name, params.runtime, rendezvous, say=lambda text: print(f"{name}: {text}", flush=True))
 
@@ -140,8 +140,8 @@ def train_to_the_end(
     decode = load_tokenizer(layout.TOKENIZER).decode
     ranks, say = execution.ranks, execution.say
     among = f"{execution.device} in each of {ranks.size} processes" if ranks.size > 1 else execution.device
-    say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens a step")
-    say("drawing " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
+    say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens/step")
+    say("sampling " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
     origin = {"commit": current_commit(project_root()), "machine": machine_name(execution.device)}
     hooks = Hooks(
         report=RunLog(log, run=folder.name, decode=decode, origin=origin),
@@ -151,7 +151,7 @@ def train_to_the_end(
     record = recorded(Path(), stage.title)
     run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=name, record=record)
     if run.step < cfg.total_steps:
-        say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` goes on from there")
+        say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` resumes from there")
         sys.exit(130)
     if ranks.first:
         stage.on_success.append(partial(RunFolder(folder).finish, record))

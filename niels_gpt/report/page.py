@@ -1,6 +1,6 @@
 """HTML page about runs: one self-contained file with data, styles and charts inlined.
 
-`niels-gpt watch` serves it for runs in progress; the report is the same page for finished runs and their results. A
+`niels-gpt report --live` serves it for runs in progress; the report is the same page for finished runs and results. A
 content security policy (CSP) allows only the scripts and styles inlined here, by hash, and no external resources.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.files.messages import format_duration
-from niels_gpt.report.runs import Drawn, Point, Run
+from niels_gpt.report.runs import Point, Run, SampledRows
 from niels_gpt.report.tables import BEST, MISSING
 
 
@@ -33,7 +33,7 @@ class ScoreRow(NamedTuple):
     tokens: str
 
 
-HEAD = ScoreRow("model", "held out", "nats/token", "bits per byte", "tokens")
+HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "tokens")
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
@@ -68,7 +68,7 @@ class Card:
     stage: str
     facts: Sequence[tuple[str, str]]
     points: Sequence[Point]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[SampledRows]
     state: str = "finished"
     share: float = 1.0  # of its steps that are done, 0 to 1
     time: float | None = None  # of its last log line, Unix time in seconds
@@ -123,7 +123,7 @@ def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
     if state == "running":
         facts.append(("time left", format_duration(max(0.0, run.seconds_left - (now - run.time)))))
     if state == "silent":
-        facts.append(("nothing heard for", format_duration(now - run.time)))
+        facts.append(("no log line for", format_duration(now - run.time)))
     return facts
 
 
@@ -140,9 +140,9 @@ def _sayable(values: Mapping[str, Any]) -> dict[str, Any]:
 WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d{1,3})?%?( ± [\d.]+)?")
-REPORT_TITLE = "What was trained, and what came of it"
+REPORT_TITLE = "Training report"
 # Placeholders for what is not a result of the pipeline, or is computed after the report; `with_sections` fills them.
-ORIGIN, SPLICE = "<!-- when and where -->", "<!-- learned by heart -->"
+ORIGIN, SPLICE = "<!-- when and where -->", "<!-- memorized -->"
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
             f"<style>{style}</style></head><body>",
             f"<header><h1>{escape(title)}</h1></header><main>",
             before,
-            '<noscript><p class="note">The curves are drawn by a script, which is switched off here.</p></noscript>',
+            '<noscript><p class="note">The curves need JavaScript, which is disabled here.</p></noscript>',
             '<section id="runs" hidden></section>',
             after,
             f'</main><script type="application/json" id="data">{inlined}</script>',
@@ -234,7 +234,7 @@ def render_report(
         before="\n".join(
             [
                 ORIGIN,
-                f"<section><h2>Held-out text</h2>{render_table(HEAD, score_rows(scores))}</section>",
+                f"<section><h2>Validation sets</h2>{render_table(HEAD, score_rows(scores))}</section>",
                 _seen(seen, notes),
             ]
         ),
@@ -256,7 +256,7 @@ def finished_card(
         ("steps", f"{summary['steps']:,}"),
         ("tokens", f"{summary['tokens']:,}"),
         *flops,
-        ("loss at the end", f"{summary['loss']:.4f}"),
+        ("final loss", f"{summary['loss']:.4f}"),
         ("lowest validation", f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"),
     ]
     points = [Point(int(row["step"]), int(row["step"]) * a_step, row["loss"], row["lr"]) for row in training.losses]
@@ -269,14 +269,16 @@ def finished_card(
         )
         for row in training.validations
     ]
-    drawn = [Drawn(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
+    drawn = [SampledRows(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
     return Card(run or training.name, training.name, facts, points, drawn, shown=shown)
 
 
 def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
     rows = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    return f"<section><h2>Text read</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
+    return (
+        f"<section><h2>Training text</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
+    )
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:

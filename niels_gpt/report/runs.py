@@ -63,7 +63,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledRows:
     """Sampling of one source: the probability of a row, and the number of rows sampled so far."""
 
     source: str
@@ -80,7 +80,7 @@ class Run:
     fingerprint: str
     revision: int
     points: list[Point] = field(default_factory=list)
-    drawn: tuple[Drawn, ...] = ()
+    drawn: tuple[SampledRows, ...] = ()
     total_steps: int = 0
     first_step: int = 0  # step that its last process resumed from
     time: float = 0.0  # of its last line, Unix time in seconds
@@ -121,7 +121,7 @@ class Run:
             self.points = [point for point in self.points if point.step <= line.first_step]
             self.revision = next(revisions)
         self.points.append(Point(**{name: getattr(line, name) for name in Point.__dataclass_fields__}))
-        self.drawn = tuple(Drawn(name, line.asked.get(name, 0.0), rows) for name, rows in line.drawn_rows.items())
+        self.drawn = tuple(SampledRows(name, line.asked.get(name, 0.0), rows) for name, rows in line.drawn_rows.items())
         self.total_steps, self.first_step = line.total_steps, line.first_step
         self.time, self.seconds_left = line.time, line.seconds_left
 

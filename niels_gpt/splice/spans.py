@@ -83,7 +83,7 @@ class SpanRules:
     offset_bound: Annotated[Literal["tight", "loose"], "loose: the frame's end may cut a span"] = "tight"
     min_copy_len: Annotated[int, Ge(2), INT64, "the shortest span that is trained on"] = 2
     alpha: Annotated[float, Ge(0), "how much more often spans near the ends are seen; 0: no more"] = 0.0
-    adaptive_k: Annotated[bool, "a document shorter than a span is taken whole, not left out"] = True
+    adaptive_k: Annotated[bool, "a document shorter than a span is used whole, not skipped"] = True
     include_tail: Annotated[bool, "also the last span where the stride passes over it"] = False
     suffix_starts: Annotated[bool, "also spans that begin in the last tokens and end with the document"] = False
     offset_jitter: Annotated[int, Ge(0), INT64, "places a span may lie left of flush right, changing by epoch"] = 0

@@ -24,7 +24,7 @@ from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextChunk:
     """Text that is final, and the tokens whose text ends in it."""
 
     text: str = ""
@@ -44,21 +44,21 @@ class StreamedText:
         self._waiting: list[tuple[int, Token]] = []  # with the character position where each token ends
         self.stopped = False
 
-    def add(self, token: Token) -> Piece:
+    def add(self, token: Token) -> TextChunk:
         """Return the text that is final after this token."""
         return self._take(self._decoder.add(token.id), token)
 
-    def rest(self) -> Piece:
+    def rest(self) -> TextChunk:
         """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
         if self.stopped:
-            return Piece()
+            return TextChunk()
         piece = self._take(self._decoder.rest())
         if self.stopped:
             return piece
         text, self._held = self._held, ""
-        return Piece(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
+        return TextChunk(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
 
-    def _take(self, text: str, token: Token | None = None) -> Piece:
+    def _take(self, text: str, token: Token | None = None) -> TextChunk:
         """Append text, cut it at the first stop string, and return what is final."""
         self._held += text
         self._made += len(text)
@@ -71,7 +71,7 @@ class StreamedText:
         self._given += len(given)
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
-        return Piece(given, out)
+        return TextChunk(given, out)
 
     def _may_begin(self) -> int:
         """Return the length of the longest suffix of the held text that is a prefix of a stop string."""
@@ -240,7 +240,7 @@ def open_talker(
         raise Damaged(
             folder,
             f"holds a model of {model.cfg.V} tokens, and {beside} a tokenizer of {vocabulary.vocab_size}: they do not "
-            "belong together; make both again",
+            "match; make both again",
         )
     # A folder name that is not UTF-8 could not be sent in JSON.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
@@ -253,7 +253,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         if config.get("renderer", "transcript") not in get_args(Renderer):
             raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
         if "architectures" in config:
-            raise ValueError("it is one that was exported for the transformers library")
+            raise ValueError("it was exported for the transformers library")
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
     return config
@@ -273,6 +273,6 @@ def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise Damaged(
-            file, f"is not the model that config.json beside it describes, or is damaged ({reason}): export it again"
+            file, f"does not match config.json beside it, or is damaged ({reason}): export it again"
         ) from error
     return model

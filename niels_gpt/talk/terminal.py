@@ -84,9 +84,9 @@ def append_history(path: Path, line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-HELP = "/reset forgets the chat, /system TEXT sets who is speaking, /save FILE writes the chat, /quit or Ctrl-D ends"
+HELP = "/reset clears the chat, /system TEXT sets the system prompt, /save FILE saves the chat, /quit or Ctrl-D exits"
 
-CUT = "(the first {:,} tokens of that do not fit the context: the model reads the rest alone)\n"
+CUT = "(the first {:,} tokens do not fit the context and are dropped)\n"
 
 
 class Conversation:
@@ -104,11 +104,11 @@ class Conversation:
         match word:
             case "/reset":
                 self.messages = [m for m in self.messages if m["role"] == "system"]
-                return "forgotten"
+                return "chat cleared"
             case "/system" if rest.strip():
                 others = [m for m in self.messages if m["role"] != "system"]
                 self.messages = [{"role": "system", "content": rest.strip()}, *others]
-                return "system message set"
+                return "system prompt set"
             case "/save" if rest.strip():
                 return self._save(Path(rest.strip()))
         return HELP
@@ -117,11 +117,11 @@ class Conversation:
         """Write the chat atomically; overwrite only a file that this chat saved and nobody changed since."""
         text = json.dumps({"messages": self.messages}, ensure_ascii=False) + "\n"
         if path.is_file() and path.read_bytes() != self._saved.get(path):
-            return f"{path} is there already and is left as it is: give /save another name"
+            return f"{path} exists and was not overwritten: give /save another name"
         with atomic_path(path) as temporary:
             temporary.write_text(text, "utf-8")
         again, self._saved[path] = path in self._saved, text.encode()
-        return f"saved to {path}{' again' if again else ''}, a line that `kind: chat` reads"
+        return f"saved to {path}{' again' if again else ''}, in the format of `kind: chat`"
 
     def answer(self, question: str, *, show: Callable[[str], None]) -> None:
         """Generate and show the answer to a question; on Ctrl-C the partial answer is kept."""
@@ -129,7 +129,7 @@ class Conversation:
         seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
         messages, forgotten = self._talker.remember(self.messages, max_new_tokens=self._most)
         if forgotten > self._forgotten:
-            show(f"(the first {forgotten} messages no longer fit the context and are forgotten)\n")
+            show(f"(the first {forgotten} messages no longer fit the context and are dropped)\n")
         self._forgotten = forgotten
         if cut := self._talker.beyond(self._talker.prompt(messages)):
             show(CUT.format(cut))
@@ -153,10 +153,10 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
             show("\n")
             return
         except UnicodeError:
-            show("that was not UTF-8 and went nowhere: set the terminal to UTF-8 and say it again\n")
+            show("the input was not UTF-8 and was not sent: set the terminal to UTF-8 and type it again\n")
             continue
         except KeyboardInterrupt:
-            show("\n(Ctrl-D or /quit ends)\n")
+            show("\n(Ctrl-D or /quit exits)\n")
             continue
         if line.strip() in ("/quit", "/exit"):
             return
@@ -164,7 +164,7 @@ def converse(conversation: Conversation, *, read: Callable[[], str], show: Calla
             try:
                 show(conversation.command(line) + "\n")
             except (OSError, ValueError) as error:  # ValueError: a file name with a NUL character
-                show(f"that could not be written: {sentence(error)}\n")
+                show(f"the chat was not saved: {sentence(error)}\n")
         elif line.strip():
             conversation.answer(line, show=show)
             show("\n")

@@ -144,7 +144,7 @@ def _explain(message: str, vocab_size: int) -> str:
     """Translate the trainer's error message into one that says how to change vocab_size."""
     if largest := re.search(r"too high .*?<= (\d+)", message):
         return (
-            f"vocab_size is {vocab_size:,}: the corpus has pieces for {int(largest[1]):,} at the most; "
+            f"vocab_size is {vocab_size:,}: the corpus allows at most {int(largest[1]):,} entries; "
             "set it to that or less, or add text"
         )
     if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):

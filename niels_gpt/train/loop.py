@@ -109,7 +109,7 @@ def train(
         tokens = min(cfg.B * task.T, execution.micro_batch_tokens or cfg.B * task.T)
         raise ValueError(
             f"out of memory with {tokens:,} tokens at once: set runtime.micro_batch_tokens to {max(1, tokens // 2)} "
-            "(the batch is then worked off in parts, with the same result), or lower B, model.T or model.C"
+            "(the batch is then processed in parts, with the same result), or lower B, model.T or model.C"
         ) from error
     hooks.save(_capture(run, model, step))
     return run
@@ -231,7 +231,7 @@ def run_training(
         state = ranks.from_first(checkpoints.load())
         done = 0 if state is None else state.step
         if done:
-            print(f"going on after step {done} from {folder}", flush=True)
+            print(f"resuming after step {done} from {folder}", flush=True)
         with progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar:
             rate = matmul_flops(execution.device, cfg.precision) if done < cfg.total_steps else None
             hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)

@@ -115,7 +115,7 @@ def format_report(report: StepReport) -> str:
     return (
         f"step {report.step:>{len(str(report.total_steps))}}/{report.total_steps}  "
         f"loss {report.loss:.4f}{val}  lr {report.lr:.2e}  "
-        f"{report.tokens_per_second:,.0f} tok/s{used}  {format_duration(report.seconds_left)} left  drawn: {mix}"
+        f"{report.tokens_per_second:,.0f} tok/s{used}  {format_duration(report.seconds_left)} left  sampled: {mix}"
     )
 
 
@@ -142,7 +142,7 @@ class RunLog:
         say_above_bar(format_report(report))
         sample = self._decode(report.sample)
         if sample:
-            say_above_bar(f"  writes: {json.dumps(sample, ensure_ascii=False)}")
+            say_above_bar(f"  sample: {json.dumps(sample, ensure_ascii=False)}")
         with self._path.open("a", encoding="utf-8") as f:
             line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self._origin}
             f.write(f"{self._before}{json.dumps(line)}\n")

@@ -46,7 +46,7 @@ def wants_compiler(execution: Execution) -> bool:
     elif execution.cuda and not dispatch.HAS_TRITON:
         missing = "triton"
     if missing:
-        execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false asks no more)")
+        execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false silences this)")
     return missing is None
 
 

@@ -50,9 +50,8 @@ def exposures(weights: Mapping[str, float], tokens: Mapping[str, float], *, draw
 def read_too_often(seen: Mapping[str, Exposure], *, most: int) -> list[str]:
     """Return a warning for every source that is sampled for more than `most` epochs."""
     return [
-        f"{name} is read {exposure.epochs:,.1f} times over: in runs of this size more than {most} bought nothing and "
-        f"made held-out text worse, and what is read often is known by heart; take fewer steps, a smaller "
-        f"p_train.{name}, or more text"
+        f"{name} is sampled for {exposure.epochs:,.1f} epochs: in runs of this size more than {most} raised the "
+        f"validation loss, and repeated text is memorized; use fewer steps, a smaller p_train.{name}, or more text"
         for name, exposure in seen.items()
         if exposure.epochs > most
     ]

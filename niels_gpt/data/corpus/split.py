@@ -18,7 +18,7 @@ class Drawn:
     """Split rule that samples the validation set at random, by document or by tree."""
 
     val_frac: Annotated[float, Ge(0), Lt(1), "share of the documents, or trees, that is held out"]
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the draw"]
+    seed: Annotated[int, Ge(0), Lt(2**63), "random seed of the split"]
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def text_files(
             found = True
             yield file, name
     if glob is not None and not found:
-        raise ValueError(f"no file in {path} is called like {glob!r}: mend the glob, or leave it out for all")
+        raise ValueError(f"no file in {path} is called like {glob!r}: fix the glob, or remove it to read all files")
 
 
 def file_documents(samples: Iterator[PretrainSample]) -> Iterator[Document]:
@@ -180,7 +180,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
             else:
                 yield plain
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read or unpacked ({error}): mend it or remove it") from error
+        raise ValueError(f"{path} cannot be read or unpacked ({error}): fix or remove it") from error
 
 
 def read_bytes(path: str) -> bytes:
@@ -301,7 +301,7 @@ def entries_of(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise ValueError(f"the folder {shown(folder)} cannot be read ({error.strerror}): mend or remove it") from error
+        raise ValueError(f"the folder {shown(folder)} cannot be read ({error.strerror}): fix or remove it") from error
 
 
 def file_faults(path: str) -> Iterator[str]:
@@ -312,10 +312,10 @@ def file_faults(path: str) -> Iterator[str]:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        yield f"{path} is a link to nothing: mend it or remove it" if os.path.islink(path) else f"{path} does not exist"
+        yield f"{path} is a link to nothing: fix or remove it" if os.path.islink(path) else f"{path} does not exist"
         return
     except OSError as error:
-        yield f"{path} cannot be read ({error.strerror}): mend it or remove it"
+        yield f"{path} cannot be read ({error.strerror}): fix or remove it"
         return
     real = os.path.realpath(path)
     if not stat.S_ISREG(mode):

@@ -52,7 +52,7 @@ class TextColumn:
             self._known.append(name)
         value = row[name]
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"its field {name!r} is no text but {type(value).__name__}: mend it or remove it")
+            raise ValueError(f"its field {name!r} is no text but {type(value).__name__}: fix or remove it")
         return value or "", name
 
     def _first_text(self, row: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
         for row in rows:
             where = f"{file}, row {number} (line {first_line}),"
             if row and len(row) <= place:
-                raise ValueError(f"{where} has no column {place + 1}, the text: mend it or remove it")
+                raise ValueError(f"{where} has no column {place + 1}, the text: fix or remove it")
             if any(row[len(columns) :]):
                 raise ValueError(
                     f"{where} has {len(row)} cells in {len(columns)} columns: put quotes around a cell that holds "
@@ -127,11 +127,9 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     except csv.Error as error:
         reason = "a quote is opened and never closed" if "end of data" in str(error) else str(error)
         where = f"{file}, row {number} (lines {first_line} to {rows.line_num + above}),"
-        raise ValueError(f"{where} is no CSV ({reason}): mend it or remove it") from error
+        raise ValueError(f"{where} is no CSV ({reason}): fix or remove it") from error
     if left:
-        raise ValueError(
-            f"{file}: {left:,} of {_length(text, markup):,} characters are in no cell: mend it or remove it"
-        )
+        raise ValueError(f"{file}: {left:,} of {_length(text, markup):,} characters are in no cell: fix or remove it")
 
 
 def _find_delimiter(text: str) -> str:
@@ -158,7 +156,7 @@ def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
         try:
             row = parse_json(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file}, line {number}, is not JSON ({error}): mend it or remove it") from error
+            raise ValueError(f"{file}, line {number}, is not JSON ({error}): fix or remove it") from error
         if not isinstance(row, dict):
             raise ValueError(f"{file}, line {number}, holds no JSON object: each line must be one")
         if "\\u" in text:
@@ -220,7 +218,7 @@ def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
             if number != table.metadata.num_rows:
                 raise pa.ArrowInvalid(f"{number:,} of its {table.metadata.num_rows:,} rows can be read")
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} is no parquet file, or is damaged ({error}): mend it or remove it") from error
+            raise ValueError(f"{file} is no parquet file, or is damaged ({error}): fix or remove it") from error
 
 
 # Checks of a local copy of a hub dataset: the `datasets` library does not name the damaged file.
@@ -249,7 +247,7 @@ def check_json(path: str) -> None:
             for _ in iter_json_lines(file):  # .json files may also be JSON Lines
                 pass
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file} is not JSON ({error}): mend it or remove it") from error
+            raise ValueError(f"{file} is not JSON ({error}): fix or remove it") from error
 
 
 def find_damage(path: str) -> str | None:

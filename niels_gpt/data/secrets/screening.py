@@ -101,7 +101,7 @@ def _is_phone(number: str, named: bool) -> bool:
 OnSecret = Literal["keep", "mask", "drop", "fail"]
 OnPersonal = Literal["keep", "mask"]
 NAMED = 20  # of all that were found the first are named, and the rest counted
-_DONE = {"keep": "kept", "mask": "replaced", "drop": "left out with their documents"}
+_DONE = {"keep": "kept", "mask": "replaced", "drop": "skipped with their documents"}
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@
   const charts = make("div", { class: "charts" });
   const mixes = make("div", { class: "mix" });
   const samples = make("div", { class: "samples" });
-  const mixPart = make("section", {}, heading("Rows drawn"), mixes);
-  const samplePart = make("section", {}, heading("What it writes as it is trained"), samples);
+  const mixPart = make("section", {}, heading("Rows sampled"), mixes);
+  const samplePart = make("section", {}, heading("Samples during training"), samples);
   const away = make("p", { class: "note bad", hidden: "", role: "status" });
   const axisButtons = ["step", "tokens"].map((key) => {
     const button = make("button", { type: "button", value: key }, key === "step" ? "steps" : "tokens");
@@ -283,7 +283,7 @@
         bar.style.width = `${100 * share}%`;
         return make("tr", {}, make("td", {}, source, bar), ...[p, share, count].map((text) => make("td", { class: "n" }, text)));
       });
-      const head = ["asked", "drawn", "rows"].map((name) => make("th", { class: "n" }, name));
+      const head = ["requested", "sampled", "rows"].map((name) => make("th", { class: "n" }, name));
       const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, run.name), ...head)), make("tbody", {}, ...rows));
       table.style.setProperty("--own", `var(${colour(run.colour)})`);
       return table;
@@ -324,7 +324,7 @@
       document.getElementById("none").hidden = answer.runs.length > 0;
       const unread = document.getElementById("unread");
       const counts = Object.entries(answer.unread).map(([file, lines]) => `${lines} of ${file}`);
-      unread.textContent = `Lines that are of another version or damaged, and left out: ${counts.join(", ")}.`;
+      unread.textContent = `Skipped log lines (damaged or of another version): ${counts.join(", ")}.`;
       unread.hidden = !counts.length;
       if (take(answer.runs)) draw();
       else drawCards();
@@ -332,7 +332,7 @@
     } catch (error) {
       next = AWAY_MS;
       away.hidden = false;
-      away.textContent = `niels-gpt watch does not answer (${error.message}): this is what was known before.`;
+      away.textContent = `niels-gpt report --live does not answer (${error.message}); the page shows the last known state.`;
     }
     setTimeout(poll, next);
   }

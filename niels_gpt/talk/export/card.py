@@ -23,7 +23,7 @@ _PUBLISHED = {
     "OpenAssistant/oasst1": "Apache 2.0",
 }
 _NAMES = tuple(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "COPYING") for suffix in ("", ".txt", ".md"))
-UNSAID = "not said"
+UNSAID = "not stated"
 
 
 def licence_of(path: str, dataset: str | None) -> str:
@@ -88,7 +88,7 @@ def model_card(
         f"# {talker.name}",
         "",
         f"A GPT of {talker.model.parameter_count():,} parameters ({size}), trained by niels_gpt.",
-        f"Chats are put to it as {'tokens of their own' if talker.renderer == 'chat_tokens' else 'a text transcript'}.",
+        f"Chat format: {'chat tokens' if talker.renderer == 'chat_tokens' else 'a text transcript'}.",
         "",
         "## Use it",
         "",
@@ -111,7 +111,7 @@ def model_card(
             hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
             row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |"
             lines.append(f"{row} {licences[name]} |")
-    lines += ["", "The weights have no licence of their own: whoever passes them on minds those of the sources."]
+    lines += ["", "The weights have no licence of their own: those of the sources apply."]
     scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
     lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
     lines += ["", "## Private text in it", "", *_private(talker.name, private, leaks)]
@@ -142,9 +142,9 @@ def _licences(params: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str, Any]] | None) -> list[str]:
     if not private:
-        return ["None: it was trained on public sources alone."]
+        return ["None: it was trained on public sources only."]
     if leaks is None:
-        return [f"It was trained on private text ({', '.join(private)}). What it tells of that was not measured."]
+        return [f"It was trained on private text ({', '.join(private)}). Extraction was not measured."]
     by_source = {name: {model: stats} for name, stats in leaks.items()}
     rows = [f"| {' | '.join(row)} |" for row in (LEAKED, *leak_rows(by_source))]
     return [verdict(by_source, model), "", rows[0], "|---" * len(LEAKED) + "|", *rows[1:]]
@@ -153,7 +153,7 @@ def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str
 def _vocabulary(tokenizer: Mapping[str, Any]) -> str:
     """Return a sentence on what the vocabulary can reveal of private text."""
     if tokenizer["kind"] == "byte":
-        return "The vocabulary is bytes: it tells no word."
+        return "The vocabulary is bytes: it contains no words."
     if (least := tokenizer.get("min_documents", 5)) == 1:
-        return "The vocabulary may hold any word of the private text, names among them."
-    return f"No vocabulary entry is a word that stands in fewer than {least} private documents and in no public source."
+        return "The vocabulary may contain any word of the private text, including names."
+    return f"No vocabulary entry is a word that occurs in fewer than {least} private documents and in no public source."

@@ -46,7 +46,7 @@ def save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class VocabularyEntry:
     """Vocabulary entry.
 
     `text` entries are chosen by a Unigram model, where `score` is the log probability; `byte` entries encode what no
@@ -59,16 +59,16 @@ class Piece:
     score: float = 0.0
 
 
-def pieces_of(tokenizer: Tokenizer) -> list[Piece]:
+def pieces_of(tokenizer: Tokenizer) -> list[VocabularyEntry]:
     """Return the vocabulary entries in order of their ids."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _trained_pieces(tokenizer)
     assert isinstance(tokenizer, ByteTokenizer)
-    spelt = [Piece("byte", f"<0x{byte:02X}>", bytes([byte])) for byte in range(BYTE_VALUES)]
-    return spelt + [Piece("chat", name, b"") for name in SPECIAL_TOKENS]
+    spelt = [VocabularyEntry("byte", f"<0x{byte:02X}>", bytes([byte])) for byte in range(BYTE_VALUES)]
+    return spelt + [VocabularyEntry("chat", name, b"") for name in SPECIAL_TOKENS]
 
 
-def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[Piece]:
+def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[VocabularyEntry]:
     import sentencepiece
 
     model: Any = sentencepiece.SentencePieceProcessor(model_file=tokenizer.model_path)
@@ -78,7 +78,7 @@ def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[Piece]:
         ("unknown", model.IsUnknown),
     ]
     return [
-        Piece(
+        VocabularyEntry(
             next((kind for kind, is_one in kinds if is_one(i)), "text"),
             model.IdToPiece(i),
             tokenizer.piece(i),
@@ -88,7 +88,7 @@ def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[Piece]:
     ]
 
 
-def byte_score(pieces: list[Piece]) -> float:
+def byte_score(pieces: list[VocabularyEntry]) -> float:
     """Return a score for bytes in a Unigram model where bytes compete with text entries.
 
     It is 10 below the lowest text score, so that a byte is used only where no entry fits. SentencePiece uses the same
@@ -116,7 +116,7 @@ _CHECKS = """\
   {%- endif -%}
   {%- for name in SPECIAL_TOKENS -%}
     {%- if name in message['content'] -%}
-      {{- raise_exception('a message holds the name of a chat token, which would be read as one: take it out') -}}
+      {{- raise_exception('a message contains the name of a chat token, which would be parsed as one: remove it') -}}
     {%- endif -%}
   {%- endfor -%}
 {%- endfor -%}
@@ -181,8 +181,8 @@ def check_neox(cfg: ModelConfig, *, option: str) -> None:
     """Raise a ValueError if GPT-NeoX cannot express the model; `option` is the CLI option to name."""
     if cfg.options:
         raise ValueError(
-            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
-            f"without {option}, or train one whose model section is that of preset v1"
+            f"GPT-NeoX does not support {', '.join(f'model.{name}' for name in cfg.options)}: export without {option}, "
+            "or train with the model section of preset v1"
         )
 
 
@@ -286,7 +286,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     write_sums(folder)
 
 
-def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
+def tokenizer_json(pieces: list[VocabularyEntry]) -> dict[str, Any]:
     """Return the tokenizer in the format of the `tokenizers` library: a Unigram model over bytes.
 
     Text is mapped to bytes in GPT-2's alphabet, and so are the vocabulary entries. Bytes are then ordinary entries.
@@ -336,7 +336,7 @@ def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:
     }
 
 
-def _vocabulary(pieces: list[Piece]) -> list[tuple[str, float]]:
+def _vocabulary(pieces: list[VocabularyEntry]) -> list[tuple[str, float]]:
     """Return (entry in the byte alphabet, score) by id.
 
     A byte that is also a one-character text entry is never produced by encoding; it keeps the name by which it is

@@ -13,7 +13,7 @@ from niels_gpt.files.checks import write_sums
 from niels_gpt.talk.export.folders import (
     LAYER_NORM_EPS,
     Naming,
-    Piece,
+    VocabularyEntry,
     byte_alphabet,
     check_neox,
     jinja_template,
@@ -98,7 +98,7 @@ def _writer_class() -> type[GGUFWriter]:
     return GGUFWriter
 
 
-def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None:
+def _add_tokenizer(writer: GGUFWriter, pieces: list[VocabularyEntry], *, eot: int) -> None:
     """Write the vocabulary for one of llama.cpp's tokenizers that never lose a byte.
 
     A byte vocabulary uses byte-level BPE without merges; SentencePiece uses PLaMo 2's, a Unigram model with byte
@@ -123,7 +123,7 @@ def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None
     writer.add_add_eos_token(False)
 
 
-def _steps(pieces: list[Piece]) -> list[float]:
+def _steps(pieces: list[VocabularyEntry]) -> list[float]:
     """Return scores for plamo2, scaled by the largest power of two that keeps them above its unknown score."""
     lowest = -min(piece.score for piece in pieces if piece.kind == "text")
     stretch = _STEP * 2.0 ** math.floor(math.log2((_UNKNOWN_STEPS - 1) / lowest))

@@ -42,10 +42,10 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
     asked, by_the_router = f"{request.method} {request.url.path[:100]}", message == HTTPStatus(status).phrase
     if status == 404:
         code = "unknown_url" if by_the_router else "model_not_found"
-        message = f"there is no {asked} here; docs/serve.md has all that there is" if by_the_router else message
+        message = f"there is no {asked} here; docs/serve.md lists all paths" if by_the_router else message
     elif status == 405 and by_the_router:
         allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # older StaticFiles sends no Allow
-        code, message = "method_not_supported", f"there is no {asked} here, but {allowed}"
+        code, message = "method_not_supported", f"{asked} is not allowed here; use {allowed}"
     return refusal(status, message, headers=error.headers, code=code)
 
 
@@ -113,7 +113,7 @@ class Gate:
             await refusal(403, problem)(scope, receive, counted)
             return
         if not _has_key(scope, self._access.key):
-            sentence = "this server asks for a key: send `Authorization: Bearer KEY`"
+            sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
             await refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})(scope, receive, counted)
             return
         body = bytearray()
@@ -153,9 +153,9 @@ def foreign(scope: Scope, access: Access) -> str | None:
     if access.others:  # any host name is accepted; the server's own page then has the same name in Origin
         here = set(hosts)
     if len(hosts) != 1 or hosts[0] not in here:
-        return f"this server goes by 127.0.0.1:{port} or localhost:{port} alone; the Host of the request is another"
+        return f"the Host header must be 127.0.0.1:{port} or localhost:{port}, as this server has no other name"
     if not all(origin.removeprefix("http://") in here and origin.startswith("http://") for origin in origins):
-        return "web pages of other places are not answered here; the Origin of the request is not this server"
+        return "requests from web pages of other origins are refused; the Origin header is not this server"
     return None
 
 
@@ -198,7 +198,7 @@ def listen(port: int, host: str = LOOPBACK) -> socket.socket:
     except OSError as error:
         listening.close()
         what = f"port {port}" if host == LOOPBACK else f"port {port} at {host!r}"
-        raise ValueError(f"{what} cannot be had ({error.strerror}): choose another with --port or --host") from error
+        raise ValueError(f"{what} is not available ({error.strerror}): choose another with --port or --host") from error
     return listening
 
 
@@ -248,7 +248,7 @@ class Connection(H11Protocol):
         self._close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "what came is not HTTP")
+        self._refuse(400, "the request is not valid HTTP")
 
     def _watch(self, *, anew: bool = False) -> None:
         """Start the timeout if it is the client's turn, stop it if not; `anew` restarts a running one."""
@@ -267,7 +267,7 @@ class Connection(H11Protocol):
     def _give_up(self) -> None:
         began = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
         if began and not self.flow.write_paused:
-            self._refuse(408, f"the request was not whole after {self.timeout_keep_alive} seconds: send it again")
+            self._refuse(408, f"the request was incomplete after {self.timeout_keep_alive} s: send it again")
         else:
             self._close()
 

@@ -37,7 +37,7 @@ from niels_gpt.talk.server.schema import (
     TokenizeRequest,
     parse_request,
 )
-from niels_gpt.talk.talker import Piece, Talker
+from niels_gpt.talk.talker import Talker, TextChunk
 
 
 class Reply:
@@ -93,7 +93,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
                 continue
             if event.piece.text or event.piece.tokens:
                 yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
-            yield reply.part([reply.form.delta(event.choice, Piece(), event.finish)], **none_yet)
+            yield reply.part([reply.form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     else:
@@ -104,7 +104,7 @@ async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usag
 
 async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
-    pieces: list[list[Piece]] = [[] for _ in range(answer.choices)]
+    pieces: list[list[TextChunk]] = [[] for _ in range(answer.choices)]
     finish = ["length"] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
@@ -118,7 +118,7 @@ async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: R
         watch.cancel()
         answer.leave()
     joined = [
-        Piece("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
+        TextChunk("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
         for said in pieces
     ]
     return reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
@@ -180,7 +180,7 @@ class Service:
     def check_name(self, name: str) -> None:
         """Raise a 404 error if `name` is not the served model."""
         if name != self._talker.name:
-            raise HTTPException(404, f"there is no model {name[:100]!r} here; this one is {self._talker.name!r}")
+            raise HTTPException(404, f"there is no model {name[:100]!r} here; this server has {self._talker.name!r}")
 
     async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
         try:
@@ -202,7 +202,7 @@ class Service:
         """
         content = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if content != "application/json":
-            raise HTTPException(415, f"the request comes as {content[:100]!r}: say `content-type: application/json`")
+            raise HTTPException(415, f"the content type is {content[:100]!r}: send `content-type: application/json`")
         body = await request.body()
         try:
             if len(body) <= _SMALL_BYTES:
@@ -264,8 +264,8 @@ class Service:
     def _check_choices(self, n: int, *, prompts: int = 1) -> None:
         if n * prompts > self._limits.queue:
             raise ValueError(
-                f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, and a request may ask for "
-                f"{self._limits.queue}: send fewer at a time"
+                f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, more than the maximum of "
+                f"{self._limits.queue} per request: send fewer at a time"
             )
 
     def _ids(self, prompt: str | list[int]) -> list[int]:
@@ -275,18 +275,18 @@ class Service:
             raise ValueError(f"prompt: its {len(prompt):,} characters do not fit the context of {cfg.T} tokens")
         ids = self._talker.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         if not ids:
-            raise ValueError("prompt: it is empty; give the model at least one character to go on from")
+            raise ValueError("prompt: it is empty; send at least one character")
         if len(ids) > cfg.T:
             raise ValueError(f"prompt: its {len(ids)} tokens do not fit the context of {cfg.T}: send a shorter one")
         if not all(0 <= id < cfg.V for id in ids):
-            raise ValueError(f"prompt: ids of tokens are 0 to {cfg.V - 1}")
+            raise ValueError(f"prompt: token ids are 0 to {cfg.V - 1}")
         return ids
 
     def _sampling(self, asked: Asked) -> Sampling:
         sampling, V = asked.sampling(), self._talker.model.cfg.V
         foreign = [token for token in sampling.logit_bias if token >= V]
         if foreign:
-            raise ValueError(f"logit_bias: there is no token {foreign[0]}; they are 0 to {V - 1}")
+            raise ValueError(f"logit_bias: there is no token {foreign[0]}; token ids are 0 to {V - 1}")
         return sampling
 
     def _job(
@@ -345,7 +345,7 @@ def build_app(
     app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
-    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"this is an error of the server: {error!r}"))
+    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal server error: {error!r}"))
 
     @app.get("/")
     def page() -> FileResponse:
@@ -353,7 +353,7 @@ def build_app(
 
     @app.get("/card")
     def show_card() -> dict[str, Any]:
-        return {**card, "answers under way": scheduler.under_way}
+        return {**card, "requests in progress": scheduler.under_way}
 
     @app.get("/health")
     def health() -> dict[str, str]:

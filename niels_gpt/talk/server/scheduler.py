@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.talk.talker import Piece, StreamedText
+from niels_gpt.talk.talker import StreamedText, TextChunk
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 Finish = Literal["stop", "length"]
@@ -44,7 +44,7 @@ class Event:
     """New text of one choice, with the finish reason if it is the last."""
 
     choice: int
-    piece: Piece
+    piece: TextChunk
     finish: Finish | None = None
     written: int = 0  # tokens generated in total; set in the last event
 
@@ -135,12 +135,12 @@ class _Writing:
         if self._written == self.order.max_new_tokens:
             rest = self._text.rest()
             reason: Finish = "stop" if self._text.stopped else "length"
-            return self._end(reason, Piece(piece.text + rest.text, piece.tokens + rest.tokens))
+            return self._end(reason, TextChunk(piece.text + rest.text, piece.tokens + rest.tokens))
         if piece.text or piece.tokens:
             self._post.add(self.answer, Event(self._choice, piece))
         return False
 
-    def _end(self, reason: Finish, piece: Piece) -> bool:
+    def _end(self, reason: Finish, piece: TextChunk) -> bool:
         self._post.add(self.answer, Event(self._choice, piece, reason, self._written))
         return True
 
@@ -179,7 +179,7 @@ class Scheduler:
         with self._changed:
             waiting = sum(writing.answer.wanted for writing in self._waiting)
         if waiting + choices > self._most:
-            raise Busy(f"{waiting} answers are waiting already; ask again in a moment")
+            raise Busy(f"{waiting} requests are queued already; retry in a moment")
 
     @property
     def under_way(self) -> int:
@@ -264,14 +264,14 @@ class Metrics:
     def __init__(self, scheduler: Scheduler) -> None:
         here = self._all = CollectorRegistry()
         self._requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
-        self._prompt = Counter("niels_gpt_prompt_tokens", "tokens of prompts", registry=here)
-        self._written = Counter("niels_gpt_generated_tokens", "tokens written", registry=here)
+        self._prompt = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
+        self._written = Counter("niels_gpt_generated_tokens", "generated tokens", registry=here)
         self._first = Histogram(
-            "niels_gpt_first_text_seconds", "from a request to its first text", buckets=_SECONDS, registry=here
+            "niels_gpt_first_text_seconds", "seconds from a request to its first text", buckets=_SECONDS, registry=here
         )
-        under_way = Gauge("niels_gpt_answers_under_way", "answers being written", registry=here)
+        under_way = Gauge("niels_gpt_answers_under_way", "requests in progress", registry=here)
         under_way.set_function(lambda: scheduler.under_way)
-        waiting = Gauge("niels_gpt_answers_waiting", "answers that wait for a slot", registry=here)
+        waiting = Gauge("niels_gpt_answers_waiting", "requests waiting for a slot", registry=here)
         waiting.set_function(lambda: scheduler.waiting)
 
     def count_request(self, status: int) -> None:

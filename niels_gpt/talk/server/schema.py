@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import REPETITION_PENALTIES, Sampling
-from niels_gpt.talk.talker import SAMPLING, Piece
+from niels_gpt.talk.talker import SAMPLING, TextChunk
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
 # Request bodies: the supported fields of OpenAI's API, and a few extensions.
@@ -68,7 +68,7 @@ def _joined(content: Any) -> Any:
     return "".join(TextPart.model_validate(part).text for part in content) if isinstance(content, list) else content
 
 
-class ChatMessage(_Strict):
+class RequestMessage(_Strict):
     """Message of a chat; the role `developer` is read as `system`."""
 
     role: Annotated[
@@ -90,17 +90,17 @@ def _biases(biases: Any) -> Any:
     """Check the number of biases and their ids before pydantic does, which would collect an error for each."""
     if isinstance(biases, dict):
         if len(biases) > MOST_BIASES:
-            raise PydanticCustomError("too_many", f"{len(biases)} are more than the {MOST_BIASES} that may be given")
+            raise PydanticCustomError("too_many", f"{len(biases)} are more than the maximum of {MOST_BIASES}")
         wrong = next((token for token in biases if not _ID.fullmatch(token)), None)
         if wrong is not None:
-            sentence = "its keys are ids of tokens, as `POST /tokenize` gives them, and not {key}"
+            sentence = "its keys must be token ids, as from `POST /tokenize`, not {key}"
             raise PydanticCustomError("no_id", sentence, {"key": repr(wrong[:_SHOWN])})
     return biases
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
-Messages = Annotated[list[ChatMessage], _FAIL_FAST]
+Messages = Annotated[list[RequestMessage], _FAIL_FAST]
 Ids = Annotated[list[int], _FAIL_FAST]
 
 
@@ -196,7 +196,7 @@ def parse_request(kind: type[Body], body: bytes) -> Body:
     # Brackets inside strings do not count, but strings are removed only if there are too many: that is cheaper.
     if _brackets(body) > _MOST_BRACKETS and (brackets := _brackets(_STRING.sub(b"", body))) > _MOST_BRACKETS:
         raise ValueError(
-            f"the body: its {brackets:,} lists and objects are more than the {_MOST_BRACKETS:,} that a request may have"
+            f"the body: its {brackets:,} lists and objects are more than the maximum of {_MOST_BRACKETS:,}"
         )
     try:
         return kind.model_validate_json(body)
@@ -220,9 +220,9 @@ class Form(Protocol):
     whole: str  # value of `object` in a complete reply
     part: str  # value of `object` in a streamed event
 
-    def choice(self, index: int, piece: Piece, finish: str) -> Choice: ...
+    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice: ...
     def opening(self, index: int) -> Choice | None: ...
-    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice: ...
+    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice: ...
 
 
 class ChatForm:
@@ -233,7 +233,7 @@ class ChatForm:
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer, self._wanted = tokenizer, logprobs
 
-    def choice(self, index: int, piece: Piece, finish: str) -> Choice:
+    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice:
         message = {"role": "assistant", "content": piece.text, "refusal": None}
         return {"index": index, "message": message, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
 
@@ -242,7 +242,7 @@ class ChatForm:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice:
+    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice:
         delta = {"content": piece.text} if piece.text or not finish else {}
         return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
 
@@ -268,13 +268,13 @@ class CompletionForm:
         self._offsets: dict[int, int] = {}  # characters so far, by index of the choice
         self._decoders: dict[int, IncrementalDecoder] = {}
 
-    def choice(self, index: int, piece: Piece, finish: str) -> Choice:
+    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice:
         return self.delta(index, piece, finish)
 
     def opening(self, index: int) -> Choice | None:
         return None
 
-    def delta(self, index: int, piece: Piece, finish: str | None) -> Choice:
+    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice:
         logprobs = self._logprobs(index, piece.tokens)
         return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": finish}
 

@@ -4,7 +4,7 @@ import { markdown } from "./markdown.js";
 const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room] =
   ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card", "system",
     "list", "room"].map((id) => document.getElementById(id));
-const again = button("Ask again", "ask the last question again: this answer goes", askAgain); // below the last answer only
+const again = button("Ask again", "ask the last question again; replaces this answer", askAgain); // below the last answer only
 
 let current = newChat(); // the chat on display, as last saved
 let messages = []; // its messages on display
@@ -88,7 +88,7 @@ async function* parts(messages, signal) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Error("the server ended in the middle of the answer");
+    if (done) throw new Error("the connection was closed in the middle of the answer");
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
@@ -115,7 +115,7 @@ async function request(path, options = {}) {
 }
 
 async function askForKey() {
-  why.textContent = key ? "The server does not take this key. Is there another?" : "This server asks for its API key.";
+  why.textContent = key ? "The server rejected this key. Enter another one." : "This server needs an API key.";
   unlock.returnValue = "";
   unlock.showModal();
   await new Promise((resolve) => unlock.addEventListener("close", resolve, { once: true }));
@@ -137,10 +137,10 @@ function keep() {
   if (now.messages.length && said(now) !== said(current)) {
     now.when = Date.now();
     if (save(now)) current = now;
-    else say("the browser has no room for this chat: it is not saved; delete older ones under Chats");
+    else say("browser storage is full: this chat is not saved; delete older ones under Chats");
     fillList();
   }
-  if (!write("chat", JSON.stringify(now))) say("the browser has no room for this chat: it will not outlive a reload");
+  if (!write("chat", JSON.stringify(now))) say("browser storage is full: this chat will be lost on reload");
 }
 
 // Open another chat; an answer being streamed is stopped and kept as it is.
@@ -173,7 +173,7 @@ function present(other) {
 // List the saved chats, each with a button to open and one to delete it.
 function fillList() {
   list.replaceChildren(...savedChats().map((saved) => {
-    const row = document.createElement("li"), title = saved.messages[0].content.trim().slice(0, 80) || "(no words)";
+    const row = document.createElement("li"), title = saved.messages[0].content.trim().slice(0, 80) || "(empty)";
     const open = button(title, `open this chat of ${new Date(saved.when).toLocaleString()}`, () => turnTo(saved));
     open.className = "open";
     open.dir = "auto";
@@ -215,7 +215,7 @@ function show(message) {
   body.dir = "auto";
   tools.append(
     message.role === "user"
-      ? button("Edit", "edit this question and ask again: what came after it goes", () => edit(articles().indexOf(article)))
+      ? button("Edit", "edit this question and ask again; removes all later messages", () => edit(articles().indexOf(article)))
       : button("Copy", "copy this answer", (event) => copy(message.content, body, event.target)),
   );
   if (message.role === "assistant") tools.append(element("span", "by"));
@@ -236,9 +236,9 @@ function settle() {
   articles().forEach((article, i) => {
     article.classList.toggle("forgotten", i < forgottenBy(messages));
     const { forgotten = 0, cut = 0, model = "" } = messages[i];
-    if (cut) note(article, "cut-line", `Of its question the first ${cut} tokens did not fit the context and were not read.`);
+    if (cut) note(article, "cut-line", `The first ${cut} tokens of the question did not fit the context and were dropped.`);
     if (forgotten > (messages[i - 2]?.forgotten ?? 0))
-      note(article, "forgotten-line", `The first ${forgotten} messages no longer fit the context and are forgotten.`);
+      note(article, "forgotten-line", `The first ${forgotten} messages no longer fit the context and are dropped.`);
     const by = article.querySelector(".by");
     if (by) by.textContent = model;
   });
