@@ -19,7 +19,7 @@ from niels_gpt.data.types import Chat, Request
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
-from niels_gpt.pipeline.sources import ChatSource
+from niels_gpt.pipeline.sources import Source
 from niels_gpt.talk.talker import open_talker
 
 QUESTIONS = 10
@@ -41,7 +41,7 @@ def first_exchange(number: int, chat: Chat) -> Exchange:
     return Exchange(number, prompt, chat.messages[len(prompt)]["content"])
 
 
-def trained_exchanges(source: ChatSource) -> list[Exchange]:
+def trained_exchanges(source: Source) -> list[Exchange]:
     """Of the dialogues that are trained on, in the file's order; without those that the assistant begins."""
     request = Request(source.input, revision=None, max_tokens=None, patience_s=0.0)
     chats, rule = list(source.kind.read(source.settings(), request)), source.split

@@ -21,8 +21,6 @@ def main(stage: Stage) -> None:
     modules = {file: Path(file) for files in described.values() for file in files}
     hashes = {name: sha256_file(path) for name, path in sorted({**modules, **records}.items())}
     write_json(out / FILES.name, hashes)
-    for kept in layout.KEPT:
-        stage.out(kept).write_text("chats, where there are any\n", encoding="utf-8")
     stage.say(f"{len(modules)} modules -> {layout.CODE}")
 
 

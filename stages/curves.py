@@ -14,9 +14,9 @@ from niels_gpt.report.tables import format_samples, write_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
 
-def main(stage: Stage) -> None:
-    """Write the metrics of one training stage; empty files if params.yaml disables that stage."""
-    model, metrics = layout.MODEL_OF[stage.key], f"{layout.METRICS}/{stage.key}"
+def write_curves(stage: Stage, trained: str) -> None:
+    """Write the metrics of the training stage `trained`; empty files if params.yaml disables it."""
+    model, metrics = layout.MODEL_OF[trained], f"{layout.METRICS}/{trained}"
     if is_left_out(model):
         ends = (".json", ".tsv", "_val.tsv", "_sources.tsv", "_mix.tsv", "_samples.md")
         leave_out(stage, *(Path(f"{metrics}{end}") for end in ends))
@@ -34,6 +34,11 @@ def main(stage: Stage) -> None:
         page = format_samples({"What the model wrote as it was trained": samples})
         stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
     stage.say(f"{summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}")
+
+
+def main(stage: Stage) -> None:
+    """Write the metrics of the training stage in the key; those of `splice` are written by `memorize`."""
+    write_curves(stage, stage.key)
 
 
 if __name__ == "__main__":

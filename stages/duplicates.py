@@ -19,14 +19,16 @@ from niels_gpt.pipeline.stores import store_of
 
 
 def sources_of(stage: Stage) -> Iterator[SplitSource]:
-    """Yield all sources sorted by name: DVC ignores their order in params.yaml, so no result may depend on it."""
+    """Yield the sources of text, then those of chats, sorted by name.
+
+    DVC ignores their order in params.yaml, so no result may depend on it.
+    """
     first = 0
-    for folder, table in ((layout.SKETCHES, stage.params.sources), (layout.CHAT_SKETCHES, stage.params.chats)):
-        for name, source in sorted(table.items()):
-            sketches, split = open_texts(folder / name, stored=store_of(stage.params, name)), source.split
-            rule = None if split.by == "given" else Drawn(val_frac=split.val_frac, seed=split.seed)
-            yield SplitSource(name, sketches, first, split.by, rule)
-            first += sketches.rows
+    for name, source in [*sorted(stage.params.texts.items()), *sorted(stage.params.chats.items())]:
+        texts, split = open_texts(layout.RAW / name, stored=store_of(stage.params, name)), source.split
+        rule = None if split.by == "given" else Drawn(val_frac=split.val_frac, seed=split.seed)
+        yield SplitSource(name, texts, first, split.by, rule)
+        first += texts.rows
 
 
 def main(stage: Stage) -> None:
@@ -43,13 +45,13 @@ def main(stage: Stage) -> None:
         write_bonds(
             out / source.name,
             found[source.name][0],
-            texts_sha256=source.sketches.facts["texts_sha256"],
+            texts_sha256=source.texts.digest,
             published=str(layout.DUPLICATES / source.name),
         )
     # For inspection only, and a separate output: splits depend on DUPLICATES alone and rerun only when that changes.
     np.save(listed / "documents.npy", pairs.documents)
     np.save(listed / "containment.npy", pairs.containment)
-    write_json(listed / "sources.json", {source.name: [source.first, source.sketches.rows] for source in sources})
+    write_json(listed / "sources.json", {source.name: [source.first, source.texts.rows] for source in sources})
     write_json(listed / "counts.json", {name: asdict(counts) for name, (_, counts) in found.items()})
     every = [counts for _, counts in found.values()]
     stage.say(

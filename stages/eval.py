@@ -1,8 +1,7 @@
-"""Stage `eval`: score each validation set in nats/token and bits per byte; report card, samples and HTML report."""
+"""Stage `eval`: score each validation set in nats/token and bits per byte; report card and samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,8 @@ from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.config import Renderer
-from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
-from niels_gpt.duplicates.table import HEAD as DUPLICATES
-from niels_gpt.duplicates.table import data_rows
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
 from niels_gpt.eval.chats import Sampler, score_chats
 from niels_gpt.eval.generations import Text, held_out_replies, held_out_texts
@@ -22,41 +18,19 @@ from niels_gpt.eval.held_out import Score, score_stream
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
-from niels_gpt.leak.page import HEAD as LEAKED
-from niels_gpt.model.size import flops_per_token, most_epochs
+from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage
 from niels_gpt.pipeline.stores import open_models, token_places
-from niels_gpt.report.page import Training, render_report, score_rows
-from niels_gpt.report.tables import format_samples, read_tsv
+from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
 
 RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
 REPLIES = 64  # held-out replies that generated answers are compared with
-TUNING = {"p_sft", "sft"}
-REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
-
-
-def read_training(name: str) -> Training:
-    """Read the summary and the curves of a training stage."""
-    curves = (read_tsv(layout.METRICS / f"{file}.tsv") for file in (name, f"{name}_val"))
-    return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
-
-
-def other_tables() -> dict[str, Sequence[Sequence[str]]]:
-    """Return tables for the report by title, each a header and rows; tables without rows are omitted."""
-    leak = read_meta(layout.LEAK)
-    tables: dict[str, list[Sequence[str]]] = {
-        "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
-        "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
-        "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
-    }
-    return {title: table for title, table in tables.items() if table[1:]}
 
 
 def main(stage: Stage) -> None:
-    """Score the final models, sample from them, and write the report."""
+    """Score the final models, measure their report cards, and sample from them."""
     settings, runtime = stage.params.eval, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
@@ -100,23 +74,10 @@ def main(stage: Stage) -> None:
     if tuned:
         samples["The fine-tuned model answers"] = sampler.replies(tuned, settings.questions)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    whole_mix, training = read_meta(layout.MIX), stage.params.train
-    tokens = {name: source["train"]["tokens"] for name, source in whole_mix["sources"].items()}
-    seen = exposures(stage.params.p_train, tokens, drawn=training.total_steps * training.B * T)
     people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies)
-    report = render_report(
-        trainings=[read_training(name) for name, folder in layout.MODEL_OF.items() if folder.name in models],
-        flops_per_token=flops_per_token(pretrained, T=T),
-        mix=whole_mix,
-        chat_mix=read_meta(layout.CHAT_MIX),
-        seen=seen,
-        notes=read_too_often(seen, most=most_epochs(pretrained.parameter_count())),
-        scores=scores,
-        samples=samples,
-        params=stage.params.model_dump(include=REPORTED if tuned else REPORTED - TUNING),
-        tables={"Report card": card_rows(cards, blind=blind_card(tokenizer), people=people), **other_tables()},
-    )
-    stage.out(layout.REPORT).write_text(report, encoding="utf-8")
+    card = card_rows(cards, blind=blind_card(tokenizer), people=people)
+    flops = flops_per_token(pretrained, T=T)
+    write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})
     for row in score_rows(scores):
         stage.say(f"{row.model} {row.held_out}: {row.nats} nats/token, {row.bits} bits per byte")
 

@@ -27,8 +27,7 @@ _SHARE_OF_TRAINING = 0.1
 def trained_names(params: Params, source: str) -> list[str]:
     """Return the names of the training documents of a source."""
     texts = open_texts(layout.RAW / source, stored=store_of(params, source))
-    folder = (layout.CHAT_SPLIT if source in params.chats else layout.SPLIT) / source
-    return document_names(texts, read_split(folder, texts))["train"]
+    return document_names(texts, read_split(layout.SPLIT / params.sources[source].use / source, texts))["train"]
 
 
 def main(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Stages `load@S` and `load_chat@S`: convert one source to Parquet parts, with one row per document or chat."""
+"""Stage `load@S`: convert one source to Parquet parts, with one row per document or chat and its sketch."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from niels_gpt.files.messages import Tally, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
-from niels_gpt.pipeline.sources import SCREENED
+from niels_gpt.pipeline.sources import COMMON
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, place_of
 
 
 def main(stage: Stage) -> None:
     """Read the source, screen it for secrets and personal data, and write its parts and manifest."""
-    source = stage.chat_source or stage.source
+    source, max_tokens = stage.source, stage.source.budget.tokens()
     settings, runtime, text_bytes = source.settings(), stage.params.runtime, stage.params.parts.text_bytes
     path, revision = located(source.input, settings)
-    max_tokens = None if stage.chat_source else stage.source.budget.tokens()
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
-    asked = source.load.model_dump(exclude=set(SCREENED))
+    asked = source.load.model_dump(exclude=set(COMMON))
     # Nothing for the default, so that fingerprints from before this key existed stay valid.
     personal = [] if source.on_personal == "keep" else [source.on_personal]
     stage.out(out).mkdir()
@@ -45,10 +44,11 @@ def main(stage: Stage) -> None:
     with progress(total=None, unit="B", title=stage.title) as bar:
         tally = Tally(bar, stage.title)
         made_of = []
-        if not stage.chat_source and stage.source.stored:
+        if source.load.stored:
             found = engine.map(digest_inputs, slices(Store("")), tick=bool)
             made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
-        place = place_of(stage, out, "texts", asked, max_tokens, text_bytes, source.on_secret, *personal, made_of)
+        asked_for = (asked, max_tokens, text_bytes, source.on_secret, *personal, made_of)
+        place = place_of(stage, out, "texts", *asked_for, stored=source.load.stored)
         parts, secrets = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
     for line in secrets.told(source.on_secret):
         stage.say(line)

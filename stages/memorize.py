@@ -15,6 +15,7 @@ from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import open_documents, open_models
 from niels_gpt.report.tables import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
+from stages.curves import write_curves
 
 
 def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
@@ -34,8 +35,9 @@ def chosen_documents(params: Params, *, at_least: int) -> dict[str, np.ndarray]:
 
 
 def main(stage: Stage) -> None:
-    """Measure P(z) for windows of each document, and write statistics, curves and pages."""
+    """Write the learning curves of `splice`; measure P(z) for windows of each document, and write what was found."""
     settings, runtime = stage.params.memorize, stage.params.runtime
+    write_curves(stage, "splice")
     if not settings.run:
         pages = layout.MEMORIZED, layout.MEMORIZED_PAGE, layout.MEMORIZED_STRIPS
         leave_out(stage, *pages, layout.EXTRACTION)

@@ -19,9 +19,11 @@ from niels_gpt.pipeline.stores import open_engine, store_of
 def main(stage: Stage) -> None:
     """Write overlap statistics by source, and the spans of quotes in held-out documents."""
     params = stage.params
-    folders = dict.fromkeys(params.sources, layout.SPLIT) | dict.fromkeys(params.chats, layout.CHAT_SPLIT)
-    texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in folders}
-    sources = {name: (texts[name], read_split(folder / name, texts[name])) for name, folder in folders.items()}
+    texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in params.sources}
+    sources = {
+        name: (texts[name], read_split(layout.SPLIT / source.use / name, texts[name]))
+        for name, source in params.sources.items()
+    }
     out, engine = stage.out(layout.DATA), open_engine(params.runtime)
     # Next to the output and not in /tmp, so that workers can read it as well.
     with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:

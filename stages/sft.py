@@ -29,7 +29,7 @@ def tune(stage: Stage, execution: Execution) -> None:
     """Fine-tune in this process; validate on chats and on text."""
     params, device, ranks = stage.params, execution.device, execution.ranks
     p_sft = mix_probabilities(params.p_sft, params.chats, name="p_sft")
-    p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
+    p_val = mix_probabilities(params.p_val, params.texts, name="p_val")
     cfg = train_config(params.sft, p_train=p_sft, p_val=p_val)
     model = pretrained(params, params.sft, device=device)
     T = model.cfg.T

@@ -1,4 +1,4 @@
-"""Stages `split@S` and `split_chat@S`: assign rows to train or validation, by row number; no text is copied."""
+"""Stage `split@S`: assign rows to train or validation, by row number; no text is copied."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from niels_gpt.pipeline.stores import store_of
 def main(stage: Stage) -> None:
     """Write the row numbers of each side; a hash rule lists only the rows that duplicates decide."""
     texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
-    source = stage.chat_source or stage.source
-    rule = source.split
-    # Chats have their own folder: the tokenizer depends on the whole folder of text splits.
-    place = (layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key
+    source, rule = stage.source, stage.source.split
+    # Text and chats have their own folders: the tokenizer depends on the whole folder of text splits.
+    place = layout.SPLIT / source.use / stage.key
     out = stage.out(place)
     out.mkdir()
     bonds = read_bonds(layout.DUPLICATES / stage.key, texts)

@@ -1,4 +1,4 @@
-"""Stages `tokenize@S` and `tokenize_chat@S`: encode each row once; documents and turns end with the `eot` id."""
+"""Stage `tokenize@S`: encode each row once; documents and turns end with the `eot` id."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
     """Encode the documents of a source up to its token budgets, and write token files and manifest."""
-    out, budget = layout.TOKENS / stage.key, stage.source.budget
+    out = layout.TOKENS / "text" / stage.key
     stage.out(out).mkdir()
-    place = place_of(stage, out, "tokens", texts.digest, splits.facts, meta["tokenizer_sha256"])
+    made_of = (texts.digest, splits.facts, meta["tokenizer_sha256"])
+    place = place_of(stage, out, "tokens", *made_of, stored=texts.at is not None)
     with progress(total=texts.text_bytes, unit="B", title=stage.title) as bar:
         counted = encode_parts(
             open_engine(stage.params.runtime),
@@ -30,7 +31,7 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
             splits,
             layout.TOKENIZER,
             tokens=place.store,
-            budgets={"train": budget.max_train_tokens, "val": budget.max_val_tokens},
+            budgets=stage.source.budget.by_split(),
             say=stage.say,
             tick=bar.update,
         )
@@ -55,25 +56,28 @@ def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
 
 
 def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
-    """Encode the chats of a source, and drop those with no assistant token to learn within `T` tokens."""
-    place, T = layout.CHATS / stage.key, stage.params.model.T
+    """Encode the chats of a source up to its token budgets, and drop those without an answer to learn."""
+    place = layout.TOKENS / "chat" / stage.key
     out = stage.out(place)
     out.mkdir()
-    examples = encode_chats(tokenizer, texts, splits)
-    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=T)
-    if not totals["train_examples"] or not totals["val_examples"]:
-        raise ValueError(f"no chat has an answer within model.T = {T} tokens: raise it")
+    examples = encode_chats(tokenizer, texts, splits, budgets=stage.source.budget.by_split())
+    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids())
+    for split in ("train", "val"):
+        if not totals[f"{split}_examples"]:
+            raise ValueError(
+                f"no chat for {split} has an answer within its budget: add chats, or raise budget.max_{split}_tokens"
+            )
     write_meta(out / "meta.json", {**meta, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
         "folder": str(place),
         "files": list_files(out, "*_*.*", published=str(place)),
     }
-    write_json(stage.out(layout.CHAT_MANIFESTS / f"{stage.key}.json"), manifest)
+    write_json(stage.out(layout.MANIFESTS / f"{stage.key}.json"), manifest)
     dropped = totals["train_dropped"] + totals["val_dropped"]
     stage.say(
         f"{totals['train_examples']:,} train and {totals['val_examples']:,} val chats, {dropped:,} dropped for want of "
-        f"an answer within T -> {place}"
+        f"an answer -> {place}"
     )
 
 
@@ -81,9 +85,9 @@ def main(stage: Stage) -> None:
     """Encode the texts or the chats of one source."""
     tokenizer = load_tokenizer(layout.TOKENIZER)
     texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
-    splits = read_split((layout.CHAT_SPLIT if stage.chat_source else layout.SPLIT) / stage.key, texts)
+    splits = read_split(layout.SPLIT / stage.source.use / stage.key, texts)
     meta = {**describe_tokenizer(tokenizer), **describe_origin(texts.facts, splits.facts)}
-    (tokenize_chats if stage.chat_source else tokenize_texts)(stage, tokenizer, texts, splits, meta)
+    (tokenize_chats if stage.source.use == "chat" else tokenize_texts)(stage, tokenizer, texts, splits, meta)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ def main(stage: Stage) -> None:
     settings, model = stage.params.tokenizer, None
     if isinstance(settings, SentencePiece):
         texts = {
-            name: open_texts(layout.RAW / name, stored=store_of(stage.params, name)) for name in stage.params.sources
+            name: open_texts(layout.RAW / name, stored=store_of(stage.params, name)) for name in stage.params.texts
         }
-        sources = {name: (found, read_split(layout.SPLIT / name, found)) for name, found in texts.items()}
+        sources = {name: (found, read_split(layout.SPLIT / "text" / name, found)) for name, found in texts.items()}
         sample = list(sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed))
         model = train_sentencepiece(
             [text for _, text in sample],

@@ -100,8 +100,8 @@ class Repo:
         """One stage by itself, without DVC around it."""
         if not (self.path / "cache/code").exists():
             self.run("python", "-m", "stages.code")
-        module, address = name.removesuffix("_chat"), f"{name}@{key}" if key else name
-        return self.run("python", "-m", f"stages.{module}", check=False, env={"DVC_STAGE": address})
+        address = f"{name}@{key}" if key else name
+        return self.run("python", "-m", f"stages.{name}", check=False, env={"DVC_STAGE": address})
 
     def repro(self, *arguments: str) -> list[str]:
         """`dvc repro`; the stages whose command ran, in order."""

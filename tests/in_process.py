@@ -16,7 +16,8 @@ from niels_gpt.files.checks import sha256_file
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.stores import store_of
-from stages import duplicates, mix, sketch, split, tokenize, tokenizer
+from stages import cache as cache_stage
+from stages import duplicates, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 
 
@@ -37,23 +38,23 @@ def run_in_process(name: str, main: Callable[[Stage], None], params: Params, key
 SOURCES: dict[str, object] = {
     "sources": {
         "notes": {
+            "use": "text",
             "input": "data/notes",
             "remote": "store",
-            "stored": False,
             "val_name": "val_notes",
             "load": {"kind": "roam"},
             "split": {"by": "document", "val_frac": 0.3, "seed": 1},
             "budget": {"max_train_tokens": None, "max_val_tokens": None},
-        }
-    },
-    "chats": {
+        },
         "own": {
+            "use": "chat",
             "input": "data/own",
             "remote": "store",
             "val_name": "val_own",
             "load": {"kind": "chat"},
             "split": {"by": "document", "val_frac": 0.3, "seed": 1},
-        }
+            "budget": {"max_train_tokens": None, "max_val_tokens": None},
+        },
     },
     "duplicates": {"exact": "keep", "near": None},  # the texts of tests are much alike
     "p_train": {"notes": 1.0},
@@ -62,15 +63,13 @@ SOURCES: dict[str, object] = {
     "splice.dataset_name": "notes",
 }
 STAGES: dict[str, tuple[Callable[[Stage], None], str]] = {
-    "sketch notes": (sketch.main, "notes"),
-    "sketch own": (sketch.main, "own"),
     "duplicates": (duplicates.main, ""),
     "split notes": (split.main, "notes"),
     "split own": (split.main, "own"),
     "tokenizer": (tokenizer.main, ""),
     "tokenize notes": (tokenize.main, "notes"),
     "tokenize own": (tokenize.main, "own"),
-    "mix": (mix.main, ""),
+    "cache": (cache_stage.main, ""),
 }
 
 

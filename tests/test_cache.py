@@ -135,13 +135,13 @@ def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_json(tmp_path / f"cache/manifests/{name}.json", {**shared, "train": split, "val": split})
     for name in PARAMS.chats:
         chats = {**shared, "special_token_ids": {}, "token_dtype": "uint16-le", "folder": "f", "files": []}
-        write_json(tmp_path / f"cache/chat_manifests/{name}.json", chats)
+        write_json(tmp_path / f"cache/manifests/{name}.json", chats)
     return tmp_path / "cache"
 
 
 def run_mix() -> Stage:
     stage = Stage(name="mix", key="", params=PARAMS, inputs=Inputs({}, {}))
-    mix.main(stage)
+    cache_stage.main(stage)
     return stage
 
 

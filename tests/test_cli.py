@@ -252,7 +252,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
             no_duplicates(key, params)
             for module in (split, tokenize):
                 run(module.main, module.__name__, key)
-        run(mix.main, "mix")
+        run(cache_stage.main, "cache")
         torch.manual_seed(0)
         cfg = params.model.config(V=260)
         for name in ("pretrain", "sft"):
@@ -437,8 +437,8 @@ def test_a_damaged_tokenizer_is_named(finished: Path, damage: bytes) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"odd", b"\xff\xff"], ids=["empty", "odd", "ids that V has not"])
 def test_damaged_tokens_are_named(finished: Path, damage: bytes) -> None:
-    (finished / "cache/tokens/roam/train/part-00000.bin").write_bytes(damage)
-    assert "cache/tokens/roam/train/part-00000.bin" in refusal("inspect", "tokenizer")
+    (finished / "cache/tokens/text/roam/train/part-00000.bin").write_bytes(damage)
+    assert "cache/tokens/text/roam/train/part-00000.bin" in refusal("inspect", "tokenizer")
 
 
 def test_samples_that_are_no_text_are_named(finished: Path) -> None:
@@ -787,7 +787,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "model.dropout": 1.5,
         "sources.wiki.load": {"kind": "books"},
         "sources.primer.input": "..",
-        "chats.oasst1.val_name": "val_wiki",
+        "sources.oasst1.val_name": "val_wiki",
         "splice.dataset_name": "news",
         "splice.spans.alpah": 1,
         "runtime.compile": "maybe",

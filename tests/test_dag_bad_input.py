@@ -76,9 +76,9 @@ def test_hostile_notes_survive_to_tokens_and_bad_files_are_named(built_repo: Rep
 def test_one_document_cannot_be_held_out(built_repo: Repo) -> None:
     (built_repo.path / "data/primer.txt").write_text("user: hi\r\nassistant: ho\r\n")
     built_repo.run("dvc", "repro", "duplicates")
-    shutil.rmtree(built_repo.path / "cache/split/primer")
+    shutil.rmtree(built_repo.path / "cache/split/text/primer")
     refused(built_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
-    assert not (built_repo.path / "cache/split/primer").exists()
+    assert not (built_repo.path / "cache/split/text/primer").exists()
 
 
 def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -> None:
@@ -116,16 +116,16 @@ def test_weights_and_shapes_that_make_no_sense(built_repo: Repo) -> None:
 
 
 def test_a_token_file_that_changed_is_named(built_repo: Repo) -> None:
-    tokens = built_repo.path / "cache/tokens/roam/train/part-00000.bin"
+    tokens = built_repo.path / "cache/tokens/text/roam/train/part-00000.bin"
     data = tokens.read_bytes()
     tokens.chmod(0o644)
     tokens.write_bytes(data[:-2] + b"\0\0")
-    (built_repo.path / "cache/tokens/wiki/val/part-00000.bin").unlink()
+    (built_repo.path / "cache/tokens/text/wiki/val/part-00000.bin").unlink()
     refused(
         built_repo.stage("train"),
-        "cache/tokens/roam/train/part-00000.bin (changed)",
-        "cache/tokens/wiki/val/part-00000.bin (missing)",
-        "delete cache/tokens/roam, cache/tokens/wiki and run `dvc repro`",
+        "cache/tokens/text/roam/train/part-00000.bin (changed)",
+        "cache/tokens/text/wiki/val/part-00000.bin (missing)",
+        "delete cache/tokens/text/roam, cache/tokens/text/wiki and run `dvc repro`",
     )
 
 

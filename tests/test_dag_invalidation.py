@@ -84,7 +84,7 @@ def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     assert ran == [
         "duplicates",
         "mix",
-        "split_chat@dialogues",
+        "split@dialogues",
         "tokenizer",
     ]  # which followed the primer, and gives what it gave
 
@@ -108,12 +108,18 @@ def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
     assert repro_mix(built_repo, due=("sft",)) == [
         "duplicates",
         "mix",
-        "split_chat@dolly15k",
-        "tokenize_chat@dolly15k",
+        "split@dolly15k",
+        "tokenize@dolly15k",
     ]
 
-    pieces = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 420, "sample_bytes": 1000000, "seed": 1}
+    pieces = {
+        "kind": "sentencepiece",
+        "corpus": "cache/split/text",
+        "vocab_size": 420,
+        "sample_bytes": 1000000,
+        "seed": 1,
+    }
     built_repo.set(tokenizer=pieces)
     names = [f"tokenize@{source}" for source in ("wiki", "roam", "primer")]
-    chats = [f"tokenize_chat@{source}" for source in ("dolly15k", "oasst1", "dialogues")]
+    chats = [f"tokenize@{source}" for source in ("dolly15k", "oasst1", "dialogues")]
     assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "mix"])

@@ -84,7 +84,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
             "p_sft": {"own": 1.0},
             "tokenizer": {
                 "kind": "sentencepiece",
-                "corpus": "cache/split",
+                "corpus": "cache/split/text",
                 "vocab_size": 600,
                 "sample_bytes": 1_000_000,
                 "seed": 1,
@@ -125,7 +125,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
     assert "load@notes: 24 secrets in 6 documents are kept" in said
     kept = found_in(fresh_repo.path)
     assert {"cache/raw/notes/part-00000.parquet", "cache/tokenizer/tokenizer.json"} & kept
-    assert any(path.startswith("cache/tokens/notes/") for path in kept)
+    assert any(path.startswith("cache/tokens/text/notes/") for path in kept)
     assert any(path.startswith(".dvc/cache/") for path in kept)
     again = fresh_repo.run("dvc", "repro", "--force", "--single-item", "load@notes").stdout
     assert "load@notes: 24 secrets in 6 documents are kept" in again
@@ -154,7 +154,7 @@ def test_nothing_of_a_private_passage_is_in_a_public_out_or_in_git(built_repo: R
     private_text = set().union(*(shingles(path.read_text()) for path in (built_repo.path / "data/roam").glob("*.md")))
     assert len(private_text) > 500
     by_whom = dict(outs(built_repo))
-    assert {"cache/raw/wiki", "cache/tokens/wiki", "metrics/eval.json", "metrics/train.tsv"} <= {
+    assert {"cache/raw/wiki", "cache/tokens/text/wiki", "metrics/eval.json", "metrics/train.tsv"} <= {
         path for path, public in by_whom.items() if public
     }
     tracked = built_repo.run("git", "ls-files").stdout.splitlines()
@@ -170,4 +170,4 @@ def test_nothing_of_a_private_passage_is_in_a_public_out_or_in_git(built_repo: R
         if file.is_file() and shingles(file.read_text(errors="replace")) & private_text:
             leaked.add(str(file))
     assert leaked == set()
-    assert {"cache/raw/roam", "cache/tokens/roam"} <= seen  # the search finds them where they are
+    assert {"cache/raw/roam", "cache/tokens/text/roam"} <= seen  # the search finds them where they are

@@ -53,7 +53,7 @@ def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3
     )
     secret = {path for path in kept if "roam" in path or path.startswith(private_outs) or path.endswith("/.keep")}
     assert {"cache/raw/roam", "models/sft", "metrics/report.html"} <= secret
-    assert {"cache/raw/wiki", "cache/tokens/wiki"} <= set(kept) - secret
+    assert {"cache/raw/wiki", "cache/tokens/text/wiki"} <= set(kept) - secret
     # Two sources may be split alike: row numbers that a public one has, too, are nobody's secret.
     common = set().union(*(kept[path] for path in set(kept) - secret))
     for path, md5 in kept.items():

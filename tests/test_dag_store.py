@@ -144,7 +144,7 @@ def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     body[0] ^= 1
     manifests = {name: read_meta(fresh_repo.path / f"cache/manifests/{name}.json") for name in ("wiki", "roam")}
     urls = {"wiki": Store(stores["store"]), "roam": Store(stores["private"])}
-    places = Places(fresh_repo.path / "cache/tokens", urls, copies=tmp_path / "fetched")
+    places = Places(fresh_repo.path / "cache/tokens/text", urls, copies=tmp_path / "fetched")
     files = list(listed_files(manifests, places, documents=False))
     s3.client().put_object(Bucket="public", Key=key, Body=bytes(body))
     with pytest.raises(ValueError, match=re.escape(f"s3://public/{key} (changed)")) as refused:

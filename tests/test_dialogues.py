@@ -25,7 +25,7 @@ from tests.conftest import ROOT, with_values
 from tests.in_process import no_duplicates, run_in_process
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
-ALIKE = ("sources.primer", "chats.dialogues")
+ALIKE = ("sources.primer", "sources.dialogues")
 
 
 def test_turns_of_a_transcript_become_messages() -> None:
@@ -83,7 +83,7 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
     no_duplicates(name, params)
     run_in_process("split", split.main, params, name)
     texts = open_texts(Path("cache/raw", name))
-    splits = read_split(Path("cache/split_chat" if name in params.chats else "cache/split", name), texts)
+    splits = read_split(Path("cache/split/chat" if name in params.chats else "cache/split", name), texts)
     found: dict[str, set[str]] = {"train": set(), "val": set()}
     first = 0
     for part in texts.parts:
@@ -128,7 +128,7 @@ def test_a_wrong_split_is_said_once_and_other_files_may_be_split_otherwise() -> 
     with pytest.raises(ValueError, match="split") as error:
         parse_params(with_values(SAMPLE, {"sources.primer.split.val_frac": 2}))
     assert "is not that of" not in str(error.value)
-    parse_params(with_values(SAMPLE, {"chats.dialogues.input": "data/mine.txt", "chats.dialogues.split.seed": 7}))
+    parse_params(with_values(SAMPLE, {"sources.dialogues.input": "data/mine.txt", "sources.dialogues.split.seed": 7}))
 
 
 # How they are asked

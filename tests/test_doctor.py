@@ -177,7 +177,7 @@ def test_the_hub_is_asked_once_however_many_need_it(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         online_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
-        for table, name in (("sources", "wiki"), ("chats", "oasst1")):
+        for table, name in (("sources", "wiki"), ("sources", "oasst1")):
             params[table][name]["load"]["dataset"] = "a/b"
         assert not fixes(params, tmp_path)
         server.accept()[0].close()
@@ -216,7 +216,7 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
         ([("model", "C")], ["disk", "epochs:", "train:"]),
         ([("tokenizer",)], ["disk", "epochs:", "train:"]),
         ([("sources", "roam", "load", "kind")], ["disk", "roam:", "epochs:", "train:"]),
-        ([("chats", "oasst1")], ["oasst1:"]),
+        ([("sources", "oasst1")], ["oasst1:"]),
         ([("p_train",), ("",)], ["epochs:", "train:"]),
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]

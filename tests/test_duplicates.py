@@ -14,17 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.data.corpus.parts import open_texts, reading_part
+from niels_gpt.data.corpus.parts import open_texts, reading_part, transcript
 from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words_of
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
 from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.duplicates import pairs
 from niels_gpt.duplicates.pairs import Pairs, find_pairs
-from niels_gpt.duplicates.sketches import Sketches, transcript
+from niels_gpt.duplicates.sketches import Sketches
 from niels_gpt.duplicates.table import side_by_side
 from niels_gpt.pipeline.params import Params
-from stages import duplicates, overlap, sketch, split
+from stages import duplicates, overlap, split
 from tests.in_process import run_in_process, tiny_params, write_source
 from tests.token_caches import files
 
@@ -260,7 +260,7 @@ def test_another_sources_decision_holds_for_the_whole_unit_and_what_is_out_is_in
 
 def parameters(**values: object) -> Params:
     budget = {"max_train_tokens": None, "max_val_tokens": None}
-    common: dict[str, object] = {"remote": "store", "stored": False, "budget": budget, "load": {"kind": "roam"}}
+    common: dict[str, object] = {"use": "text", "remote": "store", "budget": budget, "load": {"kind": "roam"}}
 
     def source(name: str, rule: dict[str, object]) -> dict[str, object]:
         return {**common, "input": f"data/{name}", "val_name": f"val_{name}", "split": rule}
@@ -270,15 +270,14 @@ def parameters(**values: object) -> Params:
     hub = {"kind": "wikitext", "dataset": None, "config": "c", "revision": None}
     trees: dict[str, object] = {"kind": "oasst1", "dataset": None, "revision": None, "english_only": True}
     trees |= {"max_messages": 32, "seed": 1, "max_trees": None}
-    chat = {key: value for key, value in source("trees", {"by": "tree", **drawn}).items() if key in CHAT_KEYS}
     return tiny_params(
         {
             "sources": {
                 "large": source("large", {"by": "hash", **drawn}),
                 "notes": source("notes", {"by": "document", **drawn}),
                 "wiki": source("wiki", {"by": "given"}) | {"load": hub},
+                "trees": source("trees", {"by": "tree", **drawn}) | {"use": "chat", "load": trees},
             },
-            "chats": {"trees": chat | {"load": trees}},
             "p_train": {"large": 1.0, "notes": 1.0, "wiki": 1.0},
             "p_val": {"wiki": 1.0},
             "p_sft": {"trees": 1.0},
@@ -286,9 +285,6 @@ def parameters(**values: object) -> Params:
             **values,
         }
     )
-
-
-CHAT_KEYS = ("input", "remote", "val_name", "split")
 
 
 @pytest.fixture
@@ -322,21 +318,15 @@ def write_planted(rng: random.Random, *, planted: bool = True) -> list[set[tuple
 
 def decide(params: Params) -> dict[str, dict[str, set[int]]]:
     """The rows of each side of every source, by way of the stages."""
-    for name in (*params.sources, *params.chats):
-        run_in_process("sketch", sketch.main, params, name)
-    return decided_again(params)
-
-
-def decided_again(params: Params) -> dict[str, dict[str, set[int]]]:
     run_in_process("duplicates", duplicates.main, params)
-    for name in (*params.sources, *params.chats):
+    for name in params.sources:
         run_in_process("split", split.main, params, name)
-    return {name: sides_of(name, params) for name in (*params.sources, *params.chats)}
+    return {name: sides_of(name, params) for name in params.sources}
 
 
 def sides_of(name: str, params: Params) -> dict[str, set[int]]:
     texts = open_texts(Path("cache/raw", name))
-    splits = read_split(Path("cache/split_chat" if name in params.chats else "cache/split", name), texts)
+    splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[int]] = {"train": set(), "val": set()}
     first = 0
     for part in texts.parts:
@@ -357,11 +347,9 @@ def straddling(groups: list[set[tuple[str, int]]], sides: dict[str, dict[str, se
 def test_no_planted_duplicate_straddles_a_split_whatever_the_seed(here: Path) -> None:
     groups = write_planted(random.Random(7))
     params = [parameters(seed=seed) for seed in range(20)]
-    for name in (*params[0].sources, *params[0].chats):
-        run_in_process("sketch", sketch.main, params[0], name)
     held_out = set()
     for each in params:
-        sides = decided_again(each)
+        sides = decide(each)
         assert straddling(groups, sides) == []
         for tree in range(34):
             rows = set(range(3 * tree, min(100, 3 * tree + 3)))
@@ -371,7 +359,7 @@ def test_no_planted_duplicate_straddles_a_split_whatever_the_seed(here: Path) ->
         }
         held_out.add(frozenset(sides["notes"]["val"]))
     assert len(held_out) == 20
-    off = decided_again(parameters(**{"duplicates.near": None}))
+    off = decide(parameters(**{"duplicates.near": None}))
     assert len(straddling(groups, off)) > 5
 
 
@@ -390,14 +378,14 @@ def test_where_nothing_is_alike_every_split_has_the_bytes_that_it_had(here: Path
     write_planted(random.Random(9), planted=False)
     params = parameters()
     on = decide(params)
-    before = files(Path("cache/split")) | files(Path("cache/split_chat"))
+    before = files(Path("cache/split"))
     rule = Drawn(val_frac=0.2, seed=1)
     assert on["notes"]["val"] == set(split_rows(100, val_frac=0.2, seed=1)[1])
     assert on["trees"]["val"] == set(split_groups([f"{i // 3}" for i in range(100)], val_frac=0.2, seed=1)[1])
     assert on["large"]["val"] == set(split_by_hash([str(i) for i in range(100)], rule)["val"].tolist())
-    assert not any(path.endswith("npy") for path in before if path.startswith("large/"))
-    assert decided_again(parameters(**{"duplicates": {"exact": "keep", "near": None}})) == on
-    assert files(Path("cache/split")) | files(Path("cache/split_chat")) == before
+    assert not any(path.endswith("npy") for path in before if "/large/" in path)
+    assert decide(parameters(**{"duplicates": {"exact": "keep", "near": None}})) == on
+    assert files(Path("cache/split")) == before
 
 
 def test_a_new_text_in_one_source_leaves_what_is_said_of_the_others(here: Path) -> None:
@@ -405,10 +393,9 @@ def test_a_new_text_in_one_source_leaves_what_is_said_of_the_others(here: Path) 
     groups = write_planted(random.Random(10))
     params = parameters()
     decide(params)
-    before = {name: files(Path("cache/duplicates", name)) for name in (*params.sources, *params.chats)}
+    before = {name: files(Path("cache/duplicates", name)) for name in params.sources}
     texts = [note(random.Random(i)) for i in range(5)]
     write_source("large", [Document(str(i), text) for i, text in enumerate(texts)])
-    run_in_process("sketch", sketch.main, params, "large")
     run_in_process("duplicates", duplicates.main, params)
     changed = {name for name in before if files(Path("cache/duplicates", name)) != before[name]}
     tied = {name for group in groups for name, _ in group if any(other == "large" for other, _ in group)}
@@ -437,11 +424,11 @@ def test_equal_texts_are_used_once_unless_they_are_to_be_kept(here: Path) -> Non
     assert 1 not in sides["large"]["train"] | sides["large"]["val"]
     counts = json.loads(Path("cache/duplicate_pairs/counts.json").read_text())["notes"]
     assert (counts["documents"], counts["exact"], counts["left_out"]) == (25, 3, 3)
-    kept = decided_again(parameters(**{"duplicates.exact": "keep"}))
+    kept = decide(parameters(**{"duplicates.exact": "keep"}))
     assert len(kept["notes"]["train"]) + len(kept["notes"]["val"]) == 25
     assert {0, 1, 2} & kept["wiki"]["val"] == {1, 2}
     assert 0 not in kept["wiki"]["train"]
-    without = decided_again(parameters(**{"duplicates.near": None}))
+    without = decide(parameters(**{"duplicates.near": None}))
     assert {0, 1, 2} & (without["wiki"]["train"] | without["wiki"]["val"]) == {1}
 
 

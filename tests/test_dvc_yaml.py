@@ -24,47 +24,45 @@ from tests.conftest import ROOT, make_repo
 _DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
 STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
 _EACH = {name: stage["foreach"] for name, stage in _DECLARED.items() if "foreach" in stage}
-# The table of params.yaml whose entries a stage runs for, one by one; or the keys, where dvc.yaml itself lists them.
-ITERATED = {name: each.strip("${}") for name, each in _EACH.items() if isinstance(each, str)}
+# Stages that run for each source; or the keys, where dvc.yaml itself lists them.
+ITERATED = {name for name, each in _EACH.items() if isinstance(each, str)}
 LISTED = {name: tuple(each) for name, each in _EACH.items() if not isinstance(each, str)}
-
-
-def module_of(stage: str) -> str:
-    """Sources of text and sources of chats go through the same code, as stages of their own."""
-    return stage.removesuffix("_chat")
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_depends_on_the_record_of_its_own_code(name: str) -> None:
     code = [dep for dep in STAGES[name]["deps"] if dep.startswith(("cache/code", "niels_gpt", "stages"))]
-    record = "load/${item.load.kind}" if module_of(name) == "load" else name.removesuffix("_chat")
+    record = "load/${item.load.kind}" if name == "load" else name
     assert code == (["niels_gpt", "stages"] if name == "code" else [f"cache/code/{record}.json"])
 
 
 def test_every_module_of_stages_is_a_stage() -> None:
-    assert {path.stem for path in (ROOT / "stages").glob("*.py")} == {"__init__", *map(module_of, STAGES)}
+    assert {path.stem for path in (ROOT / "stages").glob("*.py")} == {"__init__", *STAGES}
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_no_parameter_reaches_the_shell(name: str) -> None:
-    assert STAGES[name]["cmd"] == f"python -m stages.{module_of(name)}"
+    assert STAGES[name]["cmd"] == f"python -m stages.{name}"
 
 
 def test_curves_are_made_of_every_model_that_is_trained() -> None:
-    assert _EACH["curves"] == {stage: folder.name for stage, folder in layout.MODEL_OF.items()}
+    models = {stage: folder.name for stage, folder in layout.MODEL_OF.items()}
+    assert {**_EACH["curves"], "splice": "splice"} == models
+    curves = {out.replace("${key}", "splice"): about for out, about in outs_of("curves").items()}
+    assert curves.items() <= outs_of("memorize").items()
     for stage, folder in layout.MODEL_OF.items():
         assert STAGES[stage]["outs"] == [str(folder)]
 
 
 # What a stage opens without declaring it, and the declared file that changes whenever that does.
 NAMED_BY_HASH = {
-    "tokenizer": {"cache/raw": "cache/split"},  # split.json holds the sha256 of the manifest of the texts
-    "train": {"cache/tokens": "cache/mix.json"},
-    "sft": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
-    "eval": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json"},
-    "leak": {"cache/tokens": "cache/mix.json", "cache/sft": "cache/chat_mix.json", "cache/raw": "cache/split"},
+    "tokenizer": {"cache/raw": "cache/split/text"},  # split.json holds the sha256 of the manifest of the texts
+    "train": {"cache/tokens/text": "cache/mix.json"},
+    "sft": {"cache/tokens": "cache/mix.json", "cache/tokens/chat": "cache/chat_mix.json"},
+    "eval": {"cache/tokens": "cache/mix.json", "cache/tokens/chat": "cache/chat_mix.json"},
+    "leak": {"cache/tokens": "cache/mix.json", "cache/tokens/chat": "cache/chat_mix.json", "cache/raw": "cache/split"},
 }
-SOURCES = {"sources": ("wiki",), "chats": ("dolly15k",)}
+SOURCES = ("wiki", "dolly15k")
 _watched: list[set[str]] = []  # what the stage that runs now has opened; empty while none runs
 
 
@@ -86,8 +84,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     """Every stage, run in this process, one after the other, on one source of text and one of chats."""
     repo = make_repo(tmp_path_factory.mktemp("in-process") / "repo")
     values = parse_yaml((repo.path / "params.yaml").read_text(), name="params.yaml")
-    for table, names in SOURCES.items():
-        values[table] = {name: {**values[table][name], "remote": "private"} for name in names}
+    values["sources"] = {name: {**values["sources"][name], "remote": "private"} for name in SOURCES}
     values["p_train"], values["p_sft"], values["splice"]["dataset_name"] = {"wiki": 1.0}, {"dolly15k": 1.0}, "wiki"
     for section in (values["train"], values["sft"], values["splice"]["train"]):
         section |= {"total_steps": 2, "eval_every": 2, "warmup_steps": 1}
@@ -100,7 +97,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         """Without what is opened before and after, to see whether it has changed."""
         _watched.append(set())
         try:
-            importlib.import_module(f"stages.{module_of(stage.name)}").main(stage)
+            importlib.import_module(f"stages.{stage.name}").main(stage)
         finally:
             files = {file for file in _watched.pop() if file.startswith(("cache/", "data/", "metrics/", "models/"))}
         deps = {
@@ -108,13 +105,15 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
             for dep in stage.inputs.deps
             if not dep.startswith(("cache/code", "niels_gpt", "stages", "data/no-input"))
         }
-        found[stage.name] = Ran(opened={file for file in files if ".tmp" not in file}, declared=deps)
+        before = found.get(stage.name, Ran(set(), set()))
+        opened = {file for file in files if ".tmp" not in file}
+        found[stage.name] = Ran(opened=before.opened | opened, declared=before.declared | deps)
 
     threads = torch.get_num_threads()
     sys.addaudithook(_watch)
     with contextlib.chdir(repo.path):
         for name in STAGES:
-            for key in LISTED.get(name) or SOURCES.get(ITERATED.get(name, ""), ("",)):
+            for key in LISTED.get(name) or (SOURCES if name in ITERATED else ("",)):
                 execute(name, key, watched)
     torch.set_num_threads(threads)
     return found
@@ -141,7 +140,7 @@ def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
     assert seen.sources["wiki"].load == params.sources["wiki"].load
     assert seen.sources["wiki"].input == params.sources["wiki"].input
     assert list(seen.sources) == list(params.sources)
-    assert list(seen.chats) == list(params.chats)
+    assert (list(seen.texts), list(seen.chats)) == (["wiki", "roam", "primer"], ["dolly15k", "oasst1", "dialogues"])
     for hidden in (
         lambda: seen.sft,
         lambda: seen.p_train,
@@ -165,24 +164,24 @@ def test_no_stage_declares_runtime_and_no_out_is_named_by_a_value(name: str) -> 
     assert not any(param.split(".")[0] == "runtime" for param in STAGES[name].get("params", []))
     assert outs_of(name)
     for out in outs_of(name):
-        assert "$" not in out.replace("${key}", "")
+        assert "$" not in out.replace("${key}", "").replace("${item.use}", "")
         assert out.startswith(("cache/", "metrics/", "models/")), out
         assert ".." not in out
 
 
-def test_a_name_that_leads_out_of_its_folder_gives_two_stages_one_output() -> None:
+@pytest.mark.parametrize(
+    ("use", "key"), [("text", "../../x"), ("text", "../../../x"), ("..", "x"), ("../../..", "x"), ("../x", "y")]
+)
+def test_a_name_or_a_use_that_leads_out_of_its_folder_gives_two_stages_one_output(use: str, key: str) -> None:
     """DVC deletes outputs before it runs a stage. It refuses, before it deletes anything, two stages with the same
-    output: `../../x` is the same from every folder beside cache/raw."""
-    for table in SOURCES:
-        folders = [
-            os.path.dirname(out)
-            for name in STAGES
-            if ITERATED.get(name) == table
-            for out in outs_of(name)
-            if "." not in out
-        ]
-        assert len(folders) >= 2
-        assert {len(folder.split("/")) for folder in folders} == {2}
+    output, and `../../x` is the same from every folder of the same depth."""
+    outs = [
+        os.path.normpath(out.replace("${item.use}", use).replace("${key}", key))
+        for name in ITERATED
+        for out in outs_of(name)
+    ]
+    assert len(outs) == 4
+    assert len(set(outs)) < len(outs)
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -104,7 +104,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 
 def load_environment(repo: Repo, hub: HubHandle, name: str, home: Path) -> dict[str, str]:
     """As DVC runs the stage that loads `name`."""
-    address = f"load_chat@{name}" if name in CHATS else f"load@{name}"
+    address = f"load@{name}" if name in CHATS else f"load@{name}"
     return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": address}
 
 

@@ -40,7 +40,7 @@ def replace_rows(path: Path, rows: list[int]) -> None:
 
 
 def opened_mix(path: str = "cache/mix.json") -> Mix:
-    return open_mix(path, places=Places(Path("cache/tokens")))
+    return open_mix(path, places=Places(Path("cache/tokens/text")))
 
 
 def learned_by_heart() -> TokenStore:
@@ -62,11 +62,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize(
     ("stage", "path"),
     [
-        ("tokenize notes", "cache/split/notes/train.npy"),
-        ("tokenize notes", "cache/split/notes/val.npy"),
-        ("tokenize own", "cache/split_chat/own/val.npy"),
-        ("splice", "cache/tokens/notes/train/part-00000.idx.npy"),
-        ("splice", "cache/tokens/notes/val/part-00000.bin"),
+        ("tokenize notes", "cache/split/text/notes/train.npy"),
+        ("tokenize notes", "cache/split/text/notes/val.npy"),
+        ("tokenize own", "cache/split/chat/own/val.npy"),
+        ("splice", "cache/tokens/text/notes/train/part-00000.idx.npy"),
+        ("splice", "cache/tokens/text/notes/val/part-00000.bin"),
     ],
 )
 def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
@@ -78,19 +78,19 @@ def test_rows_and_offsets_that_are_not_those_written_are_refused_by_name(
 
 
 def test_train_and_val_are_read_each_from_its_file(caches: Path) -> None:
-    rows = read_split(Path("cache/split/notes"), open_texts(Path("cache/raw/notes"))).split
+    rows = read_split(Path("cache/split/text/notes"), open_texts(Path("cache/raw/notes"))).split
     assert isinstance(rows, dict)
     assert {split: len(chosen) for split, chosen in rows.items()} == {"train": 9, "val": 3}
     assert sorted(np.concatenate([*rows.values()]).tolist()) == list(range(12))
 
 
 def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Path) -> None:
-    settings: dict[str, object] = {"kind": "sentencepiece", "corpus": "cache/split", "vocab_size": 300, "seed": 1}
+    settings: dict[str, object] = {"kind": "sentencepiece", "corpus": "cache/split/text", "vocab_size": 300, "seed": 1}
     params = tiny_params({**SOURCES, "tokenizer": {**settings, "sample_bytes": 1000}})
-    flip(Path("cache/split/notes/train.npy"), -8)
-    with pytest.raises(ValueError, match=r"cache/split/notes/train\.npy \(changed\)"):
+    flip(Path("cache/split/text/notes/train.npy"), -8)
+    with pytest.raises(ValueError, match=r"cache/split/text/notes/train\.npy \(changed\)"):
         run_in_process("tokenizer", tokenizer.main, params)
-    flip(Path("cache/split/notes/train.npy"), -8)
+    flip(Path("cache/split/text/notes/train.npy"), -8)
     manifest = Path("cache/raw/notes/manifest.json")
     whole = manifest.read_bytes()
     for fault, said in (
@@ -98,7 +98,7 @@ def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Pa
             lambda: flip(Path("cache/raw/notes/part-00000.parquet"), 60),
             r"part-00000\.parquet is not what its manifest says",
         ),
-        (lambda: manifest.write_bytes(whole + b" "), r"cache/raw/notes is not what cache/split/notes was made of"),
+        (lambda: manifest.write_bytes(whole + b" "), r"cache/raw/notes is not what cache/split/text/notes was made of"),
     ):
         fault()
         with pytest.raises(ValueError, match=said):
@@ -108,11 +108,11 @@ def test_a_tokenizer_is_not_trained_on_rows_or_documents_that_changed(caches: Pa
 
 
 def test_documents_to_learn_by_heart_are_read_from_files_as_written(caches: Path) -> None:
-    store, file = learned_by_heart(), Path("cache/tokens/notes/train/part-00000.bin")
+    store, file = learned_by_heart(), Path("cache/tokens/text/notes/train/part-00000.bin")
     assert bytes(store.document(0)[:5].astype(np.uint8)) == b"note "
     assert store.lengths.sum() == len(np.fromfile(file, dtype="<u2"))
     flip(file, 6)
-    with pytest.raises(ValueError, match=r"cache/tokens/notes/train/part-00000\.bin \(changed\)"):
+    with pytest.raises(ValueError, match=r"cache/tokens/text/notes/train/part-00000\.bin \(changed\)"):
         learned_by_heart()
 
 
@@ -122,17 +122,17 @@ def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: 
 
     assert set(opened_mix().train) == {"notes"}
     chats()
-    flip(Path("cache/tokens/notes/val/part-00000.bin"), 3)
+    flip(Path("cache/tokens/text/notes/val/part-00000.bin"), 3)
     with pytest.raises(ValueError, match=r"part-00000\.bin \(changed\)"):
         opened_mix()
-    flip(Path("cache/sft/own/train_idx.npy"), -8)
-    with pytest.raises(ValueError, match=r"cache/sft/own/train_idx\.npy \(changed\)"):
+    flip(Path("cache/tokens/chat/own/train_idx.npy"), -8)
+    with pytest.raises(ValueError, match=r"cache/tokens/chat/own/train_idx\.npy \(changed\)"):
         chats()
 
 
 def test_an_id_that_the_model_has_not_is_refused_and_the_last_one_it_has_is_not(caches: Path) -> None:
     mix = json.loads(Path("cache/mix.json").read_text())
-    highest = int(np.fromfile("cache/tokens/notes/train/part-00000.bin", dtype="<u2").max())
+    highest = int(np.fromfile("cache/tokens/text/notes/train/part-00000.bin", dtype="<u2").max())
     for vocab_size in (highest + 1, highest):
         Path("cache/mix.json").write_text(json.dumps({**mix, "vocab_size": vocab_size}))
         if vocab_size > highest:

@@ -74,10 +74,10 @@ def test_the_key_set_is_frozen() -> None:
         *(f"sources.roam.{key}" for key in [*source, *by_document, "load.on_secret"]),
         *(f"sources.primer.{key}" for key in [*source, *by_document, "load.delimiter"]),
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed", "min_documents"]),
-        *(f"chats.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
-        *(f"chats.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
-        *(f"chats.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
-        *(f"chats.dialogues.{key}" for key in ["split.by", *by_document]),
+        *(f"sources.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
+        *(f"sources.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
+        *(f"sources.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
+        *(f"sources.dialogues.{key}" for key in ["split.by", *by_document]),
         *("duplicates.exact", "duplicates.near", "parts.text_bytes"),
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1", "p_sft.dialogues"),
@@ -338,23 +338,28 @@ def test_v0_is_the_seeds() -> None:
             ["sources.roam.split: by: document does not go with this load of kind text: use by: given"],
         ),
         (
-            {"chats.dolly15k.split.by": "tree"},
-            ["chats.dolly15k.split: by: tree does not go with this load of kind dolly: use by: document"],
+            {"sources.dolly15k.split.by": "tree"},
+            ["sources.dolly15k.split: by: tree does not go with this load of kind dolly: use by: document"],
         ),
         (
-            {"chats.oasst1.split": {"by": "given"}},
-            ["chats.oasst1.split: by: given does not go with this load of kind oasst1: use by: tree or by: document"],
+            {"sources.oasst1.split": {"by": "given"}},
+            ["sources.oasst1.split: by: given does not go with this load of kind oasst1: use by: tree or by: document"],
         ),
         (
-            {"chats.dialogues.split.seed": 7},
-            ["chats.dialogues.split is not that of sources.primer, and both read data/primer.txt: give them the same"],
+            {"sources.dialogues.split.seed": 7},
+            [
+                "sources.dialogues.split is not that of sources.primer, and both read data/primer.txt: give them the same"
+            ],
         ),
         (
-            {"sources.primer.load.delimiter": "---", "chats.dialogues.input": "data/../data/primer.txt"},
-            ["chats.dialogues.load.delimiter is not that of sources.primer"],
+            {"sources.primer.load.delimiter": "---", "sources.dialogues.input": "data/../data/primer.txt"},
+            ["sources.dialogues.load.delimiter is not that of sources.primer"],
         ),
         ({"sources.roam.load.kind": "dolly"}, ["sources.roam.load: kind must be one of", "'roam'"]),
-        ({"chats.oasst1.load.max_messages": 1}, ["chats.oasst1.load.max_messages is 1", "greater than or equal to 2"]),
+        (
+            {"sources.oasst1.load.max_messages": 1},
+            ["sources.oasst1.load.max_messages is 1", "greater than or equal to 2"],
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values: dict[str, object], sentences: list[str]) -> None:

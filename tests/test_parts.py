@@ -99,7 +99,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def hashed(texts: Texts, *, val_frac: float = 0.3, seed: int = 1) -> Splits:
     """What `split` leaves where the rule decides."""
-    folder = Path("cache/split/notes")
+    folder = Path("cache/split/text/notes")
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"by": "hash", "val_frac": val_frac, "seed": seed, "texts_sha256": texts.digest, "files": []}
     (folder / "split.json").write_text(json.dumps(facts))
@@ -303,7 +303,7 @@ def notes(here: Path) -> Path:
     return here / "data/notes"
 
 
-def encoded(manifest: dict[str, Any], split: str, folder: Path = Path("cache/tokens/notes")) -> list[str]:
+def encoded(manifest: dict[str, Any], split: str, folder: Path = Path("cache/tokens/text/notes")) -> list[str]:
     return [text for part in manifest[split]["parts"] for text in documents_of(folder, part)]
 
 
@@ -366,7 +366,7 @@ def test_bytes_do_not_show_how_many_worked_on_them(notes: Path) -> None:
         found = []
         for workers in (1, *others):
             manifest = run_chain(parameters(train=budget, val=budget, workers=workers), tokenize.main)
-            assert files(Path("cache/tokens/notes")).keys() == listed(manifest) | {"meta.json"}
+            assert files(Path("cache/tokens/text/notes")).keys() == listed(manifest) | {"meta.json"}
             found.append((files(Path("cache")), manifest))
         assert all(each == found[0] for each in found)
 
@@ -385,7 +385,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     run_in_process("tokenizer", tokenizer.main, parameters())
     manifest = run_chain(stored())
     assert files(Path("cache/raw/notes")).keys() == {MANIFEST}
-    assert files(Path("cache/tokens/notes")).keys() == {"meta.json"}
+    assert files(Path("cache/tokens/text/notes")).keys() == {"meta.json"}
     assert manifest["at"].startswith("tokens/notes/")
     assert {**manifest, "at": None} == {**plain, "at": None}
     folder = Path("kept", manifest["at"])
@@ -398,7 +398,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     no_duplicates("own", stored())
     for main in (split.main, tokenize.main):
         run_in_process(main.__module__.removeprefix("stages."), main, stored(), "own")
-    run_in_process("mix", mix.main, stored())
+    run_in_process("mix", cache_stage.main, stored())
     opened = open_mix("cache/mix.json", places=token_places(stored()), documents=True)
     assert sum(map(len, opened.train["notes"].arrays)) == manifest["train"]["tokens"]
     assert TOK.decode(open_documents(stored(), "notes").document(0)[:-1]) == encoded(manifest, "train", folder)[0]
@@ -409,7 +409,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
 
     before = {path: path.stat().st_ino for path in Path("kept").rglob("*.*")}
     shutil.rmtree("cache/raw")
-    shutil.rmtree("cache/tokens")
+    shutil.rmtree("cache/tokens/text")
     capsys.readouterr()
     assert run_chain(stored()) == manifest  # all of it is there
     assert capsys.readouterr().out.count("0 of ") == 2

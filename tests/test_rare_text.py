@@ -180,7 +180,7 @@ def test_a_source_is_private_by_its_remote(remote: str, tmp_path: Path, monkeypa
     params = tiny_params()
     notes = params.sources["roam"].model_copy(update={"remote": remote, "split": params.sources["wiki"].split})
     pieces = SentencePiece(
-        kind="sentencepiece", corpus="cache/split", vocab_size=600, sample_bytes=10**9, seed=1, min_documents=5
+        kind="sentencepiece", corpus="cache/split/text", vocab_size=600, sample_bytes=10**9, seed=1, min_documents=5
     )
     params = params.model_copy(update={"sources": {"roam": notes}, "tokenizer": pieces})
     rows = [Document(id=str(i), text=text, split="train") for i, text in enumerate(documents(4))]
@@ -188,7 +188,7 @@ def test_a_source_is_private_by_its_remote(remote: str, tmp_path: Path, monkeypa
     no_duplicates("roam", params)
     splitting = Stage(name="split", key="roam", params=params, inputs=Inputs({}, {}))
     split_stage.main(splitting)
-    publish(splitting.out("cache/split/roam"), Path("cache/split/roam"))
+    publish(splitting.out("cache/split/text/roam"), Path("cache/split/text/roam"))
     run = Stage(name="tokenizer", key="", params=params, inputs=Inputs({}, {}))
     tokenizer_stage.main(run)
     trained = load_tokenizer(run.out("cache/tokenizer"))

@@ -48,12 +48,12 @@ def files(project: Path) -> set[str]:
 def test_a_stage_is_the_one_that_dvc_says() -> None:
     assert identify("mix") == ("mix", "")
     assert identify("load@roam") == ("load", "roam")
-    assert identify("load_chat@oasst1") == ("load_chat", "oasst1")
+    assert identify("load@oasst1") == ("load_chat", "oasst1")
     assert identify("../dvc.yaml:load@roam") == ("load", "roam")  # DVC was called in a folder below
 
 
 def test_chats_and_texts_are_looked_up_in_their_own_tables(project: Path) -> None:
-    assert "chats.oasst1.load" in read_inputs("load_chat", "oasst1")[1].params
+    assert "sources.oasst1.load" in read_inputs("load_chat", "oasst1")[1].params
     assert "sources.roam.load" in read_inputs("load", "roam")[1].params
     for name, key, sentence in (
         (
@@ -75,9 +75,9 @@ def test_chats_and_texts_are_looked_up_in_their_own_tables(project: Path) -> Non
 
 def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
     body = "stage.say(stage.chat_source.input)"
-    assert run_module(project, body, module="load", address="load_chat@oasst1") == (
+    assert run_module(project, body, module="load", address="load@oasst1") == (
         0,
-        "load_chat@oasst1: data/oasst1\n",
+        "load@oasst1: data/oasst1\n",
         "",
     )
     sentence = "ERROR: train@a b: DVC_STAGE says so, but this is stages.load: run it with `dvc repro`\n"
@@ -90,8 +90,8 @@ def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) 
 
     assert said("cache/mix.json") == "; delete cache/mix.json and run `dvc repro`"
     assert said("models/pretrain/best.pt") == "; delete models/pretrain and run `dvc repro`"
-    both = said("cache/split/a/train.npy", "cache/raw/a/part-00000.parquet", "cache/raw/a/manifest.json")
-    assert both == "; delete cache/raw/a, cache/split/a and run `dvc repro`"
+    both = said("cache/split/text/a/train.npy", "cache/raw/a/part-00000.parquet", "cache/raw/a/manifest.json")
+    assert both == "; delete cache/raw/a, cache/split/text/a and run `dvc repro`"
     assert said("elsewhere/best.pt") == said("cache/mix.json.bak") == ""
     assert run_module(
         project, "from niels_gpt.files.checks import Damaged; raise Damaged('cache/mix.json', 'is bad')"

@@ -70,7 +70,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "p_sft": {"dolly15k": 1, "oasst1": 0},
         "sources.roam.remote": "privat",
         "sources.wiki.load": {"kind": "books"},
-        "chats.oasst1.input": "nowhere",
+        "sources.oasst1.input": "nowhere",
         "runtime.devise": "cpu",
     }
     written(project, values)
@@ -93,7 +93,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "sources.roam.remote is 'privat', which is not a DVC remote; there are: private, store; name one of these",
         "sources.wiki.load: kind must be one of",
         "sources.wiki.input is data/wikitext, which is not there",
-        "chats.oasst1.input is nowhere, which does not exist: put the text there, or remove the source",
+        "sources.oasst1.input is nowhere, which does not exist: put the text there, or remove the source",
         "runtime.devise is not a parameter; did you mean device?",
         'found duplicate key "runtime"',
         "data/roam/pipe",
@@ -136,9 +136,9 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
         (project / place).parent.mkdir(exist_ok=True)
         (project / place).write_text(f"[core]\n    remote = x\n['remote \"{name}\"']\n    url = /tmp/%x\n")
     assert known_remotes(Path()) == {"store", "private", "mine", "everywhere", "ours"}
-    params = written(project, {"sources.roam.remote": "mine", "chats.oasst1.remote": "theirs"})
+    params = written(project, {"sources.roam.remote": "mine", "sources.oasst1.remote": "theirs"})
     (problem,) = problems_around(params, wrong=[])
-    assert problem.path == ("chats", "oasst1", "remote")
+    assert problem.path == ("sources", "oasst1", "remote")
     findings = {finding.what: finding.fix for finding in examine(params, folder=project) if finding.fix}
     assert findings == {problem.sentence.rpartition("; ")[0]: problem.sentence.rpartition("; ")[2]}
     (project / ".dvc/config").unlink()  # not DVC's at all, as far as one can see

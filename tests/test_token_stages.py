@@ -92,14 +92,14 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tokenize_texts(params: Params, name: str) -> Path:
-    run(tokenize.main, "tokenize", name, params, f"cache/tokens/{name}", f"cache/manifests/{name}.json")
-    return Path("cache/tokens", name)
+    run(tokenize.main, "tokenize", name, params, f"cache/tokens/text/{name}", f"cache/manifests/{name}.json")
+    return Path("cache/tokens/text", name)
 
 
 def documents(name: str, split: str) -> list[list[str]]:
     """Those of every token file that a source's manifest lists."""
     parts = read_meta(f"cache/manifests/{name}.json")[split]["parts"]
-    return [documents_of(Path("cache/tokens", name), part) for part in parts]
+    return [documents_of(Path("cache/tokens/text", name), part) for part in parts]
 
 
 def by_part(name: str, numbers: list[int]) -> list[list[str]]:
@@ -109,8 +109,8 @@ def by_part(name: str, numbers: list[int]) -> list[list[str]]:
 
 
 def tokenize_chats(params: Params, name: str) -> Path:
-    run(tokenize.main, "tokenize", name, params, f"cache/sft/{name}", f"cache/chat_manifests/{name}.json")
-    return Path("cache/sft", name)
+    run(tokenize.main, "tokenize", name, params, f"cache/tokens/chat/{name}", f"cache/manifests/{name}.json")
+    return Path("cache/tokens/chat", name)
 
 
 def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(rows: Path) -> None:
@@ -130,7 +130,7 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
         assert str(rows) not in json.dumps(meta)
     for name in params.chats:
         tokenize_chats(params, name)
-    run(mix.main, "mix", "", params, "cache/mix.json", "cache/chat_mix.json")
+    run(cache_stage.main, "cache", "", params, "cache/mix.json", "cache/chat_mix.json")
 
     def named(path: Path, file: dict[str, Any]) -> Path:
         assert path.stat().st_size == file["bytes"]
@@ -138,20 +138,20 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
         return path
 
     listed = {
-        named(Path("cache/tokens", name, file["file"]), file)
+        named(Path("cache/tokens/text", name, file["file"]), file)
         for name, source in read_meta("cache/mix.json")["sources"].items()
         for split in ("train", "val")
         for part in source[split]["parts"]
         for file in (part, part["offsets"])
     }
-    assert listed == {path for path in Path("cache/tokens").rglob("*.*") if path.name != "meta.json"}
+    assert listed == {path for path in Path("cache/tokens/text").rglob("*.*") if path.name != "meta.json"}
     chat_files = {
         named(Path(file["path"]), file)
         for source in read_meta("cache/chat_mix.json")["sources"].values()
         for file in source["files"]
     }
-    assert chat_files == {path for path in Path("cache/sft").glob("*/*") if path.name != "meta.json"}
-    assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens"))).train) == set(params.sources)
+    assert chat_files == {path for path in Path("cache/tokens/chat").glob("*/*") if path.name != "meta.json"}
+    assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens/text"))).train) == set(params.sources)
     opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu", root=rows)
     assert {name: len(dataset) for name, dataset in opened.train.items()} == dict.fromkeys(params.chats, 15)
 
@@ -204,7 +204,7 @@ def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(row
     [
         ("cache/raw/roam/manifest.json", "{", "is not valid JSON"),
         ("cache/raw/roam/manifest.json", "{}", "lacks name, parts"),
-        ("cache/split/roam/split.json", "[]", "holds no JSON object"),
+        ("cache/split/text/roam/split.json", "[]", "holds no JSON object"),
         ("cache/tokenizer/tokenizer.json", '{"kind": "byte"}', "is not the tokenizer that"),
         ("cache/tokenizer/meta.json", '{"kind"', "does not describe a tokenizer"),
     ],
@@ -222,14 +222,14 @@ def test_a_damaged_token_file_or_manifest_is_named(rows: Path) -> None:
         tokenize_texts(params, name)
     for name in params.chats:
         tokenize_chats(params, name)
-    run(mix.main, "mix", "", params, "cache/mix.json", "cache/chat_mix.json")
+    run(cache_stage.main, "cache", "", params, "cache/mix.json", "cache/chat_mix.json")
     whole = Path("cache/manifests/roam.json").read_bytes()
     for data, sentence in ((b"{", "is not valid JSON"), (b'{"train": {}}', "lacks tokenizer_sha256")):
         Path("cache/manifests/roam.json").write_bytes(data)
         with pytest.raises(ValueError, match=sentence) as error:
-            run(mix.main, "mix", "", params)
+            run(cache_stage.main, "cache", "", params)
         assert "cache/manifests/roam.json" in str(error.value)
     Path("cache/manifests/roam.json").write_bytes(whole)
-    Path("cache/tokens/roam/val/part-00001.bin").write_bytes(b"odd")
-    with pytest.raises(ValueError, match=r"cache/tokens/roam/val/part-00001\.bin \(changed\)"):
-        open_mix("cache/mix.json", places=Places(Path("cache/tokens")))
+    Path("cache/tokens/text/roam/val/part-00001.bin").write_bytes(b"odd")
+    with pytest.raises(ValueError, match=r"cache/tokens/text/roam/val/part-00001\.bin \(changed\)"):
+        open_mix("cache/mix.json", places=Places(Path("cache/tokens/text")))

@@ -216,7 +216,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
         no_duplicates(name, params)
         splitting = Stage(name="split", key=name, params=params, inputs=Inputs({}, {}))
         split_stage.main(splitting)
-        publish(splitting.out(f"cache/split/{name}"), Path("cache/split", name))
+        publish(splitting.out(f"cache/split/text/{name}"), Path("cache/split", name))
         train[name] = [row.text for row in rows if row.split == "train"]
     return train
 
@@ -229,7 +229,7 @@ def sample(sample_bytes: int, seed: int = 1) -> list[str]:
 
 def test_the_tokenizer_never_sees_a_row_that_is_held_out(corpus: dict[str, list[str]]) -> None:
     assert sample(10**9) == [text for name in sorted(corpus) for text in corpus[name]]
-    pieces = SentencePiece(kind="sentencepiece", corpus="cache/split", vocab_size=300, sample_bytes=10**9, seed=1)
+    pieces = SentencePiece(kind="sentencepiece", corpus="cache/split/text", vocab_size=300, sample_bytes=10**9, seed=1)
     params = PARAMS.model_copy(update={"tokenizer": pieces})
     run = Stage(name="tokenizer", key="", params=params, inputs=Inputs({}, {}))
     tokenizer_stage.main(run)

@@ -78,7 +78,7 @@ VALUES: dict[str, object] = {
     "eval.max_new_tokens": 2,
 }
 VOCABULARY = ByteTokenizer()
-PLACES = Places(Path("cache/tokens"))
+PLACES = Places(Path("cache/tokens/text"))
 
 
 def parameters(**changes: object) -> Params:
@@ -98,7 +98,7 @@ def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: s
 
 def write_texts(name: str, letters: str) -> None:
     """cache/tokens/NAME: documents of a few letters, each ended by the token that ends documents; their manifest."""
-    folder, dice = Path("cache/tokens", name), np.random.default_rng(len(letters))
+    folder, dice = Path("cache/tokens/text", name), np.random.default_rng(len(letters))
 
     def described(file: str) -> dict[str, Any]:
         return {"file": file, "bytes": (folder / file).stat().st_size, "sha256": sha256_file(folder / file)}
@@ -117,7 +117,7 @@ def write_texts(name: str, letters: str) -> None:
 
 
 def write_chats(name: str, answer: str) -> None:
-    folder = Path("cache/sft", name)
+    folder = Path("cache/tokens/chat", name)
     folder.mkdir(parents=True)
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
     ids = np.array(format_chat(VOCABULARY, turns), dtype="<u2")
@@ -129,7 +129,7 @@ def write_chats(name: str, answer: str) -> None:
         "folder": str(folder),
         "files": list_files(folder, "*_*.*", published=str(folder)),
     }
-    write_json(Path("cache/chat_manifests", f"{name}.json"), manifest)
+    write_json(Path("cache/manifests", f"{name}.json"), manifest)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_texts(name, letters)
         for name, answer in CHATS.items():
             write_chats(name, answer)
-        run_here(mix.main, "mix", params)
+        run_here(cache_stage.main, "cache", params)
         with own_signals():
             run_training_stages(params)
         write_json(Path("metrics/data.json"), {})

@@ -147,7 +147,7 @@ COMMAND = Walk(
     """
 import subprocess, sys
 niels_gpt = [sys.executable, "-c", "from niels_gpt.cli.app import app; app()"]
-assert subprocess.check_output([*niels_gpt, "sources"], text=True).split() == ["wiki", "roam", "primer"]
+assert subprocess.check_output([*niels_gpt, "sources"], text=True).split() == ["wiki", "roam", "primer", "dolly15k", "oasst1", "dialogues"]
 assert "The names of all sources." in subprocess.check_output([*niels_gpt, "--help"], text=True)
 """,
 )
@@ -164,8 +164,8 @@ STAGE = Walk(
             'if __name__ == "__main__":\n    run_stage("census", main)\n'
         },
         "dvc.yaml": {
-            "  mix:\n": "  census:\n    cmd: python -m stages.census\n    deps:\n      - cache/code/census.json\n"
-            "    params:\n      - sources\n    metrics:\n      - metrics/census.json\n\n  mix:\n"
+            "  cache:\n": "  census:\n    cmd: python -m stages.census\n    deps:\n      - cache/code/census.json\n"
+            "    params:\n      - sources\n    metrics:\n      - metrics/census.json\n\n  cache:\n"
         },
         "niels_gpt/pipeline/layout.py": {"EXTRACTION = ": 'CENSUS = METRICS / "census.json"\nEXTRACTION = '},
     },
@@ -174,7 +174,7 @@ import json, subprocess, sys
 from pathlib import Path
 for stage in ("code", "census"):
     subprocess.run([sys.executable, "-m", f"stages.{stage}"], check=True)
-assert json.loads(Path("metrics/census.json").read_text()) == {"sources": 3}
+assert json.loads(Path("metrics/census.json").read_text()) == {"sources": 6}
 code = json.loads(Path("cache/code/census.json").read_text())
 assert "stages/census.py" in code and "niels_gpt/model/gpt.py" not in code
 """,

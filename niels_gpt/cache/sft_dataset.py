@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
+
+_ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
 
 
 class SFTExampleDataset:
@@ -85,6 +88,14 @@ class SFTExampleDataset:
         """Return the number of supervised targets of each of these examples, without building tensors."""
         return self._read(rows)[1][:, 1:].sum(axis=1)
 
+    def answered(self) -> SFTExampleDataset:
+        """Return the dataset without the examples that have no supervised target within T+1 tokens."""
+        rows, kept = np.arange(len(self)), copy(self)
+        counts = [self.targets(rows[first : first + _ROWS_AT_ONCE]) for first in range(0, len(rows), _ROWS_AT_ONCE)]
+        there = np.concatenate([np.empty(0, dtype=np.int64), *counts]) > 0
+        kept._starts, kept._lengths = self._starts[there], self._lengths[there]
+        return kept
+
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ids `(B, n)`, n being the longest example's length, and the mask of supervised tokens."""
         lengths = np.minimum(self._lengths[rows], self._T + 1)
@@ -106,7 +117,10 @@ class Chats:
 def open_chats(
     path: str | Path, *, names: Sequence[str], T: int, device: str, root: Path, ranks: Ranks = ALONE
 ) -> Chats:
-    """Return the datasets of the sources `names` of a chat mix, after checking the hashes of their files."""
+    """Return the datasets of the sources `names` of a chat mix, after checking the hashes of their files.
+
+    Chats without an answer within T tokens are left out.
+    """
     with described_by(path):
         mix = read_meta(path)
         files = [file for name in names for file in mix["sources"][name]["files"]]
@@ -118,19 +132,17 @@ def open_chats(
 def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
 
-    def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
-        return {
-            name: SFTExampleDataset(
-                root / source["folder"] / f"{split}_tokens.bin",
-                root / source["folder"] / f"{split}_idx.npy",
-                T=T,
-                device=device,
-                eot_id=mix["special_token_ids"]["eot"],
-                asst_id=mix["special_token_ids"]["asst"],
-            )
-            for name, source in sources.items()
-        }
+    def dataset(name: str, split: str, device: str) -> SFTExampleDataset:
+        files = (root / sources[name]["folder"] / f"{split}_{end}" for end in ("tokens.bin", "idx.npy"))
+        ids = {f"{token}_id": mix["special_token_ids"][token] for token in ("eot", "asst")}
+        found = SFTExampleDataset(*files, T=T, device=device, **ids).answered()
+        if not len(found):
+            raise ValueError(f"{name}: no chat for {split} has an answer within model.T = {T} tokens: raise model.T")
+        return found
 
     val_names = {name: source["val_name"] for name, source in sources.items()}
     # Training batches stay on the CPU: the trainer copies them to the device itself.
-    return Chats(train=datasets("train", "cpu"), val=datasets("val", device), val_names=val_names)
+    train, val = (
+        {name: dataset(name, split, on) for name in sources} for split, on in (("train", "cpu"), ("val", device))
+    )
+    return Chats(train=train, val=val, val_names=val_names)

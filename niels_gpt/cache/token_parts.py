@@ -64,7 +64,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def write_sft_files(
-    folder: Path, splits: Mapping[str, Iterable[np.ndarray]], *, special: Mapping[str, int], T: int | None
+    folder: Path, splits: Mapping[str, Iterable[np.ndarray]], *, special: Mapping[str, int], T: int | None = None
 ) -> dict[str, int]:
     """Write the token files of each split and return counts for meta.json.
 
@@ -205,15 +205,25 @@ def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
     return {"documents": documents, "tokens": int(ends[documents - 1]) if documents else 0}
 
 
-def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
-    """Return, for each split, an iterator over the ids of its chats, rendered with the chat tokens."""
+def encode_chats(
+    tokenizer: Tokenizer, texts: Texts, splits: Splits, *, budgets: Mapping[str, int | None]
+) -> dict[str, Iterator[np.ndarray]]:
+    """Return, for each split, an iterator over the ids of its chats, rendered with the chat tokens.
+
+    `budgets` limits the tokens of each split (None: no limit); it ends before the first chat that exceeds its budget.
+    """
 
     def rendered(name: str) -> Iterator[np.ndarray]:
+        total, budget = 0, budgets[name]
         for part, split in splits.by_part(texts):
             with reading_part(texts.store, part) as path:
                 for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:
-                        yield np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+                        ids = np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+                        total += len(ids)
+                        if budget is not None and total > budget:
+                            return
+                        yield ids
 
     return {name: rendered(name) for name in SPLITS}
 

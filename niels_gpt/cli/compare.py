@@ -85,7 +85,7 @@ _MOST_TEXTS = 3  # validation sets per model: those with the most tokens
 _MOST_PARAMETERS = 8
 _MOST_DRAWN = 8  # curves visible at first: as many as there are colours
 # Keys of a source that change neither its text nor its split, and so leave its validation set as it is.
-_HARMLESS = ("budget.max_train_tokens", "remote", "stored")
+_HARMLESS = ("budget.max_train_tokens", "remote", "load.stored")
 TITLE = "Experiments side by side"
 
 
@@ -169,16 +169,15 @@ def comparison_of(results: Sequence[Result]) -> Grid:
     """Return a grid with a column per result; its rows are the first differing parameters and all measures."""
     differ = differing(results)
     shown = [(name, [_value(result.params, name) for result in results]) for name in differ[:_MOST_PARAMETERS]]
-    shown += [(measure.name, _numbers(measure, results, differ)) for measure in _measures(results)]
+    shown += [(measure.name, _numbers(measure, results)) for measure in _measures(results)]
     return Grid([result.name for result in results], [name for name, _ in shown], [cells for _, cells in shown])
 
 
 def notes(results: Sequence[Result]) -> Iterator[str]:
     """Yield what the table leaves out: further parameters, and why no best value is marked."""
-    differ = differing(results)
-    if len(differ) > _MOST_PARAMETERS:
+    if len(differ := differing(results)) > _MOST_PARAMETERS:
         yield f"{len(differ) - _MOST_PARAMETERS} more parameters differ: the page has them all"
-    unfair = sorted({name for measure in _measures(results) if measure.best for name in _unlike(measure, differ)})
+    unfair = sorted({name for measure in _measures(results) if measure.best for name in _unlike(measure, results)})
     if unfair:
         yield f"no best value is marked where text or model are not the same: {', '.join(unfair[:4])} differ"
 
@@ -219,21 +218,25 @@ def _measures(results: Sequence[Result]) -> list[Measure]:
     return list(dict.fromkeys(chain.from_iterable(result.numbers for result in results)))
 
 
-def _numbers(measure: Measure, results: Sequence[Result], differ: Sequence[str]) -> list[str]:
+def _numbers(measure: Measure, results: Sequence[Result]) -> list[str]:
     values = [result.numbers.get(measure) for result in results]
     known = [value for value in values if value is not None]
     best = None
-    if measure.best and len(set(known)) > 1 and not _unlike(measure, differ):
+    if measure.best and len(set(known)) > 1 and not _unlike(measure, results):
         best = min(known) if measure.best == "lowest" else max(known)
     return [MISSING if value is None else f"{value:{measure.form}}{BEST if value == best else ''}" for value in values]
 
 
-def _unlike(measure: Measure, differ: Sequence[str]) -> list[str]:
-    """Return the differing parameters that make a measure incomparable between results."""
+def _unlike(measure: Measure, results: Sequence[Result]) -> list[str]:
+    """Return the differing parameters that make a measure incomparable; `sources` means the sources of text."""
+    written = chain.from_iterable((result.params or {}).items() for result in results)
+    chats = tuple(name.removesuffix("use") for name, value in written if name.endswith(".use") and value == "chat")
     return [
         name
-        for name in differ
-        if any(name == same or name.startswith(f"{same}.") for same in measure.same) and not name.endswith(_HARMLESS)
+        for name in differing(results)
+        if any(name == same or name.startswith(f"{same}.") for same in measure.same)
+        and not name.endswith(_HARMLESS)
+        and not ("sources" in measure.same and name.startswith(chats))
     ]
 
 

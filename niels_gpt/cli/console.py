@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _WHOLE, _BASE = "sample", "based_on"
 _THE_SAMPLE = "the bundled text, in minutes on two cores"  # its own heading describes params.yaml
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no strings in YAML 1.1 unless quoted
-_TABLES = ("sources", "chats", "p_train", "p_val", "p_sft")
+_TABLES = ("sources", "p_train", "p_val", "p_sft")
 
 
 def known_presets(folder: Path) -> dict[str, str]:

@@ -69,8 +69,9 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield from _memory(params)
     for name in broken_files(folder):
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt doctor --fix`")
-    tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
-    sources = {name: params[table][name] for table in tables for name in params[table] if sound(table, str(name))}
+    written = params.get("sources")
+    sources = written if isinstance(written, dict) else {}
+    sources = {name: source for name, source in sources.items() if sound("sources", str(name))}
     why_unreachable = cache(hub.why_unreachable)  # checked once, and only if a source needs it
     for name, source in sources.items():
         dataset = source["load"].get("dataset")
@@ -132,7 +133,7 @@ def _device(name: str) -> Finding:
 
 def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
-    texts = {name: _loaded_size(source, folder) for name, source in params["sources"].items()}
+    texts = {name: _loaded_size(source, folder) for name, source in _texts(params).items()}
     known = sum(size for size in texts.values() if size is not None)
     # Text and tokens, each in the work tree and in DVC's cache; 16 float32 numbers per parameter for all copies of
     # weights, optimizer moments and best weights; 100 MiB for the rest.
@@ -183,11 +184,12 @@ def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
 def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     """Yield the epochs over each source, and advice on sources with too many.
 
-    Token counts are those of the last `mix`; for sources not in it, they are estimated from the size of the text.
+    Token counts are those of cache/mix.json; for sources not in it, they are estimated from the size of the text.
     """
-    file, sizes = folder / layout.MIX, dict.fromkeys(params["sources"], 0.0)
+    file, texts = folder / layout.MIX, _texts(params)
+    sizes = dict.fromkeys(texts, 0.0)
     counted = read_meta(file)["sources"] if file.is_file() else {}
-    for name, source in params["sources"].items():
+    for name, source in texts.items():
         size = _text_size(source, folder, _bytes_per_token(params)) or 0.0
         sizes[name] = counted[name]["train"]["tokens"] if name in counted else size / _bytes_per_token(params)
     drawn = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
@@ -199,6 +201,10 @@ def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
         yield Finding(what, advice=advice)
 
 
+def _texts(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: source for name, source in params["sources"].items() if source["use"] == "text"}
+
+
 def _bytes_per_token(params: Mapping[str, Any]) -> float:
     return bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
 
@@ -208,7 +214,7 @@ def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
     parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
     a_token = _bytes_per_token(params)
     in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
-    for name, share in mix_probabilities(params["p_train"], params["sources"], name="p_train").items():
+    for name, share in mix_probabilities(params["p_train"], _texts(params), name="p_train").items():
         size = _text_size(params["sources"][name], folder, a_token)
         readings.append(Reading(size or in_all * share, in_all * share))
     text = sum(reading.size for reading in readings)

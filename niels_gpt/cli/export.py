@@ -166,8 +166,7 @@ class Sharing:
 def sharing_of(folder: Path, params: Params) -> Sharing:
     """Return the private sources of the model in a folder, and what the leak stage measured of them."""
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
-    sources = {**params.sources, **params.chats}
-    private = tuple(name for name, weight in weights.items() if weight and sources[name].private)
+    private = tuple(name for name, weight in weights.items() if weight and params.sources[name].private)
     return Sharing(private, _measured(folder) if private else {})
 
 

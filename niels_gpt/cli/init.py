@@ -58,12 +58,10 @@ def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
 
 def _leftovers(root: Path, raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield (path, source name) of each output whose source is not in `raw`."""
-    for pattern, tables in outs_by_source(read_text(root / layout.DAG)).items():
-        known = {name for table in tables for name in raw[table]}
-        before, after = pattern.split("${key}")
-        for path in sorted(root.glob(f"{before}*{after}")):
-            name = path.relative_to(root).as_posix().removeprefix(before).removesuffix(after)
-            if name not in known and re.fullmatch(r"[a-z0-9_]+", name):
+    for pattern in outs_by_source(read_text(root / layout.DAG)):
+        for path in sorted(root.glob(pattern.replace("${key}", "*"))):
+            name = path.name.removesuffix(".json")
+            if name not in raw["sources"] and re.fullmatch(r"[a-z0-9_]+", name):
                 yield path, name
 
 
@@ -228,7 +226,7 @@ def _planned(
         plan = plan_params(
             surveys,
             chats=chats,
-            bundled=values["chats"],
+            bundled={name: source for name, source in values["sources"].items() if source["use"] == "chat"},
             bundled_weights=values["p_sft"],
             machine=machine,
             hours=hours,

@@ -108,14 +108,12 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
     from niels_gpt.data.corpus.loading import cut_source  # imports pyarrow, which training does not need
     from niels_gpt.data.secrets.screening import findings_of
 
-    sources = {**params.sources, **params.chats}
-    if name is not None and name not in sources:
-        raise ValueError(f"there is no source {name!r}; there are: {', '.join(sources)}")
-    for key in sources if name is None else [name]:
-        source = sources[key]
+    if name is not None and name not in params.sources:
+        raise ValueError(f"there is no source {name!r}; there are: {', '.join(params.sources)}")
+    for key in params.sources if name is None else [name]:
+        source = params.sources[key]
         path, revision = located(source.input, source.settings())
-        budget = params.sources[key].budget.tokens() if key in params.sources else None
-        request = Request(path, revision, max_tokens=budget, patience_s=params.runtime.hub_patience_s)
+        request = Request(path, revision, max_tokens=source.budget.tokens(), patience_s=params.runtime.hub_patience_s)
         slices = cut_source(source.kind.name, source.settings(), request, store=Store(""), text_bytes=1 << 30)
         count = 0
         for place, around in (found for part in slices for row in part.rows() for found in findings_of(row)):

@@ -28,7 +28,7 @@ _CONTEXTS = (1024, 512, 256, 128)
 # Seconds besides training, measured on two ARM cores: start of a stage; per MB, all stages that read text; per MB,
 # training of the tokenizer.
 _A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
-_STAGES_A_SOURCE, _OTHER_STAGES = 4, 14
+_STAGES_A_SOURCE, _OTHER_STAGES = 3, 14
 # Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL, _SPLICE = 0.72, 0.08, 0.03, 0.03, 0.03
 _LEAST_TRAINING_S = 30.0
@@ -115,8 +115,7 @@ def plan_text(plan: Plan, sample: str) -> str:
     why = "By size, so that every source gets the same epochs; without the sample's own text."
     first, *_ = plan.weights
     sections = {
-        "sources": plan.sources,
-        "chats": plan.chats,
+        "sources": {**plan.sources, **plan.chats},
         "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
         "p_val": plan.weights,
         "p_sft": plan.chat_weights,
@@ -204,9 +203,9 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
         "mask", "Keys, passwords, card numbers and IBANs: keep, mask, drop (the document) or fail."
     )
     return {
+        "use": "text",
         "input": survey.path,
         "remote": Setting("private", "Your text: everything made from it goes to the private remote only."),
-        "stored": False,
         "val_name": f"val_{name}",
         "load": load,
         "split": split,
@@ -217,11 +216,13 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
 def _chat_source(name: str, chat: OwnChats) -> dict[str, Any]:
     load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
+        "use": "chat",
         "input": chat.path,
         "remote": "private",
         "val_name": f"val_{name}",
         "load": load,
         "split": {"by": "document", "val_frac": 0.1, "seed": _SEED},
+        "budget": {"max_train_tokens": None, "max_val_tokens": None},
     }
 
 

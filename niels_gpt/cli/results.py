@@ -14,7 +14,7 @@ from niels_gpt.pipeline.layout import LOCK, METRICS
 from niels_gpt.pipeline.repository import changed, committed
 from niels_gpt.pipeline.stage import final_models
 from niels_gpt.pipeline.yaml_files import parse_yaml
-from niels_gpt.report.page import HEAD, score_rows
+from niels_gpt.report.tables import HEAD, score_rows
 
 _SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and validation set
 _PART = ("train.tokens", "train.parts.[].sha256", "val.tokens")
@@ -27,8 +27,8 @@ _WRITTEN = {  # the command that writes a file, and the keys it must have
     layout.SCORES: ("dvc repro", ()),
     layout.TRAINED: ("dvc repro curves@train", ("parameters", "tokens", "mix.*.drawn")),
     layout.LEAK: ("dvc repro leak", ("measured", *(f"sources.*.*.{key}" for key in _LEAK))),
-    layout.MIX: ("dvc repro mix", ("vocab_size", *(f"sources.*.{key}" for key in _PART))),
-    layout.CHAT_MIX: ("dvc repro mix", ("vocab_size", "sources.*.files.[].sha256")),
+    layout.MIX: ("dvc repro cache", ("vocab_size", *(f"sources.*.{key}" for key in _PART))),
+    layout.CHAT_MIX: ("dvc repro cache", ("vocab_size", "sources.*.files.[].sha256")),
     layout.PRETRAINED / layout.CONFIG: ("dvc repro train", ("T",)),
 }
 
@@ -52,7 +52,7 @@ def without_card(scores: dict[str, Any]) -> dict[str, Any]:
     return models
 
 
-_LAST_OF_THE_DATA = "mix"  # the stages up to this one make the data
+_LAST_OF_THE_DATA = "cache"  # the stages up to this one make the data
 
 
 def what_is_committed(root: Path) -> list[str]:
@@ -67,7 +67,7 @@ def what_is_committed(root: Path) -> list[str]:
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
-    """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `mix`."""
+    """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `cache`."""
     stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
     if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
         return []

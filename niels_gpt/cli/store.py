@@ -102,12 +102,11 @@ def _prune(*, delete: bool) -> None:
 
 def _listed(params: Params) -> Iterator[StoredFile]:
     places = token_places(params)
-    for name in params.sources:
-        for folder, stage in ((layout.RAW, "load"), (layout.SKETCHES, "sketch")):
-            if (folder / name / MANIFEST).is_file():
-                texts = open_texts(folder / name, stored=store_of(params, name))
-                for part in texts.parts:
-                    yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"{stage}@{name}")
+    for name in params.texts:
+        if (layout.RAW / name / MANIFEST).is_file():
+            texts = open_texts(layout.RAW / name, stored=store_of(params, name))
+            for part in texts.parts:
+                yield StoredFile(texts.store, part.file, part.bytes, part.sha256, f"load@{name}")
         path = layout.MANIFESTS / f"{name}.json"
         if path.is_file():
             manifest = read_meta(path)
@@ -135,8 +134,7 @@ def _named() -> Iterator[str]:
         raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
     cache = Path(asked.stdout.strip())
     kept = (path for path in (cache / "files/md5").glob("??/*") if path.suffix != ".dir")
-    texts = (path for folder in (layout.RAW, layout.SKETCHES) for path in folder.glob(f"*/{MANIFEST}"))
-    for path in (*texts, *layout.MANIFESTS.glob("*.json"), *kept):
+    for path in (*layout.RAW.glob(f"*/{MANIFEST}"), *layout.MANIFESTS.glob("*.json"), *kept):
         if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
             try:
                 manifest: Any = json.loads(path.read_bytes())

@@ -14,16 +14,19 @@ from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash,
 from niels_gpt.duplicates.pairs import Pairs, find_pairs
 from niels_gpt.duplicates.sketches import read_sides, read_sketches, rows_of_keys
 
+# Estimate, between short texts (one hash a word, 6 bytes) and long ones (one hash in 8 words).
+_BYTES_PER_HASH = 16
+
 
 @dataclass(frozen=True)
 class SplitSource:
-    """Source with its sketches and split rule; `rule` is None where the source brings its own split.
+    """Source with its texts and split rule; `rule` is None where the source brings its own split.
 
     `first` is the number of its first row among the rows of all sources.
     """
 
     name: str
-    sketches: Texts
+    texts: Texts
     first: int
     by: Literal["given", "document", "tree", "hash"]
     rule: Drawn | None
@@ -56,8 +59,8 @@ class _Rows:
 
 def pairs_of(sources: Sequence[SplitSource], *, near: float | None, scratch: Path) -> Pairs:
     """Return the near duplicates and copies among the documents of all sources; `near`: the least containment."""
-    hashes = sum(part.bytes for source in sources for part in source.sketches.parts) // 8
-    batches = ((source.first, read_sketches(source.sketches)) for source in sources)
+    hashes = sum(source.texts.text_bytes for source in sources) // _BYTES_PER_HASH
+    batches = ((source.first, read_sketches(source.texts)) for source in sources)
     return find_pairs(batches, near=near, hashes=hashes, scratch=scratch)
 
 
@@ -86,7 +89,7 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
 def _own(documents: np.ndarray, source: SplitSource) -> np.ndarray:
     """Select this source's from ascending documents (or pairs within a source), and convert them to row numbers."""
     column = documents if documents.ndim == 1 else documents[:, 0]
-    lo, hi = np.searchsorted(column, (source.first, source.first + source.sketches.rows))
+    lo, hi = np.searchsorted(column, (source.first, source.first + source.texts.rows))
     return documents[lo:hi] - source.first
 
 
@@ -100,7 +103,7 @@ def _read_rows(
     found = {}
     for source in sources:
         numbers = _own(every, source)
-        keys, splits = read_sides(source.sketches, numbers)
+        keys, splits = read_sides(source.texts, numbers)
         found[source.name] = _Rows(numbers, keys, splits, groups[np.searchsorted(every, numbers + source.first)])
     return found
 
@@ -149,14 +152,14 @@ def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, st
         return _moved(source, rule, rows, sides)
     mine = [group not in sides and group in waiting for group in groups.tolist()]
     if any(mine):
-        count = source.sketches.rows
+        count = source.texts.rows
         _, val = split_source(
             source.by,
             rule,
             bonds,
             rows=count,
             splits=list,
-            keys=lambda: read_sides(source.sketches, np.arange(count))[0],
+            keys=lambda: read_sides(source.texts, np.arange(count))[0],
         )
         held_out = np.isin(numbers, val)
         sides.update(
@@ -180,7 +183,7 @@ def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str])
     for place, group in enumerate(firsts):
         sides.setdefault(group, "val" if place in held_out else "train")
     moved: dict[str, list[int]] = {"train": [], "val": []}
-    for row, key in rows_of_keys(source.sketches, set(by_key)) if by_key else ():
+    for row, key in rows_of_keys(source.texts, set(by_key)) if by_key else ():
         moved[sides[by_key[key]]].append(row)
     return Bonds(train=np.array(moved["train"], dtype=np.int64), val=np.array(moved["val"], dtype=np.int64))
 
@@ -204,11 +207,11 @@ def _left_out(rows: _Rows, sides: dict[int, str], copies: np.ndarray, *, given: 
 
 
 def _count(source: SplitSource, documents: np.ndarray, clusters: np.ndarray, *, copies: int, left_out: int) -> Counts:
-    last = source.first + source.sketches.rows
+    last = source.first + source.texts.rows
     here = (documents >= source.first) & (documents < last)
     elsewhere = np.isin(clusters[here], clusters[~here])
     return Counts(
-        documents=source.sketches.rows,
+        documents=source.texts.rows,
         exact=copies,
         near=int(here.sum()),
         near_elsewhere=int(elsewhere.sum()),

@@ -115,10 +115,9 @@ def known_remotes(folder: Path) -> set[str] | None:
 
 
 def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
-    for table in ("sources", "chats"):
-        entries = params.get(table)
-        for name, source in entries.items() if isinstance(entries, dict) else ():
-            yield (table, str(name)), source
+    entries = params.get("sources")
+    for name, source in entries.items() if isinstance(entries, dict) else ():
+        yield ("sources", str(name)), source
 
 
 def _input_problems(file: str, path: tuple[str, ...]) -> Iterator[Problem]:

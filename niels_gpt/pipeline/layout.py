@@ -7,17 +7,14 @@ from pathlib import Path
 PARAMS, DAG, LOCK, PRESETS = Path("params.yaml"), Path("dvc.yaml"), Path("dvc.lock"), Path("presets")
 
 CODE = Path("cache/code")  # fingerprints of each stage's code: STAGE.json, load/KIND.json
-RAW = Path("cache/raw")  # documents and chats, one folder per source
-SKETCHES, CHAT_SKETCHES = Path("cache/sketches"), Path("cache/chat_sketches")  # hashes of their words
+RAW = Path("cache/raw")  # documents and chats with their sketches, one folder per source
 DUPLICATES, PAIRS = Path("cache/duplicates"), Path("cache/duplicate_pairs")  # constraints on each split; the pairs
-SPLIT, CHAT_SPLIT = Path("cache/split"), Path("cache/split_chat")  # which rows are held out
+SPLIT = Path("cache/split")  # which rows are held out: USE/SOURCE, USE being text or chat
 QUOTES = Path("cache/quotes.json")  # spans of held-out documents that also occur in training text
 TOKENIZER = Path("cache/tokenizer")
-TOKENS, MANIFESTS = Path("cache/tokens"), Path("cache/manifests")  # encoded documents, and their SHA-256
-CHATS, CHAT_MANIFESTS = Path("cache/sft"), Path("cache/chat_manifests")  # the same for chats
+TOKENS = Path("cache/tokens")  # encoded documents and chats: USE/SOURCE
+MANIFESTS = Path("cache/manifests")  # SOURCE.json: their files with SHA-256
 MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # manifests of all sources, joined
-# DVC requires folders that a stage depends on to exist, so each has a file in it even if there are no chats.
-KEPT = tuple(folder / ".keep" for folder in (CHAT_MANIFESTS, CHAT_SKETCHES, CHAT_SPLIT))
 
 MODELS = Path("models")
 PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
@@ -28,6 +25,7 @@ MODEL_OF = {"train": PRETRAINED, "sft": TUNED, "splice": SPLICED}  # training st
 
 METRICS = Path("metrics")
 TRAINED = METRICS / "train.json"
+EVALUATED = Path("cache/evaluation.json")  # tables and samples of the eval stage, for the report
 DATA = METRICS / "data.json"  # duplicates, and overlap of held-out text with training text
 CARD = "card"  # key of the report card in SCORES, besides the models
 SCORES, SAMPLES, REPORT = METRICS / "eval.json", METRICS / "samples.md", METRICS / "report.html"

@@ -26,7 +26,7 @@ from niels_gpt.device import check_device_name
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.rules import disagreements
-from niels_gpt.pipeline.sources import ChatSource, Section, Source, section
+from niels_gpt.pipeline.sources import Section, Source, section
 from niels_gpt.pipeline.yaml_files import DuplicateKey, ParamsError, Problem, explain, members, parse_yaml
 from niels_gpt.splice.selection import SelectMode
 from niels_gpt.splice.spans import BalanceMode, SpanRules
@@ -41,6 +41,11 @@ What is not allowed is refused, by name, before anything runs; `niels-gpt doctor
 _KINDS = {int: "integer", float: "number", bool: "true or false", str: "text", list: "list", NoneType: "null"}
 _BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<", MinLen: "of length >="}
 _UNSAID = (INT64, Lt(math.inf))  # limits too large to mention
+_CHATS_MOVED = (
+    "chats are sources now: move its entries to sources and give each `use: chat` and a `budget`, the others `use: "
+    "text`; move `stored` into `load`; set a tokenizer.corpus of cache/split to cache/split/text; or start anew with "
+    "`niels-gpt preset sample`"
+)
 _COLUMNS = "| parameter | allowed | sample | what it does |\n|---|---|---|---|\n"
 
 
@@ -135,7 +140,7 @@ class SentencePiece(Section):
     """SentencePiece tokenizer, trained on training rows; it also has every byte and the four chat tokens."""
 
     kind: Literal["sentencepiece"]
-    corpus: Annotated[Literal["cache/split"], "what DVC watches: the splits, and through them the texts"]
+    corpus: Annotated[Literal["cache/split/text"], "what DVC watches: the splits, and through them the texts"]
     vocab_size: Annotated[VocabSize, "pieces, bytes and chat tokens together"]
     sample_bytes: Annotated[Count, "text to train on, at the most"]
     seed: Annotated[Seed, "of the choice of that text"]
@@ -291,7 +296,6 @@ class Params(Section):
     model_config = ConfigDict(allow_inf_nan=True)  # weights are checked by their own rule
 
     sources: dict[str, Source]
-    chats: dict[str, ChatSource]
     duplicates: Duplicates
     tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
     parts: Parts
@@ -306,6 +310,14 @@ class Params(Section):
     memorize: Memorize
     leak: Leak
     runtime: Runtime
+
+    @property
+    def texts(self) -> dict[str, Source]:
+        return {name: source for name, source in self.sources.items() if source.use == "text"}
+
+    @property
+    def chats(self) -> dict[str, Source]:
+        return {name: source for name, source in self.sources.items() if source.use == "chat"}
 
 
 def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
@@ -328,6 +340,8 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     if not isinstance(raw, dict):
         sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
         raise ParamsError([Problem((), sentence)], {})
+    if "chats" in raw:
+        raise ParamsError([Problem(("chats",), f"{name}: {_CHATS_MOVED}")], raw)
     params: Params | None = None
     try:
         params = Params.model_validate(raw)

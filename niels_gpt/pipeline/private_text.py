@@ -25,7 +25,7 @@ def open_sources(params: Params, *, T: int, private: bool) -> dict[str, tuple[Do
     chats = open_chats(layout.CHAT_MIX, names=names, T=T, device="cpu", root=Path())
     mix, places = read_meta(layout.MIX), token_places(params)
     texts: dict[str, tuple[Documents, Documents]] = {}
-    for name in (name for name, source in params.sources.items() if source.private == private):
+    for name in (name for name, source in params.texts.items() if source.private == private):
         with described_by(layout.MIX):
             manifest = {**mix["sources"][name], "vocab_size": mix["vocab_size"]}
             train, held_out = (TokenStore(name, manifest, places=places, split=split) for split in ("train", "val"))

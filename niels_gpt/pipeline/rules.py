@@ -102,9 +102,12 @@ def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
-def _check_chats(chats: dict[str, Any], tuned: bool | None) -> None:
-    if not chats and tuned is not False:
-        raise ValueError("it is empty: sft needs at least one source of chats, or set sft.run to false")
+def _check_uses(sources: dict[str, Any], tuned: bool | None) -> None:
+    uses = {_at(source, "use") for source in sources.values()}
+    if "text" not in uses:
+        raise ValueError("none has `use: text`: pretraining needs at least one")
+    if "chat" not in uses and tuned is not False:
+        raise ValueError("none has `use: chat`: sft needs at least one, or set sft.run to false")
 
 
 def _check_measured(measured: bool | None, spliced: bool | None) -> None:
@@ -116,7 +119,7 @@ def _check_measured(measured: bool | None, spliced: bool | None) -> None:
 
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
-    Rule("chats", ("chats", "sft.run"), _check_chats),
+    Rule("sources", ("sources", "sft.run"), _check_uses),
     Rule("memorize.run", ("memorize.run", "splice.run"), _check_measured),
     Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
@@ -160,19 +163,23 @@ def disagreements(raw: dict[str, Any], *, name: str, wrong: Collection[tuple[str
     Works on the raw mapping, so that an error elsewhere does not hide a conflict. Rules about values that are invalid
     by themselves (whose paths are in `wrong`) are skipped.
     """
-    tables = {table: raw[table] if isinstance(raw.get(table), dict) else {} for table in ("sources", "chats")}
+    sources = raw["sources"] if isinstance(raw.get("sources"), dict) else {}
+    texts, chats = (
+        {str(name): source for name, source in sources.items() if _at(source, "use") == use} for use in ("text", "chat")
+    )
     found = [
-        *_bad_names(raw, tables),
-        *_shared_val_names(tables),
-        *_unknown_source(raw, tables["sources"]),
-        *_without_store(raw, tables["sources"]),
-        *_small_budgets(raw, tables["sources"], wrong),
-        *_torn_dialogues(tables, wrong),
+        *_bad_names(sources),
+        *_shared_val_names(sources),
+        *_unknown_source(raw, texts),
+        *_without_store(raw, sources),
+        *_small_budgets(raw, texts, wrong),
+        *_torn_dialogues(texts, chats, wrong),
     ]
-    for table, of in (("p_train", "sources"), ("p_val", "sources"), ("p_sft", "chats")):
-        weights, names = raw.get(table), list(map(str, tables[of]))
+    every_use_known = len(texts) + len(chats) == len(sources)
+    for table, of in (("p_train", texts), ("p_val", texts), ("p_sft", chats)):
+        weights, names = raw.get(table), list(of)
         used = table != "p_sft" or _at(raw, "sft", "run") is not False
-        if isinstance(weights, dict) and (names or (raw.get(of) == {} and not used)):
+        if isinstance(weights, dict) and every_use_known and (names or (texts and not used)):
             bad = _bad_weights(weights, names, table, every=table != "p_val" and used, used=used)
             found += [((table,), text) for text in bad]
     found += _broken_rules(raw, wrong)
@@ -194,24 +201,17 @@ def _broken_rules(raw: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _F
             yield tuple(rule.at.split(".")), f"{rule.at}: {error}"
 
 
-def _bad_names(raw: dict[str, Any], tables: dict[str, dict[Any, Any]]) -> _Found:
-    names = {table: list(map(str, entries)) for table, entries in tables.items()}
-    if raw.get("sources") == {}:
-        yield ("sources",), "sources is empty: it needs at least one"
-    for table, keys in names.items():
-        for key in keys:
-            if not _SOURCE_NAME.fullmatch(key):
-                yield (table, key), f"{table}: the name {key!r} must match [a-z0-9_]+: it becomes a folder and a stage"
-    for key in sorted(set(names["sources"]) & set(names["chats"])):
-        yield ("chats", key), f"{key!r} stands under sources and under chats: a name may be used once"
+def _bad_names(sources: dict[Any, Any]) -> _Found:
+    for key in map(str, sources):
+        if not _SOURCE_NAME.fullmatch(key):
+            yield ("sources", key), f"sources: the name {key!r} must match [a-z0-9_]+: it becomes a folder and a stage"
 
 
-def _shared_val_names(tables: dict[str, dict[Any, Any]]) -> _Found:
+def _shared_val_names(sources: dict[Any, Any]) -> _Found:
     uses: dict[str, list[str]] = {}
-    for table, entries in tables.items():
-        for key, entry in entries.items():
-            if isinstance(val_name := _at(entry, "val_name"), str):
-                uses.setdefault(val_name, []).append(f"{table}.{key}")
+    for key, entry in sources.items():
+        if isinstance(val_name := _at(entry, "val_name"), str):
+            uses.setdefault(val_name, []).append(f"sources.{key}")
     for val_name, users in uses.items():
         if len(users) > 1:
             yield ("val_name",), f"val_name {val_name!r} is used by {' and '.join(users)}: each needs its own"
@@ -221,17 +221,17 @@ def _unknown_source(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
     learned = _at(raw, "splice", "dataset_name")
     if isinstance(learned, str) and sources and learned not in sources:
         known = sorted(map(str, sources))
-        yield ("splice",), f"splice.dataset_name is {learned!r}, which is no source; there are: {known}"
+        yield ("splice",), f"splice.dataset_name is {learned!r}, which is no source of text; there are: {known}"
 
 
 def _without_store(raw: dict[str, Any], sources: dict[Any, Any]) -> _Found:
     stores = _at(raw, "runtime", "stores")
     for name, source in sources.items():
         remote = _at(source, "remote")
-        if _at(source, "stored") is True and isinstance(stores, dict) and not stores.get(remote):
+        if _at(source, "load", "stored") is True and isinstance(stores, dict) and not stores.get(remote):
             yield (
                 ("sources", str(name)),
-                f"sources.{name}.stored is true, but runtime.stores has no place for {remote}: name one there",
+                f"sources.{name}.load.stored is true, but runtime.stores has no place for {remote}: name one there",
             )
 
 
@@ -249,27 +249,28 @@ def _small_budgets(raw: dict[str, Any], sources: dict[Any, Any], wrong: Collecti
                 yield path, f"{where} is {budget}, which holds no window of model.T+1 = {T + 1} tokens: raise it"
 
 
-def _torn_dialogues(tables: dict[str, dict[Any, Any]], wrong: Collection[tuple[str, ...]]) -> _Found:
+def _torn_dialogues(texts: dict[str, Any], chats: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
     """Yield sources that read the same dialogues as text and as chats, but cut or split them differently.
 
     Dialogues held out in one would be trained on in the other.
     """
-    found = {
-        table: [
-            (f"{table}.{key}", entry, os.path.realpath(entry["input"]))
+    read_as_text, read_as_chats = (
+        {
+            key: (entry, os.path.realpath(entry["input"]))
             for key, entry in entries.items()
-            if is_sound((table, str(key)), wrong) and "delimiter" in entry["load"]
-        ]
-        for table, entries in tables.items()
-    }
-    for text, read_as_text, file in found["sources"]:
-        for chat, read_as_chats, same in found["chats"]:
+            if is_sound(("sources", key), wrong) and "delimiter" in entry["load"]
+        }
+        for entries in (texts, chats)
+    )
+    for text, (one, file) in read_as_text.items():
+        for chat, (other, same) in read_as_chats.items():
             for path in (("load", "delimiter"), ("split",)):
-                if file == same and _at(read_as_text, *path) != _at(read_as_chats, *path):
+                if file == same and _at(one, *path) != _at(other, *path):
                     yield (
-                        tuple(chat.split(".")),
-                        f"{chat}.{'.'.join(path)} is not that of {text}, and both read {read_as_chats['input']}: give "
-                        "them the same, or dialogues held out in one are trained on in the other",
+                        ("sources", chat),
+                        f"sources.{chat}.{'.'.join(path)} is not that of sources.{text}, and both read "
+                        f"{other['input']}: give them the same, or dialogues held out in one are trained on in the "
+                        "other",
                     )
 
 

@@ -1,4 +1,4 @@
-"""Sections of params.yaml derived from dataclasses, and the sections of text and chat sources.
+"""Sections of params.yaml derived from dataclasses, and the section of a source.
 
 The keys of a source kind under `load` come from its own module, so a new kind needs no change here.
 """
@@ -52,23 +52,21 @@ def section(
     return create_model(of.__name__, __base__=base, __doc__=of.__doc__, **keys)
 
 
-SCREENED = ("on_secret", "on_personal")  # keys under `load` that are common to all source kinds
+COMMON = ("on_secret", "on_personal", "stored")  # keys under `load` that all source kinds have
 _ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"
 _ON_PERSONAL = "what becomes of e-mail addresses, telephone numbers and national ids"
+_STORED = "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them"
 _KERNELS = ("/dev", "/proc", "/sys")  # virtual file systems of the kernel
 
 
 def _load_section(kind: Kind) -> Any:
     tag: Any = (Literal[kind.name], ...)
-    shared: Any = (Annotated[OnSecret | None, _ON_SECRET], None)
-    personal: Any = (Annotated[OnPersonal, _ON_PERSONAL], "keep")
-    base = section(kind.settings, with_defaults=True)
-    return create_model(kind.name, __base__=base, kind=tag, on_secret=shared, on_personal=personal)
-
-
-def _load_sections(*, chats: bool) -> Any:
-    kinds = [kind for kind in source_kinds().values() if kind.holds_chats is chats]
-    return Union[tuple(map(_load_section, kinds))]  # noqa: UP007
+    common: Any = {
+        "on_secret": (Annotated[OnSecret | None, _ON_SECRET], None),
+        "on_personal": (Annotated[OnPersonal, _ON_PERSONAL], "keep"),
+        "stored": (Annotated[bool, _STORED], False),
+    }
+    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag, **common)
 
 
 class GivenSplit(Section):
@@ -78,11 +76,10 @@ class GivenSplit(Section):
 
 
 if TYPE_CHECKING:
-    from typing import Any as ChatLoad
+    from typing import Any as Load
     from typing import Any as Split
-    from typing import Any as TextLoad
 else:
-    TextLoad, ChatLoad = _load_sections(chats=False), _load_sections(chats=True)
+    Load = Union[tuple(map(_load_section, source_kinds().values()))]  # noqa: UP007
     Split = GivenSplit | create_model(
         "DrawnSplit", __base__=section(Drawn), by=(Literal["document", "tree", "hash"], ...)
     )
@@ -94,15 +91,20 @@ class Budget(Section):
     max_train_tokens: Annotated[Count | None, "token budget, ending at a document's end; null takes all"]
     max_val_tokens: Annotated[Count | None, "the same for the validation set"]
 
+    def by_split(self) -> dict[str, int | None]:
+        """Return {"train": tokens, "val": tokens}; None is unlimited."""
+        return {"train": self.max_train_tokens, "val": self.max_val_tokens}
+
     def tokens(self) -> int | None:
         """Return the sum of both budgets in tokens; None if one is unlimited."""
-        budgets = (self.max_train_tokens, self.max_val_tokens)
+        budgets = self.by_split().values()
         return None if None in budgets else sum(budget or 0 for budget in budgets)
 
 
-class AnySource(Section):
-    """Keys that text and chat sources share."""
+class Source(Section):
+    """Source of documents (`use: text`) or of chats (`use: chat`)."""
 
+    use: Annotated[Literal["text", "chat"], "text to pretrain on, or chats to fine-tune on; the kind holds one of them"]
     input: Annotated[
         str, MinLen(1), "file or folder that DVC watches and the loader reads; data/no-input.md for a hub dataset"
     ]
@@ -110,8 +112,9 @@ class AnySource(Section):
         str, Field(pattern=r"^[A-Za-z0-9_-]+$"), "where `dvc push` sends what is made of it: store (public) or private"
     ]
     val_name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$"), "name of its held-out text in metrics"]
-    load: Any
+    load: Annotated[Load, Field(discriminator="kind")]
     split: Annotated[Split, Field(discriminator="by")]
+    budget: Budget
 
     @property
     def private(self) -> bool:
@@ -143,6 +146,14 @@ class AnySource(Section):
         check_place(written)
         return written
 
+    @field_validator("load")
+    @classmethod
+    def _fits_the_use(cls, load: Any, info: ValidationInfo) -> Any:
+        use, holds = info.data.get("use"), "chat" if source_kinds()[load.kind].holds_chats else "text"
+        if use is not None and use != holds:
+            raise ValueError(f"kind {load.kind} does not go with use: {use}, it goes with use: {holds}")
+        return load
+
     @field_validator("split")
     @classmethod
     def _fits_the_kind(cls, split: Any, info: ValidationInfo) -> Any:
@@ -156,23 +167,6 @@ class AnySource(Section):
                 f"by: {split.by} does not go with this load of kind {load.kind}: use by: {' or by: '.join(fitting)}"
             )
         return split
-
-
-class Source(AnySource):
-    """Source of documents."""
-
-    load: Annotated[TextLoad, Field(discriminator="kind")]
-    stored: Annotated[
-        bool,
-        "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them",
-    ]
-    budget: Budget
-
-
-class ChatSource(AnySource):
-    """Source of chats."""
-
-    load: Annotated[ChatLoad, Field(discriminator="kind")]
 
 
 def check_place(written: str) -> None:
@@ -196,4 +190,4 @@ def check_place(written: str) -> None:
 
 
 def _settings(load: Any) -> Any:
-    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *SCREENED}))
+    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *COMMON}))

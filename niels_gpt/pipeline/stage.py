@@ -28,11 +28,12 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import keep_lock
-from niels_gpt.pipeline.sources import ChatSource, Section, Source
+from niels_gpt.pipeline.sources import Section, Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
-_IN_A_STORE = re.compile(r"(?:sketches|texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them
+_IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them
 _TEMPLATE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
+_USE = "${item.use}"
 
 
 def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -42,12 +43,13 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
     """
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
-        table = _table(declared)
-        items = raw[table] if table else declared["foreach"]
+        by_source = _by_source(declared)
+        items = raw["sources"] if by_source else declared["foreach"]
         if not key:
-            raise ValueError(f"this stage runs for one of {table or 'several'}: `dvc repro {name}@{min(items)}`")
+            which = "the sources" if by_source else "several"
+            raise ValueError(f"this stage runs for one of {which}: `dvc repro {name}@{min(items)}`")
         if key not in items:
-            place = f"source {key!r} under {table} in {layout.PARAMS}" if table else f"{name}@{key} in {layout.DAG}"
+            place = f"source {key!r} in {layout.PARAMS}" if by_source else f"{name}@{key} in {layout.DAG}"
             raise ValueError(f"there is no {place}; there are: {sorted(items)}")
         declared, item = declared["do"], items[key]
     # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
@@ -74,14 +76,9 @@ def out_holding(path: str) -> str | None:
     return None
 
 
-def outs_by_source(text: str) -> dict[str, list[str]]:
-    """Return {output: tables of its sources} for outputs with a source's name, as written in dvc.yaml."""
-    found: dict[str, list[str]] = {}
-    for stage in _stages(text).values():
-        table = _table(stage)
-        for out in _outs(stage) if table else []:
-            found.setdefault(out, []).append(table)
-    return found
+def outs_by_source(text: str) -> list[str]:
+    """Return the outputs that have a source's name in them, as written in dvc.yaml, and "*" for its use."""
+    return [out.replace(_USE, "*") for stage in _stages(text).values() if _by_source(stage) for out in _outs(stage)]
 
 
 def sentence_with_remedy(error: BaseException) -> str:
@@ -100,16 +97,15 @@ def _stages(text: str) -> dict[str, Any]:
     return parse_yaml(text, name=str(layout.DAG))["stages"]
 
 
-def _table(stage: Mapping[str, Any]) -> str:
-    """Return the section of params.yaml that a foreach stage iterates over; "" if dvc.yaml has its own list."""
-    items = stage.get("foreach")
-    return items.strip("${}") if isinstance(items, str) else ""
+def _by_source(stage: Mapping[str, Any]) -> bool:
+    """Return whether a stage runs once for each source."""
+    return isinstance(stage.get("foreach"), str)
 
 
 def _out_patterns(text: str) -> Iterator[str]:
     for stage in _stages(text).values():
         for out in _outs(stage):
-            yield rf"{re.escape(out).replace(re.escape('${key}'), '[^/]+')}(?=/|$)"
+            yield "[^/]+".join(map(re.escape, _TEMPLATE.split(out)[::2])) + "(?=/|$)"
 
 
 def _outs(stage: Mapping[str, Any]) -> Iterator[str]:
@@ -189,11 +185,6 @@ class Stage:
     def source(self) -> Source:
         return self.params.sources[self.key]
 
-    @property
-    def chat_source(self) -> ChatSource | None:
-        """Return the source if it is one of chats: `load`, `split` and `tokenize` serve texts and chats."""
-        return self.params.chats.get(self.key)
-
     def out(self, path: str | Path) -> Path:
         """Return a temporary path for an output, which is moved into place when the whole stage has succeeded."""
         final = Path(path)
@@ -221,7 +212,7 @@ def run_stage(module: str, main: Callable[[Stage], None]) -> NoReturn:
     title = " ".join(f"{name}@{key}".removesuffix("@").split())
     code = 0
     try:
-        if name.removesuffix("_chat") != module:
+        if name != module:
             raise ValueError(f"DVC_STAGE is {name!r}, but this is stages.{module}: run it with `dvc repro`")
         execute(name, key, main)
     except EXPECTED as error:
@@ -292,15 +283,15 @@ def only_declared(section: Section, declared: Sequence[str]) -> Any:
     """Return the parameters without those that dvc.yaml does not declare for the stage.
 
     So no stage can depend on a parameter without DVC's knowledge. `runtime` is kept, since it changes no result, and so
-    are the names, inputs and remotes of sources.
+    are the names, uses, inputs and remotes of sources.
     """
     seen: dict[str, Any] = {}
     for name in type(section).model_fields:
         value = getattr(section, name)
         below = [path.removeprefix(f"{name}.") for path in declared if path.startswith(f"{name}.")]
-        if name in declared or name in ("runtime", "input", "remote"):
+        if name in declared or name in ("runtime", "use", "input", "remote"):
             seen[name] = value
-        elif isinstance(value, dict) and name in ("sources", "chats"):
+        elif name == "sources":
             seen[name] = {
                 key: only_declared(item, [path.removeprefix(f"{key}.") for path in below if path.startswith(f"{key}.")])
                 for key, item in value.items()

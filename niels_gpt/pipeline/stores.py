@@ -108,13 +108,12 @@ class Place:
             self.store.remove("done")
 
 
-def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
-    """Return where to write one type of file (`what`) of the stage's source.
+def place_of(stage: Stage, out: Path, what: str, *made_of: Any, stored: bool) -> Place:
+    """Return where to write one type of file (`what`) of the stage's source: to its output, or to a store.
 
     In a store, the path has a fingerprint of `made_of` and of the stage's code.
     """
-    source = stage.params.sources.get(stage.key)
-    if source is None or not source.stored:
+    if not stored:
         return Place(out, Store(str(stage.out(out))), at=None)
     code = [digest for dep, digest in sorted(stage.inputs.deps.items()) if Path(dep).is_relative_to(layout.CODE)]
     fingerprint = hashlib.sha256(json.dumps([*made_of, code], sort_keys=True).encode()).hexdigest()[:32]
@@ -126,7 +125,7 @@ def place_of(stage: Stage, out: Path, what: str, *made_of: Any) -> Place:
 
 def store_of(params: Params, name: str) -> Store | None:
     """Return the store of a source's remote, so that private text is never stored with public; None if it has none."""
-    return stores_by_remote(params).get(params.sources[name].remote) if name in params.sources else None
+    return stores_by_remote(params).get(params.sources[name].remote)
 
 
 def stores_by_remote(params: Params) -> dict[str, Store]:
@@ -146,6 +145,6 @@ def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> Toke
 
 
 def token_places(params: Params) -> Places:
-    """Return where the token files of all sources are."""
-    stores = {name: store for name in params.sources if (store := store_of(params, name)) is not None}
-    return Places(beside=layout.TOKENS, stores=stores, copies=project_root() / layout.FETCHED)
+    """Return where the token files of all text sources are."""
+    stores = {name: store for name in params.texts if (store := store_of(params, name)) is not None}
+    return Places(beside=layout.TOKENS / "text", stores=stores, copies=project_root() / layout.FETCHED)

@@ -173,8 +173,8 @@ def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer)
 
 def open_pretraining(params: Params, *, device: str, ranks: Ranks = ALONE) -> tuple[PretrainTask, ModelConfig]:
     """Return the pretraining task, and the configuration of its model."""
-    p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
-    p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
+    p_train = mix_probabilities(params.p_train, params.texts, name="p_train")
+    p_val = mix_probabilities(params.p_val, params.texts, name="p_val")
     cfg = train_config(params.train, p_train=p_train, p_val=p_val)
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
     model_cfg = params.model.config(V=mix.vocab_size)

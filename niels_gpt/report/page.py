@@ -15,46 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.files.messages import format_duration
 from niels_gpt.report.runs import Point, Run, SampledRows
-from niels_gpt.report.tables import BEST, MISSING
-
-
-class ScoreRow(NamedTuple):
-    """Row of the score table, numbers formatted for display."""
-
-    model: str
-    held_out: str
-    nats: str
-    bits: str
-    tokens: str
-
-
-HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "tokens")
-
-
-def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
-    """Return the table's rows for {model: {held-out stream: {nats, bits_per_byte, tokens, ...}}}.
-
-    A stream with quotes of training text gets a second row, of its tokens outside of quotes.
-    """
-    rows = []
-    for model, table in scores.items():
-        for name, score in table.items():
-            rows.append(_row(model, name, score, score["tokens"]))
-            if quoted := score.get("quoted_tokens"):
-                rows.append(_row(model, f"{name} without quotes", score, score["tokens"] - quoted, "_without_quotes"))
-    return rows
-
-
-def _row(model: str, name: str, score: Mapping[str, Any], tokens: int, which: str = "") -> ScoreRow:
-    nats, bits = (
-        MISSING if (mean := score[f"{key}{which}"]) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
-    )
-    return ScoreRow(model, name, nats, bits, f"{tokens:,}")
+from niels_gpt.report.tables import BEST, HEAD, MISSING, score_rows
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from niels_gpt.data.corpus.sketch import sketch_texts
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.checks import Damaged, described_by, read_meta, sha256_file
 from niels_gpt.files.store import Store
@@ -50,11 +51,12 @@ def messages_array(chats: Sequence[Sequence[Mapping[str, str]]]) -> pa.Array:
     return list_array([len(chat) for chat in chats], messages)
 
 
-_S = pa.string()
-DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S)])
-CHAT_SCHEMA = pa.schema(
-    [("id", _S), ("messages", pa.list_(pa.struct([("role", _S), ("content", _S)]))), ("split", _S), ("group", _S)]
-)
+_S, _HASH = pa.string(), pa.uint64()
+# The sketch of each row (data/corpus/sketch.py), for finding duplicates without reading the text again.
+_SKETCH = [("text_hash", _HASH), ("words_hash", _HASH), ("scale", pa.uint8()), ("hashes", pa.list_(_HASH))]
+_MESSAGES = pa.list_(pa.struct([("role", _S), ("content", _S)]))
+DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S), *_SKETCH])
+CHAT_SCHEMA = pa.schema([("id", _S), ("messages", _MESSAGES), ("split", _S), ("group", _S), *_SKETCH])
 _COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # the others are text
 # No dictionary encoding: hashing whole texts to find repeats took more than half of the writing time. Page checksums:
 # without them, 90 of 400 flipped bits went unnoticed and changed the text.
@@ -120,8 +122,9 @@ def _write(
     with pq.ParquetWriter(path, schema, **PARQUET) as writer:
 
         def flush() -> None:
-            arrays = [_COLUMNS.get(name, text_array)([getattr(item, name) for item in group]) for name in schema.names]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            names = schema.names[: -len(_SKETCH)]
+            arrays = [_COLUMNS.get(name, text_array)([getattr(item, name) for item in group]) for name in names]
+            writer.write_table(pa.Table.from_arrays([*arrays, *_sketch_columns(group)], schema=schema))
             group.clear()
 
         for item in items:
@@ -137,6 +140,24 @@ def _write(
     return RowCount(rows=count, bytes=total_bytes)
 
 
+def _sketch_columns(rows: Sequence[Document | Chat]) -> list[pa.Array]:
+    sketches = sketch_texts([row.text if isinstance(row, Document) else transcript(row.messages) for row in rows])
+    return [
+        number_array(np.array([sketch.text for sketch in sketches], dtype=np.uint64)),
+        number_array(np.array([sketch.words for sketch in sketches], dtype=np.uint64)),
+        number_array(np.array([sketch.scale for sketch in sketches], dtype=np.uint8)),
+        list_array(
+            [len(sketch.hashes) for sketch in sketches],
+            number_array(np.concatenate([sketch.hashes for sketch in sketches])),
+        ),
+    ]
+
+
+def transcript(messages: Sequence[Mapping[str, str]]) -> str:
+    """Render a chat as text, one "role: content" per message, so that it matches the same dialogue as a document."""
+    return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+
+
 def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
     with opened(path) as file:
         first = 0
@@ -150,8 +171,8 @@ def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
-    """Open a parquet file of one of these schemas (default: documents or chats); raise `Damaged` if it is corrupt.
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a parquet file of documents or chats; raise `Damaged` if it is corrupt.
 
     Page checksums are verified while reading. The footer has no checksum; its row counts and schema are checked.
     """
@@ -159,7 +180,7 @@ def opened(path: Path, *schemas: pa.Schema) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             contents = file.metadata
             rows = sum(contents.row_group(group).num_rows for group in range(contents.num_row_groups))
-            if rows != contents.num_rows or file.schema_arrow not in (schemas or (DOCUMENT_SCHEMA, CHAT_SCHEMA)):
+            if rows != contents.num_rows or file.schema_arrow not in (DOCUMENT_SCHEMA, CHAT_SCHEMA):
                 raise pa.ArrowInvalid("its table of contents does not agree with itself")
             yield file
     except FileNotFoundError:
@@ -200,6 +221,7 @@ class Texts:
     parts: tuple[Part, ...]
     facts: Mapping[str, Any]
     digest: str
+    at: str | None = None  # where the parts are in the store; None if they are beside the manifest
 
     @property
     def rows(self) -> int:
@@ -240,6 +262,7 @@ def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
         parts=parts,
         facts=facts,
         digest=sha256_file(path),
+        at=at,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.leak.page import leak_rows, verdict
-from niels_gpt.report.page import HEAD, score_rows
+from niels_gpt.report.tables import HEAD, score_rows
 from niels_gpt.talk.talker import Talker
 
 # Licences of well-known Hugging Face datasets; others get a link to their page.
@@ -135,7 +135,7 @@ def _usage(talker: Talker, form: Form, folder: str) -> str:
 
 def _licences(params: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the licence of each source; sources no longer in the parameters have an unknown one."""
-    sources = {**params["sources"], **params["chats"]}
+    sources = params["sources"]
     found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
     return defaultdict(lambda: UNSAID, {name: licence.replace("|", "\\|") for name, licence in found.items()})
 

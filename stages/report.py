@@ -1,0 +1,67 @@
+"""Stage `report`: one HTML page on data, training runs and results, from the files of the other stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from niels_gpt.data.corpus.mix import exposures, read_too_often
+from niels_gpt.duplicates.table import HEAD as DUPLICATES
+from niels_gpt.duplicates.table import data_rows
+from niels_gpt.files.checks import read_meta
+from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
+from niels_gpt.leak.page import HEAD as LEAKED
+from niels_gpt.model.size import most_epochs
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.report.page import Training, render_report
+from niels_gpt.report.tables import read_tsv
+
+TUNING = {"p_sft", "sft"}
+REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
+
+
+def read_training(name: str) -> Training:
+    """Read the summary and the curves of a training stage."""
+    curves = (read_tsv(layout.METRICS / f"{file}.tsv") for file in (name, f"{name}_val"))
+    return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
+
+
+def tables_of(evaluated: dict[str, Any]) -> dict[str, Sequence[Sequence[str]]]:
+    """Return the tables of the report by title, each a header and rows; tables without rows are omitted."""
+    leak = read_meta(layout.LEAK)
+    tables: dict[str, list[Sequence[str]]] = {
+        "Report card": evaluated["card"],
+        "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
+        "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
+        "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
+    }
+    return {title: table for title, table in tables.items() if table[1:]}
+
+
+def main(stage: Stage) -> None:
+    """Write the page."""
+    params, mix, chat_mix = stage.params, read_meta(layout.MIX), read_meta(layout.CHAT_MIX)
+    evaluated = read_meta(layout.EVALUATED, required=["card", "flops_per_token", "samples"])
+    scores = {model: table for model, table in read_meta(layout.SCORES).items() if model != layout.CARD}
+    trainings = [read_training(name) for name, folder in layout.MODEL_OF.items() if folder.name in scores]
+    tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
+    seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+    page = render_report(
+        trainings=trainings,
+        flops_per_token=evaluated["flops_per_token"],
+        mix=mix,
+        chat_mix=chat_mix,
+        seen=seen,
+        notes=read_too_often(seen, most=most_epochs(trainings[0].summary["parameters"])),
+        scores=scores,
+        samples=evaluated["samples"],
+        params=params.model_dump(include=REPORTED if layout.TUNED.name in scores else REPORTED - TUNING),
+        tables=tables_of(evaluated),
+    )
+    stage.out(layout.REPORT).write_text(page, encoding="utf-8")
+    stage.say(f"{', '.join(scores)} -> {layout.REPORT}")
+
+
+if __name__ == "__main__":
+    run_stage("report", main)
