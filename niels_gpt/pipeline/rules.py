@@ -98,7 +98,9 @@ def _check_stores(stores: dict[str, str | None]) -> None:
                 raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
-def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
+def _check_heads(C: int | None, H: int | None, head_dim: int | None) -> None:
+    if C is None:  # as the base has them
+        return
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
