@@ -15,7 +15,8 @@ def main(stage: Stage) -> None:
     with execution_of(stage) as execution:
         device = execution.device
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
-        check_memory(model_cfg, B=task.cfg.B, execution=execution)  # before allocating the model
+        # Before allocating the model.
+        check_memory(model_cfg, B=task.cfg.B, execution=execution, frozen=task.cfg.freeze_blocks)
         model = first_model(model_cfg, seed=task.cfg.seed, device=device)
         train_and_write(stage, model, task, task.cfg, execution=execution, out=layout.PRETRAINED)
 
