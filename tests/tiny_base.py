@@ -7,10 +7,10 @@ from pathlib import Path
 
 import gguf
 import torch
-from niels_gpt.base.families import FAMILIES
 from niels_gpt.tokenizer.pretrained import byte_alphabet
 from safetensors.torch import save_file
 
+from niels_gpt.base.families import FAMILIES
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 
