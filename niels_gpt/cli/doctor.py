@@ -101,11 +101,11 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
 
 
 def _base(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    from niels_gpt.base.importing import INSTALL, bundled_file
-
     name = params["base"]["from"]
     if name is None:
         return
+    from niels_gpt.base.importing import INSTALL, bundled_file
+
     if is_imported(folder / layout.BASE):
         yield Finding(f"base: {name}, imported")
         return
