@@ -21,6 +21,7 @@ from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.pipeline.training import execution_of, open_pretraining, train_to_the_end
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 NAME = "canaries"
 
@@ -50,6 +51,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             folder=Path(copies),
             seed=settings.seed,
             apart=params.train.document_mask,
+            dtype=token_dtype(tokenizer.vocab_size),
         )
         task = replace(task, train={**task.train, source: planted})
         set_seed(derive_seed(task.cfg.seed, "init"))
