@@ -17,7 +17,8 @@ def main(stage: Stage) -> None:
     with execution_of(stage) as execution:
         device = execution.device
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
-        check_memory(model_cfg, B=task.cfg.B, execution=execution)  # before allocating the model
+        # Before allocating the model.
+        check_memory(model_cfg, B=task.cfg.B, execution=execution, frozen=task.cfg.freeze_blocks)
         set_seed(derive_seed(task.cfg.seed, "init"))
         train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, execution=execution, out=layout.PRETRAINED)
 

@@ -24,7 +24,7 @@ DAG_PATHS = {path for path in vars(layout).values() if isinstance(path, Path)}
 TOPS = {path.parts[0] for path in DAG_PATHS if not path.suffix or path.parts[1:]} - {layout.PRESETS.name}
 FOREIGN = re.compile(rf"(?<!\.)\b(?:dvc|DVC)\b|params\.yaml|(?<![\w/])(?:{'|'.join(TOPS)})/")
 WINGS = "duplicates leak memorize splice talk"
-ROOMS = f"pipeline cli files jobs data tokenizer cache model inference train eval report {WINGS}"
+ROOMS = f"pipeline cli files jobs data tokenizer cache model base inference train eval report {WINGS}"
 
 
 def name(path: Path) -> str:

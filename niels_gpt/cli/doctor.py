@@ -153,7 +153,8 @@ def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
         return
     for stage in _trained(params):
         try:
-            check_memory(_model_config(params), B=params[stage]["B"], execution=execution)
+            cfg, frozen = _model_config(params), params[stage].get("freeze_blocks", 0)
+            check_memory(cfg, B=params[stage]["B"], execution=execution, frozen=frozen)
         except ValueError as error:
             what, _, fix = str(error).rpartition(": ")
             yield Finding(f"{stage}: {what}", fix)

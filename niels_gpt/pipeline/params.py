@@ -20,7 +20,18 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, NewTokens, Rows, Seed, TrainConfig
+from niels_gpt.config import (
+    INT64,
+    MODEL_OPTIONS,
+    Count,
+    Fraction,
+    Heads,
+    ModelConfig,
+    NewTokens,
+    Rows,
+    Seed,
+    TrainConfig,
+)
 from niels_gpt.data.corpus.split import DuplicateRules
 from niels_gpt.device import check_device_name
 from niels_gpt.files.messages import read_text
@@ -162,8 +173,7 @@ class TuningSection(FurtherSection):
 
 
 class ModelSection(Section):
-    H: Annotated[Count | None, "attention heads a block; divides C; null: C/head_dim"] = None
-    head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
+    H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
 
     def config(self, *, V: int) -> ModelConfig:
         """Return the model configuration for a vocabulary of `V` entries."""
@@ -194,7 +204,7 @@ if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's
 else:
     Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V: by the tokenizer
     _MIX = {"p_train", "p_val"}  # separate sections
-    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup"}
+    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "freeze_blocks"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
     FineTuning = section(TrainConfig, without=_MIX | {"document_mask"}, optional=_RECIPE, base=TuningSection)
     _UNASKED = _MIX | {"document_mask", "eval_steps"}  # splice validates on a fixed grid

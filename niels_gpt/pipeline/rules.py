@@ -102,6 +102,11 @@ def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
+def _check_frozen(blocks: int | None, L: int | None) -> None:
+    if blocks and L is not None and blocks >= L:
+        raise ValueError(f"{blocks} leaves no block to train, since model.L is {L}: lower it")
+
+
 def _check_chats(chats: dict[str, Any], tuned: bool | None) -> None:
     if not chats and tuned is not False:
         raise ValueError("it is empty: sft needs at least one source of chats, or set sft.run to false")
@@ -150,6 +155,12 @@ RULES = (
             (f"{section}.min_lr", "base_lr", _check_decay),
             ("runtime.nproc", "B", _check_processes),
         )
+    ),
+    *(
+        Rule(
+            f"{section}.freeze_blocks", (f"{section}.freeze_blocks", "model.L"), _check_frozen, (section.split(".")[0],)
+        )
+        for section in ("train", "sft", "splice.train")
     ),
 )
 

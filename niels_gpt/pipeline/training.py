@@ -133,7 +133,7 @@ def train_to_the_end(
     runs again only by force (`dvc repro -f`), and the model is trained anew. If DVC was killed before it recorded the
     result, the finished run is reused.
     """
-    check_memory(model.cfg, B=cfg.B, execution=execution)
+    check_memory(model.cfg, B=cfg.B, execution=execution, frozen=cfg.freeze_blocks)
     runtime = stage.params.runtime
     folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
     log = project_root() / layout.LOGS / f"{name}.jsonl"
