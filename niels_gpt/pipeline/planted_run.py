@@ -19,6 +19,7 @@ from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_to_the_end
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 NAME = "canaries"
 
@@ -48,6 +49,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             folder=Path(copies),
             seed=settings.seed,
             apart=params.train.document_mask,
+            dtype=token_dtype(tokenizer.vocab_size),
         )
         task = replace(task, train={**task.train, source: planted})
         model = first_model(model_cfg, seed=task.cfg.seed, device=execution.device)
