@@ -66,8 +66,8 @@ def check_base(name: str | None, watched: str, revision: str | None) -> None:
         raise ValueError(f"input is {watched!r}, and from {name!r} is no file or folder: set input to {NO_INPUT}")
     if at_hub and not (revision and _COMMIT.fullmatch(revision)):
         raise ValueError(
-            f"revision is {revision!r}: the hub id {name} needs a full commit sha (40 hex digits, in quotes), so that "
-            "it stays the same model"
+            f"revision is {revision or 'null'}: the hub id {name} needs a full commit sha (40 hex digits, in quotes), "
+            "so that it stays the same model"
         )
     if revision is not None and not at_hub:
         raise ValueError(f"revision is {revision!r}, which is for hub ids: set it to null")
