@@ -156,6 +156,13 @@ class SentencePiece(Section):
     ] = 5
 
 
+class Pretrained(Section):
+    """Tokenizer of the base."""
+
+    kind: Literal["hf"]
+    corpus: Annotated[Literal["models/base"], "what DVC watches: the base brings its tokenizer"]
+
+
 class Parts(Section):
     text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
@@ -305,7 +312,7 @@ class Params(Section):
     chats: dict[str, ChatSource]
     duplicates: Duplicates
     base: Base
-    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
+    tokenizer: Annotated[Byte | SentencePiece | Pretrained, Field(discriminator="kind")]
     parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
