@@ -44,7 +44,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     loading = seconds(lambda: write_documents(path, documents))
     part = Part(path.name, len(documents), size, path.stat().st_size, sha256_file(path))
     make_tokenizer(folder)
-    tokenizer = ("spm.model", (folder / "spm.model").read_bytes())
+    tokenizer = (("spm.model", (folder / "spm.model").read_bytes()),)
     rule, out = Drawn(val_frac=0.01, seed=1), Store(str(folder / "tokens"))
     item = PartToEncode(Store(str(folder)), part, ByHash(rule), tokenizer, out)
     records: list[dict[str, object]] = []

@@ -4,7 +4,8 @@ A setting is a field of a frozen pydantic dataclass: `Annotated[type, range, "on
 place where its range is defined: the constructors, the check of the parameters and the parameter reference all use it.
 
 Symbols, here and everywhere: `B` batch size in rows, `T` context length in tokens, `C` width of the residual stream,
-`L` blocks, `H` heads per block, `D` = C/H width of a head, `V` vocabulary size.
+`L` blocks, `H` heads per block, `K` heads of keys and values, `D` width of a head (C/H by default), `V` vocabulary
+size.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Seed = Annotated[int, Ge(0), INT64]
 # machine's memory is checked in niels_gpt/train/task.py.
 Rows = Annotated[int, Ge(1), Le(2**20)]  # per batch; their indices are sampled in one call
 Width = Annotated[int, Ge(1), Le(2**18)]  # a square float32 matrix of the maximum takes 256 GiB
+Heads = Annotated[int, Ge(1), Le(2**18)]
 Depth = Annotated[int, Ge(1), Le(1024)]  # blocks are built one by one: 100,000 take over an hour
 Context = Annotated[int, Ge(1), Le(2**20)]  # position tables have T rows
 Steps = Annotated[int, Ge(1), Le(10**8)]  # the loss of every step is stored in each checkpoint
@@ -87,18 +89,29 @@ def default_p_train() -> dict[str, float]:
 class ModelConfig:
     """Architecture of a GPT. The defaults are the v0 model; docs/recipe.md lists what each option gains."""
 
-    V: Annotated[int, Ge(1), Le(2**16), "size of the vocabulary"] = 256
+    V: Annotated[int, Ge(1), Le(2**18), "size of the vocabulary"] = 256
     T: Annotated[Context, "context length in tokens"] = 256
     C: Annotated[Width, "width of the residual stream; C/H must be even"] = 256
     L: Annotated[Depth, "blocks (layers)"] = 4
-    H: Annotated[Count, "attention heads a block; divides C"] = 4
+    H: Annotated[Heads, "attention heads a block; divides C unless head_dim is given"] = 4
     d_ff: Annotated[Width, "width inside the MLP; 4*C is usual"] = 1024
     dropout: Annotated[Fraction, "share of activations dropped in training; 0 for a corpus read about once"] = 0.1
     rope_theta: Annotated[float, Gt(0), "base of the rotary position embedding's wavelengths"] = 10000.0
     norm: Annotated[Literal["layer", "rms"], "LayerNorm, or RMSNorm: without the mean and without a bias"] = "layer"
     bias: Annotated[bool, "whether linear layers and LayerNorms have biases"] = True
-    activation: Annotated[Literal["gelu", "relu2"], "in the MLP: GELU, or the square of ReLU"] = "gelu"
+    norm_eps: Annotated[float, Gt(0), "added to the variance in every norm, so that none divides by 0"] = 1e-5
+    activation: Annotated[
+        Literal["gelu", "relu2", "swiglu"],
+        "in the MLP: GELU, the square of ReLU, or SwiGLU, which has a third matrix (d_ff of 8/3*C is as large as 4*C)",
+    ] = "gelu"
+    kv_heads: Annotated[
+        Heads | None, "grouped-query attention: heads of keys and values, each shared by H/kv_heads queries; null: H"
+    ] = None
+    head_dim: Annotated[Width | None, "width of a head; null: C/H"] = None
     qk_norm: Annotated[bool, "RMSNorm of each head's queries and keys: attention scores stay bounded"] = False
+    qk_gain: Annotated[bool, "learned gains in qk_norm, one vector for queries and one for keys (needs qk_norm)"] = (
+        False
+    )
     value_residual: Annotated[bool, "attention's values are a learned mix with those of the first block"] = False
     x0_skip: Annotated[bool, "every block begins with a learned mix of the residual stream and the embedding"] = False
     zero_init: Annotated[
@@ -111,14 +124,23 @@ class ModelConfig:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.C % self.H:
+        if self.head_dim is None and self.C % self.H:
             raise ValueError(f"C={self.C} is not a multiple of H={self.H}: every head needs the same width")
         if self.D % 2:
-            raise ValueError(f"D = C/H = {self.C}/{self.H} = {self.D} is odd: RoPE rotates pairs, so D must be even")
+            ratio = f"head_dim={self.D}" if self.head_dim else f"D = C/H = {self.C}/{self.H} = {self.D}"
+            raise ValueError(f"{ratio} is odd: RoPE rotates pairs, so D must be even")
+        if self.H % self.K:
+            raise ValueError(f"H={self.H} is not a multiple of kv_heads={self.K}: every group needs as many queries")
+        if self.qk_gain and not self.qk_norm:
+            raise ValueError("qk_gain is true without qk_norm, whose gains they are: set qk_norm to true")
 
     @property
     def D(self) -> int:
-        return self.C // self.H
+        return self.head_dim or self.C // self.H
+
+    @property
+    def K(self) -> int:
+        return self.kv_heads or self.H
 
     @property
     def options(self) -> dict[str, Any]:
@@ -145,20 +167,25 @@ class ModelConfig:
             raise ValueError(f"model settings {missing} are required, and only {sorted(values)} are given")
         cfg = cls(**{k: v for k, v in values.items() if k in known})
         if values.get("D", cfg.D) != cfg.D:
-            raise ValueError(f"D={values['D']} contradicts C/H = {cfg.C}/{cfg.H} = {cfg.D}")
+            raise ValueError(f"D={values['D']} contradicts C/H = {cfg.C}/{cfg.H} (head_dim: {cfg.head_dim})")
         return cfg
 
     @classmethod
     def from_section(cls, values: Mapping[str, Any], **more: Any) -> ModelConfig:
-        """Build from a section of the parameters, which gives either H or `head_dim` (the width of a head)."""
+        """Build from a section of the parameters, which gives H (heads), `head_dim` (their width), or both.
+
+        Equal models get equal configurations: a `head_dim` that is C/H is not stored.
+        """
         given = {**values, **more}
-        head_dim, H, C = given.pop("head_dim", None), given.get("H"), given.get("C", cls.C)
-        if (H is None) == (head_dim is None):
-            raise ValueError("give either H (heads) or head_dim (width of a head): the other follows from C")
-        if head_dim is not None:
+        head_dim, H, C = given.get("head_dim"), given.get("H"), given.get("C", cls.C)
+        if H is None:
+            if head_dim is None:
+                raise ValueError("give H (heads), head_dim (width of a head) or both: either follows from C")
             if C % head_dim:
                 raise ValueError(f"C={C} is not a multiple of head_dim={head_dim}: every head needs the same width")
-            given["H"] = C // head_dim
+            H = given["H"] = C // head_dim
+        if head_dim is not None and head_dim * H == C:
+            given["head_dim"] = None
         return cls(**given)
 
 
@@ -219,6 +246,13 @@ class TrainConfig:
     ] = "random"
     momentum_warmup: Annotated[
         int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
+    ] = 0
+    freeze_blocks: Annotated[
+        int,
+        Ge(0),
+        INT64,
+        "blocks, from the first on, that are not trained, nor is the embedding and a head tied to it: tuning on a CPU "
+        "takes less time; below model.L; 0: all is trained",
     ] = 0
 
 

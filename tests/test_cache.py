@@ -16,7 +16,6 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
-from stages import mix
 from tests.conftest import ROOT
 from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens
 

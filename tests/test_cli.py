@@ -38,7 +38,7 @@ from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
-from stages import leak, load, mix, split, tokenize, tokenizer
+from stages import leak, load, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import no_duplicates, write_source
 

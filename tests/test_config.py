@@ -46,6 +46,10 @@ def test_configs_are_frozen() -> None:
     [
         ({"C": 10, "H": 4}, "not a multiple"),
         ({"C": 12, "H": 4}, "must be even"),
+        ({"H": 4, "head_dim": 7}, "head_dim=7 is odd"),
+        ({"H": 4, "kv_heads": 3}, "H=4 is not a multiple of kv_heads=3"),
+        ({"qk_gain": True}, "set qk_norm to true"),
+        ({"norm_eps": 0.0}, "norm_eps must be greater than 0"),
         ({"T": 0}, r"T must be greater than or equal to 1 \(got 0\)"),
         ({"dropout": 1.0}, "dropout"),
         ({"rope_theta": 0.0}, "rope_theta"),

@@ -62,21 +62,21 @@ for V, cap in ((37, None), (37, 2.0), (20000, None), (20000, 2.0)):
 
 # New tokens at all kinds of places, one of them where no row goes on: against torch's attention over what is kept.
 decode_triton._NUMBERS = 16 * 16  # so that even here one looks at several blocks of keys
-for H, D in ((3, 8), (2, 12)):
+for H, K, D in ((3, 3, 8), (2, 2, 12), (6, 2, 8), (4, 1, 10)):
     T = 70
-    places, kv = torch.tensor([0, 1, 37, T - 1, T]), torch.randn(5, 2 * H, T + 3, D)
-    angles, heads, before = torch.randn(5, D // 2), 2 * torch.randn(5, 1, 3 * H, D), kv.clone()
+    places, kv = torch.tensor([0, 1, 37, T - 1, T]), torch.randn(5, 2 * K, T + 3, D)
+    angles, heads, before = torch.randn(5, D // 2), 2 * torch.randn(5, 1, H + 2 * K, D), kv.clone()
     turns = torch.polar(torch.ones(()), angles)
     out = decode_triton.attend_to_cache(heads, kv, places[:, None, None, None], turns[:, None, None], T=T)
-    qk = heads[:, 0, : 2 * H].clone()
-    rope.rotate_(qk.view(5, 2 * H, -1, 2), turns[:, None])
+    qk = heads[:, 0, : H + K].clone()
+    rope.rotate_(qk.view(5, H + K, -1, 2), turns[:, None])
     plain, kept = [], before
     for row, place in enumerate(places.tolist()):
-        kept[row, :H, place], kept[row, H:, place] = qk[row, H:], heads[row, 0, 2 * H :]
+        kept[row, :K, place], kept[row, K:, place] = qk[row, H:], heads[row, 0, H + K :]
         if place < T:
-            k, v = kept[row, :, : place + 1].chunk(2)
+            k, v = kept[row, :, : place + 1].repeat_interleave(H // K, 0).chunk(2)
             plain.append(F.scaled_dot_product_attention(qk[row, :H, None], k, v)[:, 0])
-    errors[f"decode {D}"] = largest((out[:4, 0], kv), (torch.stack(plain), kept))
+    errors[f"decode {H} {K} {D}"] = largest((out[:4, 0], kv), (torch.stack(plain), kept))
     assert bool(out.isfinite().all())
 
 for C, dtype in ((20, torch.float32), (64, torch.bfloat16)):
@@ -95,7 +95,8 @@ errors["noise"] = largest(ours, [noise.of(slice(None), ids), noise.of(slice(None
 cfg = ModelConfig(V=10, T=9, C=16, L=1, H=2, d_ff=24, dropout=0.0)
 x, options = torch.randn(2, 9, 16), {"qk_norm": True, "activation": "relu2"}
 # Where a layer is not exactly a Linear no kernel takes its weights: it is called. Nor where an option comes between.
-for swapped, changed in ((False, {}), (True, {}), (False, options), (False, {"value_residual": True})):
+between = (options, {"value_residual": True}, {"kv_heads": 1})
+for swapped, changed in ((False, {}), (True, {}), *((False, changed) for changed in between)):
     block, outs = Block(replace(cfg, **changed)), []
     if swapped:
         block.attn.qkv, block.mlp.fc1 = Doubled(16, 48), Doubled(16, 24)
@@ -117,5 +118,5 @@ def test_kernels_compute_what_plain_torch_does() -> None:
     done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
-    assert len(errors) == 17
+    assert len(errors) == 20
     assert max(errors.values()) < 1e-5, errors

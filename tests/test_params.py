@@ -29,7 +29,7 @@ _, RAW = parse_params(TEXT)
 GROUPS = ("matrices", "embedding", "head", "vectors")
 DEFAULTS = to_dict(TrainConfig(total_steps=1))
 OPTIONAL = {f"model.{key}" for key in (*MODEL_OPTIONS, "head_dim")}
-_RECIPE = ("schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "dropout")
+_RECIPE = ("schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "freeze_blocks", "dropout")
 RECIPE = tuple(f"{stage}.{key}" for stage in ("train", "sft", "splice.train") for key in _RECIPE)
 STAGES = ("train", "sft", "splice.train")
 
@@ -101,9 +101,12 @@ def test_the_key_set_is_frozen() -> None:
         *(f"runtime.{key}" for key in ["engine", "workers", "ray_address", "stores.store", "stores.private"]),
     }
     recipe = ["schedule", "flat", "momentum_warmup"]
+    freezing = {f"{stage}.freeze_blocks" for stage in STAGES}
     recipe += [f"{table}.{group}" for table in ("lr_scale", "decay_scale") for group in GROUPS]
     further = {"sft.dropout", "splice.train.dropout"}
-    optional = {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further | {"train.windows"}
+    optional = (
+        {f"{stage}.{key}" for stage in STAGES for key in recipe} | OPTIONAL | further | freezing | {"train.windows"}
+    )
     optional |= {f"{stage}.run" for stage in ("sft", "splice", "memorize")}
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written
@@ -266,7 +269,7 @@ def test_v0_is_the_seeds() -> None:
         ({"model.T": 0}, ["model.T is 0"]),
         ({"model.C": 129}, ["model.H: C=129 is not a multiple of H=2"]),
         ({"model.C": 6}, ["model.H: D = C/H = 6/2 = 3 is odd"]),
-        ({"model.H": None}, ["model.H: give either H (heads) or head_dim (width of a head)"]),
+        ({"model.H": None}, ["model.H: give H (heads), head_dim (width of a head) or both"]),
         ({"model.H": None, "model.head_dim": 24}, ["model.H: C=128 is not a multiple of head_dim=24"]),
         ({"p_train.roam": -0.1}, ["p_train", "'roam': -0.1"]),
         ({"p_train.room": 0.1}, ["p_train has weights for ['room'], which are no sources", "'roam'"]),

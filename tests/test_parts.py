@@ -32,7 +32,7 @@ from niels_gpt.pipeline.sources import Budget
 from niels_gpt.pipeline.stores import open_documents, token_places
 from niels_gpt.tokenizer.corpus import sampled_texts
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
-from stages import load, mix, split, tokenize, tokenizer
+from stages import load, split, tokenize, tokenizer
 from tests.in_process import SOURCES, no_duplicates, run_in_process, tiny_params, write_source
 from tests.token_caches import TOK, documents_of, files
 

@@ -22,8 +22,8 @@ from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
-from stages import mix, tokenize
 from stages import split as split_stage
+from stages import tokenize
 from tests.conftest import ROOT, with_values
 from tests.in_process import no_duplicates, write_source
 from tests.token_caches import TOK, chats, documents_of

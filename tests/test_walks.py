@@ -64,7 +64,7 @@ else: raise AssertionError("-1 was taken")
 OPTION = Walk(
     "a model option",
     {
-        "niels_gpt/config.py": {'Literal["gelu", "relu2"]': 'Literal["gelu", "relu2", "silu"]'},
+        "niels_gpt/config.py": {'"relu2", "swiglu"]': '"relu2", "swiglu", "silu"]'},
         "niels_gpt/model/blocks.py": {
             "            h = F.relu(fc1(x)).square()\n": "            h = F.relu(fc1(x)).square()\n"
             "        elif self.cfg.activation == 'silu':\n"

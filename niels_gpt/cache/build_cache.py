@@ -22,9 +22,9 @@ from niels_gpt.chat_template import Message, format_chat
 from niels_gpt.data.corpus.split import split_groups, split_rows
 from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.tokenizers import tokenizer_file, write_tokenizer, write_tokenizer_meta
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer import HFTokenizer, load_tokenizer
+from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer, write_tokenizer_meta
+from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
 # Shards have a fixed size, so a document may span two or more of them.
 
@@ -32,9 +32,9 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 class ShardWriter:
     """Writer of documents to folder/shard_00000.bin, ..., and of their offsets over all shards to offsets.npy."""
 
-    def __init__(self, folder: Path, *, shard_bytes: int) -> None:
+    def __init__(self, folder: Path, *, shard_bytes: int, dtype: np.dtype = TOKEN_DTYPE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._shard_tokens = folder, shard_bytes // TOKEN_DTYPE.itemsize
+        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_bytes // dtype.itemsize
         if self._shard_tokens < 1:
             raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
         self._offsets = array("q")
@@ -47,7 +47,7 @@ class ShardWriter:
     def write(self, ids: np.ndarray) -> None:
         """Append one document, starting a new shard whenever one is full."""
         self._offsets.append(self.tokens)
-        data = np.ascontiguousarray(ids, dtype=TOKEN_DTYPE)
+        data = np.ascontiguousarray(ids, dtype=self._dtype)
         while len(data):
             number, used = divmod(self.tokens, self._shard_tokens)
             if used == 0:
@@ -101,13 +101,14 @@ def build_pretrain_cache(
     ends early has filled both in proportion. An empty split is an error, unless it is val and its budget is 0.
     `shuffle_buffer` is the size of a shuffle buffer, in texts; None keeps the order.
     """
-    _check_vocabulary(tokenizer)
+    dtype = token_dtype(tokenizer.vocab_size)
     ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
     budgets = {"train": max_train_tokens, "val": max_val_tokens}
     val_share = max_val_tokens / max(1, max_train_tokens + max_val_tokens)
     with _folder(out_dir) as folder, ExitStack() as stack:
         writers = {
-            split: stack.enter_context(ShardWriter(folder / split, shard_bytes=shard_bytes)) for split in budgets
+            split: stack.enter_context(ShardWriter(folder / split, shard_bytes=shard_bytes, dtype=dtype))
+            for split in budgets
         }
         open_splits = {split for split, budget in budgets.items() if budget > 0}
         for ids in encode_documents(tokenizer, ordered):
@@ -156,11 +157,11 @@ def build_split_cache(
     split_rule: str = "given",
 ) -> None:
     """Write the same files for all texts of given splits, {"train": texts, "val": texts}, without a token budget."""
-    _check_vocabulary(tokenizer)
+    dtype = token_dtype(tokenizer.vocab_size)
     with _folder(out_dir) as folder:
         totals = {}
         for split, texts in splits.items():
-            with ShardWriter(folder / split, shard_bytes=shard_bytes) as writer:
+            with ShardWriter(folder / split, shard_bytes=shard_bytes, dtype=dtype) as writer:
                 for ids in encode_documents(tokenizer, texts):
                     writer.write(ids)
                 totals[f"{split}_tokens"] = writer.tokens
@@ -199,7 +200,7 @@ def build_sft_cache(
     is never divided. Examples without supervised tokens in their first T+1 (all, if T is None) are dropped and counted.
     The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
-    _check_vocabulary(tokenizer)
+    dtype = token_dtype(tokenizer.vocab_size)
     names: list[str] = []
 
     def rendered() -> Iterator[np.ndarray]:
@@ -208,18 +209,18 @@ def build_sft_cache(
         for example, group in pairs:
             if group is not None:
                 names.append(known.setdefault(group, group))
-            yield np.array(format_chat(tokenizer, example), dtype=TOKEN_DTYPE)
+            yield np.array(format_chat(tokenizer, example), dtype=dtype)
 
     with _folder(out_dir) as folder:
         every = (folder / "all_tokens.bin", folder / "all_idx.npy")
-        count, tokens = write_token_file(*every, rendered())
+        count, tokens = write_token_file(*every, rendered(), dtype=dtype)
         if not tokens:
             raise ValueError(f"{source_name or out_dir} has no chats: nothing to build a cache of")
         if groups is None:
             train, val = split_rows(count, val_frac=val_frac, seed=seed)
         else:
             train, val = split_groups(names, val_frac=val_frac, seed=seed)
-        ids, starts = TokenFile.whole(every[0]), np.load(every[1])
+        ids, starts = TokenFile.whole(every[0], dtype), np.load(every[1])
         ends = np.append(starts[1:], len(ids))
         totals = write_sft_files(
             folder,
@@ -278,15 +279,13 @@ def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
     file, out = tokenizer_file(source), Path(out_dir)
     if file.parent.resolve() == out.resolve():
         return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
-    load_tokenizer(file)  # check the new one before it replaces an old one
+    found = load_tokenizer(file)  # check the new one before it replaces an old one
     with _folder(out) as folder:
-        write_tokenizer(folder, model=None if file.suffix == ".json" else file.read_bytes())
+        if isinstance(found, HFTokenizer):
+            copy_tokenizer(file, folder, vocab_size=found.vocab_size)
+        else:
+            write_tokenizer(folder, model=None if file.suffix == ".json" else file.read_bytes())
     return load_tokenizer(out)
-
-
-def _check_vocabulary(tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size > 1 << 16:
-        raise ValueError(f"a vocabulary of {tokenizer.vocab_size:,} does not fit the 16-bit ids of a cache")
 
 
 def _shuffled(texts: Iterable[str], buffer_size: int, seed: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Token file format: uint16 ids in a .bin, int64 document offsets in an .npy."""
+"""Token file format: ids in a .bin (uint16, or uint32 for a large vocabulary), int64 document offsets in an .npy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,29 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.files.checks import Damaged
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
-TOKEN_DTYPE = np.dtype("<u2")
-TOKEN_DTYPE_NAME = "uint16-le"
+TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
+_DTYPE_NAMES: dict[np.dtype, str] = {TOKEN_DTYPE: "uint16-le", np.dtype("<u4"): "uint32-le"}
 
 
-def write_token_file(tokens_path: Path, idx_path: Path, documents: Iterable[np.ndarray]) -> tuple[int, int]:
-    """Write the ids and offsets of all documents; return (documents, tokens).
+def dtype_name(vocab_size: int) -> str:
+    """Return the name of the id type for a meta.json."""
+    return _DTYPE_NAMES[token_dtype(vocab_size)]
+
+
+def named_dtype(name: str) -> np.dtype:
+    """Return the id type that a meta.json names."""
+    for dtype, known in _DTYPE_NAMES.items():
+        if known == name:
+            return dtype
+    raise ValueError(f"unknown token_dtype {name!r}; known: {', '.join(_DTYPE_NAMES.values())}")
+
+
+def write_token_file(
+    tokens_path: Path, idx_path: Path, documents: Iterable[np.ndarray], *, dtype: np.dtype = TOKEN_DTYPE
+) -> tuple[int, int]:
+    """Write the ids, as `dtype`, and the offsets of all documents; return (documents, tokens).
 
     Memory holds one document and the offsets.
     """
@@ -24,7 +40,7 @@ def write_token_file(tokens_path: Path, idx_path: Path, documents: Iterable[np.n
     with tokens_path.open("wb") as f:
         for ids in documents:
             offsets.append(total)
-            f.write(np.ascontiguousarray(ids, dtype=TOKEN_DTYPE).data)
+            f.write(np.ascontiguousarray(ids, dtype=dtype).data)
             total += len(ids)
     with idx_path.open("wb") as f:  # given a path, np.save may append .npy to it
         np.save(f, np.frombuffer(offsets, dtype=np.int64))

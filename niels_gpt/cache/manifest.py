@@ -15,6 +15,7 @@ from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
 from niels_gpt.files.checks import Damaged, described_by, name_all, read_meta, sha256_file
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Listed:
             return "missing"
         if self.path.stat().st_size != self.bytes or sha256_file(self.path) != self.sha256:
             return "changed"
-        if self.path.suffix == ".bin" and TokenFile.whole(self.path).largest() >= vocab_size:
+        dtype = token_dtype(vocab_size)
+        if self.path.suffix == ".bin" and TokenFile.whole(self.path, dtype).largest() >= vocab_size:
             return f"ids at or above V={vocab_size}"
         return None
 
@@ -97,13 +99,13 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
 
 
 def _open_mix(mix: Mapping[str, Any], *, places: Places, documents: bool, ranks: Ranks) -> Mix:
-    sources = mix["sources"]
+    sources, dtype = mix["sources"], token_dtype(mix["vocab_size"])
     files = list(listed_files(sources, places, documents=documents))
     check_files(files, vocab_size=mix["vocab_size"], ranks=ranks)
 
     def stream(name: str, split: str) -> TokenStream:
         at, parts = sources[name].get("at"), sources[name][split]["parts"]
-        files = [TokenFile(str(places.path(name, at, part["file"])), part["tokens"]) for part in parts]
+        files = [TokenFile(str(places.path(name, at, part["file"])), part["tokens"], dtype) for part in parts]
         offsets = [OffsetFile(str(places.path(name, at, part["offsets"]["file"]))) for part in parts]
         return TokenStream(files, documents=offsets if documents else None)
 
@@ -140,7 +142,7 @@ def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> 
     """Yield (local path, all ids) of each training file of a source."""
     for part in manifest["train"]["parts"]:
         path = places.path(source, manifest.get("at"), part["file"])
-        yield str(path), TokenFile.whole(path)[:]
+        yield str(path), TokenFile.whole(path, token_dtype(manifest["vocab_size"]))[:]
 
 
 class TokenStore:
@@ -160,8 +162,8 @@ class TokenStore:
     ) -> None:
         files = list(listed_files({source: manifest}, places, documents=True))
         check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
-        parts, at = manifest[split]["parts"], manifest.get("at")
-        self._tokens = [TokenFile.whole(places.path(source, at, part["file"])) for part in parts]
+        parts, at, dtype = manifest[split]["parts"], manifest.get("at"), token_dtype(manifest["vocab_size"])
+        self._tokens = [TokenFile.whole(places.path(source, at, part["file"]), dtype) for part in parts]
         offsets = [
             read_offsets(places.path(source, at, part["offsets"]["file"]), tokens=len(tokens))
             for part, tokens in zip(parts, self._tokens, strict=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from niels_gpt.cache.formats import TOKEN_DTYPE, named_dtype
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cache.windows import TokenFile, TokenStream, check_lengths, split_targets
 
@@ -36,10 +37,12 @@ def _token_files(folder: Path) -> list[TokenFile]:
     paths = sorted((*folder.glob("shard_*.bin"), *folder.glob("part-*.bin")), key=lambda path: path.stem)
     if not paths:
         raise ValueError(f"{folder} holds no shard_*.bin and no part-*.bin: build the cache first")
-    files = [TokenFile.whole(path) for path in paths]
     meta = folder.parent / "meta.json"
-    counted = read_meta(meta).get(f"{folder.name}_tokens") if meta.is_file() else None
+    facts = read_meta(meta) if meta.is_file() else {}
+    dtype = named_dtype(facts["token_dtype"]) if "token_dtype" in facts else TOKEN_DTYPE
+    files = [TokenFile.whole(path, dtype) for path in paths]
+    counted = facts.get(f"{folder.name}_tokens")
     if counted is not None:
         surplus = sum(map(len, files)) - counted
-        files[-1] = TokenFile(files[-1].path, len(files[-1]) - max(0, surplus))
+        files[-1] = TokenFile(files[-1].path, len(files[-1]) - max(0, surplus), dtype)
     return files

@@ -37,8 +37,9 @@ class SFTExampleDataset:
         device: str,
         eot_id: int,
         asst_id: int | None = None,
+        dtype: np.dtype = TOKEN_DTYPE,
     ) -> None:
-        self._tokens = TokenFile.whole(tokens_path)
+        self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
@@ -100,8 +101,8 @@ class SFTExampleDataset:
         """Return ids `(B, n)`, n being the longest example's length, and the mask of supervised tokens."""
         lengths = np.minimum(self._lengths[rows], self._T + 1)
         inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-        ids = np.full(inside.shape, self._eot, dtype=TOKEN_DTYPE)
-        ids[inside] = np.concatenate((np.empty(0, dtype=TOKEN_DTYPE), *map(self.document, rows.tolist())))
+        ids = np.full(inside.shape, self._eot, dtype=self._tokens.dtype)
+        ids[inside] = np.concatenate((np.empty(0, dtype=ids.dtype), *map(self.document, rows.tolist())))
         return ids, supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
 
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, TOKEN_DTYPE_NAME, read_offsets, write_token_file
+from niels_gpt.cache.formats import TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
 from niels_gpt.chat_template import format_chat, supervised
 from niels_gpt.data.corpus.parts import Part, Texts, read_chats, read_texts, reading_part
 from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Record, Worker, make_parts
-from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_file, tokenizer_sha256
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_files, tokenizer_sha256
+from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
 # Limits of a batch given to the encoder. The second keeps several whole books out of one batch: ids are Python integers
 # before they become an array.
@@ -37,7 +37,7 @@ def encode_documents(tokenizer: Tokenizer, texts: Iterable[str], *, threads: int
     the ids of another are converted to an array. The result does not depend on the number of threads.
     """
     workers = threads or os.cpu_count() or 1
-    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=TOKEN_DTYPE)
+    eot = np.array([tokenizer.special_token_ids()["eot"]], dtype=token_dtype(tokenizer.vocab_size))
     batches = _batches(texts)
     pending: deque[Future[list[np.ndarray]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -64,7 +64,12 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def write_sft_files(
-    folder: Path, splits: Mapping[str, Iterable[np.ndarray]], *, special: Mapping[str, int], T: int | None = None
+    folder: Path,
+    splits: Mapping[str, Iterable[np.ndarray]],
+    *,
+    special: Mapping[str, int],
+    T: int | None = None,
+    dtype: np.dtype = TOKEN_DTYPE,
 ) -> dict[str, int]:
     """Write the token files of each split and return counts for meta.json.
 
@@ -84,7 +89,7 @@ def write_sft_files(
                     dropped += 1
 
         files = (folder / f"{split}_tokens.bin", folder / f"{split}_idx.npy")
-        totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept())
+        totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept(), dtype=dtype)
         totals[f"{split}_dropped"] = dropped
     return totals
 
@@ -92,7 +97,7 @@ def write_sft_files(
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the tokenizer's metadata for a cache's meta.json."""
     return {
-        "token_dtype": TOKEN_DTYPE_NAME,
+        "token_dtype": dtype_name(tokenizer.vocab_size),
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": tokenizer.special_token_ids(),
@@ -104,12 +109,12 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True)
 class PartToEncode:
-    """Task of encoding one part: its text and split, the tokenizer's file (name, bytes), and the output store."""
+    """Task of encoding one part: its text and split, the tokenizer's files (name, bytes), and the output store."""
 
     texts: Store
     part: Part
     split: Split
-    tokenizer: tuple[str, bytes]
+    tokenizer: tuple[tuple[str, bytes], ...]
     tokens: Store
 
     @property
@@ -123,6 +128,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
     A split without rows in this part gets no files. The bytes depend on the part, the tokenizer and the split alone.
     """
     tokenizer = _unpacked(*item.tokenizer)
+    dtype = token_dtype(tokenizer.vocab_size)
     files: list[dict[str, Any]] = []
     counts: dict[str, dict[str, int]] = {}
     with reading_part(item.texts, item.part) as path:
@@ -135,7 +141,7 @@ def encode_part(item: PartToEncode, worker: Worker) -> Record:
             with item.tokens.writing(ids) as ids_path, item.tokens.writing(idx) as idx_path:
                 texts = _told(worker.tick, read_texts(path, rows[split]))
                 documents = encode_documents(tokenizer, texts, threads=worker.threads)
-                number, tokens = write_token_file(ids_path, idx_path, documents)
+                number, tokens = write_token_file(ids_path, idx_path, documents, dtype=dtype)
                 counts[split] = {"documents": number, "tokens": tokens}
                 files += [_described(ids, ids_path), _described(idx, idx_path)]
     return {"files": files, **counts}
@@ -157,8 +163,7 @@ def encode_parts(
     `budgets` limits the tokens of each split (None: no limit): parts are taken in order, and the last one is cut at the
     end of a document.
     """
-    file = tokenizer_file(tokenizer)
-    packed = (file.name, file.read_bytes())
+    packed = tuple((file.name, file.read_bytes()) for file in tokenizer_files(tokenizer))
     items = [PartToEncode(texts.store, part, split, packed, tokens) for part, split in splits.by_part(texts)]
 
     def enough(records: Sequence[Record]) -> bool:
@@ -219,7 +224,7 @@ def encode_chats(
             with reading_part(texts.store, part) as path:
                 for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:
-                        ids = np.array(format_chat(tokenizer, messages), dtype=TOKEN_DTYPE)
+                        ids = np.array(format_chat(tokenizer, messages), dtype=token_dtype(tokenizer.vocab_size))
                         total += len(ids)
                         if budget is not None and total > budget:
                             return
@@ -240,9 +245,9 @@ def _described(file: str, path: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2)
-def _unpacked(name: str, data: bytes) -> Tokenizer:
-    """Load a tokenizer from the bytes of its file, which come with the task as a worker may be on another machine."""
+def _unpacked(*files: tuple[str, bytes]) -> Tokenizer:
+    """Load a tokenizer from the bytes of its files, which come with the task as a worker may be on another machine."""
     with tempfile.TemporaryDirectory(prefix="niels_gpt-") as folder:
-        path = Path(folder, name)
-        path.write_bytes(data)
-        return load_tokenizer(path)
+        for name, data in files:
+            Path(folder, name).write_bytes(data)
+        return load_tokenizer(Path(folder, files[0][0]))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # with 15,000, since pages have to be released again; and it reads ahead around a window, by default 128 KiB.
 
 _OFFSET_DTYPE = np.dtype("<i8")
-_ID_BYTES, _OFFSET_BYTES = TOKEN_DTYPE.itemsize, _OFFSET_DTYPE.itemsize
+_OFFSET_BYTES = _OFFSET_DTYPE.itemsize
 _BLOCK = 1 << 20  # ids per read of a whole file
 _EVERY = 512  # every 512th offset is kept in memory; those in between are 4 KiB to read
 
@@ -46,11 +46,12 @@ class TokenFile:
 
     path: str
     tokens: int
+    dtype: np.dtype = TOKEN_DTYPE
 
     @classmethod
-    def whole(cls, path: str | Path) -> TokenFile:
+    def whole(cls, path: str | Path, dtype: np.dtype = TOKEN_DTYPE) -> TokenFile:
         """Return a view of all ids of a file."""
-        return cls(str(path), count_tokens(path))
+        return cls(str(path), count_tokens(path, dtype), dtype)
 
     def __len__(self) -> int:
         return self.tokens
@@ -61,7 +62,8 @@ class TokenFile:
 
     def __getitem__(self, places: slice) -> np.ndarray:
         start, stop, _ = places.indices(self.tokens)
-        return np.frombuffer(_read(self.path, _ID_BYTES * start, _ID_BYTES * (stop - start)), TOKEN_DTYPE)
+        size = self.dtype.itemsize
+        return np.frombuffer(_read(self.path, size * start, size * (stop - start)), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,14 @@ class OffsetFile:
         return os.stat(self.path).st_size - offsets.nbytes, len(offsets), offsets[::_EVERY].copy().data
 
 
-def count_tokens(path: str | Path) -> int:
+def count_tokens(path: str | Path, dtype: np.dtype = TOKEN_DTYPE) -> int:
     """Return the number of ids in a token file, computed from its size."""
     size = Path(path).stat().st_size
-    if size == 0 or size % TOKEN_DTYPE.itemsize:
-        what = f"is no token file ({size} bytes, where a whole number of 2-byte ids is expected): build it again"
+    each = dtype.itemsize
+    if size == 0 or size % each:
+        what = f"is no token file ({size} bytes, where a whole number of {each}-byte ids is expected): build it again"
         raise Damaged(path, what)
-    return size // TOKEN_DTYPE.itemsize
+    return size // each
 
 
 def _read(path: str, start: int, size: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from niels_gpt.cache.formats import write_token_file
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
 from niels_gpt.leak.passages import Passages, score_passages
 from niels_gpt.model.gpt import GPT
@@ -30,11 +30,18 @@ class TrainDocuments(Protocol):
 
 
 def plant(
-    documents: TrainDocuments, planted: Sequence[np.ndarray], *, folder: Path, seed: int, apart: bool
+    documents: TrainDocuments,
+    planted: Sequence[np.ndarray],
+    *,
+    folder: Path,
+    seed: int,
+    apart: bool,
+    dtype: np.dtype = TOKEN_DTYPE,
 ) -> TokenStream:
     """Write the training tokens to `folder`, each planted document inserted at a random position, and open them.
 
     Positions are document boundaries, sampled with `seed`. `apart`: documents in a window do not attend to each other.
+    `dtype`: type of the ids in the file.
     """
     trained = int(np.searchsorted(documents.lengths.cumsum(), documents.trained_tokens, side="right"))
     places = numpy_generator(seed).integers(0, trained + 1, len(planted))
@@ -46,8 +53,8 @@ def plant(
                 yield documents.document(row)
 
     tokens, offsets = folder / "train.bin", folder / "train.idx.npy"
-    write_token_file(tokens, offsets, joined())
-    return TokenStream([TokenFile.whole(tokens)], documents=[OffsetFile(str(offsets))] if apart else None)
+    write_token_file(tokens, offsets, joined(), dtype=dtype)
+    return TokenStream([TokenFile.whole(tokens, dtype)], documents=[OffsetFile(str(offsets))] if apart else None)
 
 
 # Canaries are made-up sentences that a copy of a run is trained on, to measure how much such a model memorizes of text

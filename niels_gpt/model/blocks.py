@@ -1,7 +1,8 @@
 """Transformer blocks: causal self-attention and an MLP, with positions, dropout and the model options.
 
 Pre-norm: gradients reach the first block through the residual stream, which no norm interrupts. Shapes: `B` batch, `T`
-positions, `C` width, `H` heads, `D` = C/H.
+positions, `C` width, `H` heads of queries, `K` heads of keys and values (H unless attention is grouped), `D` width of a
+head.
 
 Dropout: the GPT passes a RowDropout to its blocks, and a block passes it to its parts. A module called without one
 makes its own: in training it samples keys from torch's generator, in eval mode it drops nothing.
@@ -106,9 +107,6 @@ def positions_of(
     return Positions(sin, cos, mask)
 
 
-_EPS = 1e-5  # of RMSNorm; torch's default for LayerNorm
-
-
 class Shortcuts:
     """Embedding (for x0_skip) and values of the first block (for value_residual), which later blocks mix in."""
 
@@ -140,7 +138,7 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         kernel = dispatch.add_and_norm(x)
         if kernel is not None:
-            return kernel(x, added, self.weight, None, eps=_EPS, centred=False)
+            return kernel(x, added, self.weight, None, eps=self.eps, centred=False)
         x = _plus(x, added)
         return x, super().forward(x.float())
 
@@ -151,11 +149,14 @@ def _plus(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
 
 def build_norm(cfg: ModelConfig) -> LayerNorm | RMSNorm:
     """Return the norm that `cfg.norm` names, over `C` features."""
-    return RMSNorm(cfg.C, eps=_EPS) if cfg.norm == "rms" else LayerNorm(cfg.C, bias=cfg.bias)
+    eps = cfg.norm_eps
+    return RMSNorm(cfg.C, eps=eps) if cfg.norm == "rms" else LayerNorm(cfg.C, eps=eps, bias=cfg.bias)
 
 
 class CausalSelfAttention(nn.Module):
     """Causal self-attention with H heads and rotary position embedding: project, rotate, attend, project.
+
+    With cfg.kv_heads each head of keys and values serves a group of H / K adjacent heads of queries.
 
     Dropout is applied to the output and to whole value vectors, which hides a position from a head. That is as good as
     dropout on the attention probabilities, which fused kernels do not expose: validation loss 1.446 against 1.441
@@ -168,8 +169,10 @@ class CausalSelfAttention(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.qkv = nn.Linear(cfg.C, 3 * cfg.C, bias=cfg.bias)
-        self.proj = nn.Linear(cfg.C, cfg.C, bias=cfg.bias)
+        self.qkv = nn.Linear(cfg.C, (cfg.H + 2 * cfg.K) * cfg.D, bias=cfg.bias)
+        self.proj = nn.Linear(cfg.H * cfg.D, cfg.C, bias=cfg.bias)
+        if cfg.qk_gain:
+            self.q_gain, self.k_gain = (nn.Parameter(torch.ones(cfg.D)) for _ in range(2))
         if cfg.value_residual:
             self.value_shares = nn.Parameter(torch.tensor([0.5, 0.5]))  # weights: own values, first block's values
         sin, cos = rope.rope_cache(cfg.T, cfg.D, theta=cfg.rope_theta)
@@ -188,21 +191,22 @@ class CausalSelfAttention(nn.Module):
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
-        H = self.cfg.H
+        H, K = self.cfg.H, self.cfg.K
         if x.shape[1] > self.cfg.T:
             raise ValueError(f"{x.shape[1]} tokens do not fit the context of T={self.cfg.T}")
         dropout = dropout or module_dropout(self, x, self.cfg.dropout)
         sin, cos, mask = self.rope_sin, self.rope_cos, None
         if positions is not None:
             sin, cos, mask = positions.sin, positions.cos, positions.mask
-        # The fused kernel supports only positions 0..T-1, the causal mask, and q and k without a norm.
-        plain = positions is None and not self.cfg.qk_norm
+        # The fused kernel supports only positions 0..T-1, the causal mask, and as many k as q, without a norm.
+        plain = positions is None and not self.cfg.qk_norm and H == K
         kernel = dispatch.project_and_rotate(self.qkv, x) if plain else None
         if kernel is not None:
             q, k, v = kernel(self.qkv, x, sin, cos, H=H)
         else:
-            qk, v = self.qkv(x).unflatten(-1, (3 * H, -1)).split((2 * H, H), dim=-2)
-            q, k, v = (part.transpose(1, 2) for part in (*self.normed(qk).chunk(2, dim=-2), v))  # (B, H, T, D)
+            qk, v = self.qkv(x).unflatten(-1, (H + 2 * K, -1)).split((H + K, K), dim=-2)
+            q, k = self.normed(qk).split((H, K), dim=-2)
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H or K, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
         v = self.mixed(dropout.on_vectors(v, place=place), shortcuts or Shortcuts(x))
         attn = q.new_empty(0)
@@ -210,13 +214,19 @@ class CausalSelfAttention(nn.Module):
         if attend is not None:
             out, attn = attend(q, k, v, mask)
         else:
-            out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
-        out = dropout.on(self.proj(out.transpose(1, 2).reshape(x.shape)), place=place + 1)
+            out = dispatch.attend_fused(q, k, v, mask, causal=mask is None)
+        out = dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
         return (out, attn) if return_attn else out
 
     def normed(self, qk: torch.Tensor) -> torch.Tensor:
-        """Return queries and keys (..., D) ready for rotation: RMS-normed if cfg.qk_norm."""
-        return F.rms_norm(qk, (self.cfg.D,), eps=_EPS) if self.cfg.qk_norm else qk
+        """Return queries and keys (..., H + K, D) ready for rotation: RMS-normed if cfg.qk_norm."""
+        if not self.cfg.qk_norm:
+            return qk
+        normed = F.rms_norm(qk, (self.cfg.D,), eps=self.cfg.norm_eps)
+        if not self.cfg.qk_gain:
+            return normed
+        gains = torch.cat((self.q_gain.expand(self.cfg.H, -1), self.k_gain.expand(self.cfg.K, -1)))
+        return normed * gains.to(qk.dtype)
 
     def mixed(self, v: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
         """Return the values for attention: with cfg.value_residual a learned mix of v and the first block's.
@@ -230,20 +240,25 @@ class CausalSelfAttention(nn.Module):
         return own * v + first * shortcuts.first_values(v)
 
     def adjusted(self, heads: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
-        """Apply `normed` and `mixed` to queries, keys and values stored together, (..., 3H, D)."""
+        """Apply `normed` and `mixed` to queries, keys and values stored together, (..., H + 2K, D)."""
         if not (self.cfg.qk_norm or self.cfg.value_residual):
             return heads
-        qk, v = heads.split((2 * self.cfg.H, self.cfg.H), dim=-2)
+        qk, v = heads.split((self.cfg.H + self.cfg.K, self.cfg.K), dim=-2)
         return torch.cat((self.normed(qk), self.mixed(v, shortcuts)), dim=-2)
 
 
 class MLP(nn.Module):
-    """Feed-forward network: C -> d_ff -> C with an activation in between and dropout on the output."""
+    """Feed-forward network: C -> d_ff -> C with an activation in between and dropout on the output.
+
+    SwiGLU multiplies fc1(x) by silu(gate(x)) instead.
+    """
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
         self.fc1 = nn.Linear(cfg.C, cfg.d_ff, bias=cfg.bias)
+        if cfg.activation == "swiglu":
+            self.gate = nn.Linear(cfg.C, cfg.d_ff, bias=cfg.bias)
         self.fc2 = nn.Linear(cfg.d_ff, cfg.C, bias=cfg.bias)
 
     def forward(self, x: torch.Tensor, *, dropout: RowDropout | None = None, place: int = 0) -> torch.Tensor:
@@ -252,6 +267,8 @@ class MLP(nn.Module):
         fc1 = self.fc1
         if self.cfg.activation == "relu2":
             h = F.relu(fc1(x)).square()
+        elif self.cfg.activation == "swiglu":
+            h = F.silu(self.gate(x)) * fc1(x)
         else:
             kernel = dispatch.project_and_gelu(fc1, x)
             h = self.gelu(fc1(x)) if kernel is None else kernel(fc1, x)

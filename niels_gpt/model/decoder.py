@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from niels_gpt.model import rope
 from niels_gpt.model.blocks import NO_DROPOUT, Block, Shortcuts
@@ -130,12 +129,13 @@ class _NewTokens:
 
 
 class _CachedBlock:
-    """Block with its KV cache, (B, 2H, positions, D): first H heads of keys, then H heads of values."""
+    """Block with its KV cache, (B, 2K, positions, D): first K heads of keys, then K heads of values."""
 
     def __init__(self, block: Block, *, B: int, places: int) -> None:
         attn = block.attn
-        self._H, self._B, self._T = attn.cfg.H, B, attn.cfg.T
-        self._kv = attn.qkv.weight.new_zeros(B, 2 * attn.cfg.H, places, attn.cfg.D)
+        self._H, self._K, self._D = attn.cfg.H, attn.cfg.K, attn.cfg.D
+        self._B, self._T = B, attn.cfg.T
+        self._kv = attn.qkv.weight.new_zeros(B, 2 * self._K, places, self._D)
         self._qkv, self._proj = _direct(attn.qkv), _direct(attn.proj)
         self._block, self._adjusted = _lean(block), _lean(attn).adjusted
 
@@ -151,9 +151,9 @@ class _CachedBlock:
 
         The sum is left to the next norm, which a GPU computes in the same kernel.
         """
-        (b, n, C), H = h.shape, self._H
+        b, n, _ = h.shape
         h, normed = self._block.before_attention(h, added, shortcuts)
-        qkv = self._qkv(normed).view(b, n, 3 * H, C // H)
+        qkv = self._qkv(normed).view(b, n, -1, self._D)
         kv = self._kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self._kv
         kernel = None if isinstance(new.start, int) or n > 1 else dispatch.attend_to_cache(qkv)
         if kernel is not None:
@@ -163,21 +163,21 @@ class _CachedBlock:
             out = self._attended(self._adjusted(qkv.float(), shortcuts), kv, new)
         if isinstance(rows, torch.Tensor):
             self._kv[rows] = kv
-        h, normed = self._block.ln2(h, self._proj(out.reshape(b, n, C)))
+        h, normed = self._block.ln2(h, self._proj(out.flatten(2)))
         return h, self._block.mlp(normed, dropout=NO_DROPOUT)
 
     def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
-        """Rotate q and k of qkv (b, n, 3H, D), store k and v in the cache, and return the attention (b, n, H, D)."""
-        (b, n, *_), H = qkv.shape, self._H
-        rope.rotate_(qkv.narrow(2, 0, 2 * H).view(b, n, 2 * H, -1, 2), new.rotations)
-        q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * H), dim=1)
+        """Rotate q and k of qkv (b, n, H + 2K, D), store k and v in the cache; return attention (b, n, H, D)."""
+        (b, n, *_), H, K = qkv.shape, self._H, self._K
+        rope.rotate_(qkv.narrow(2, 0, H + K).view(b, n, H + K, -1, 2), new.rotations)
+        q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * K), dim=1)
         if isinstance(new.start, int):
             kv.narrow(2, new.start, n).copy_(new_kv)
         else:
             kv.scatter_(2, new.start.expand_as(new_kv), new_kv.to(kv.dtype))
         k, v = kv.narrow(2, 0, new.end).chunk(2, dim=1)
         causal = new.mask is None and n > 1
-        return F.scaled_dot_product_attention(q, k, v, new.mask, is_causal=causal).transpose(1, 2)
+        return dispatch.attend_fused(q, k, v, new.mask, causal=causal).transpose(1, 2)
 
     def clear(self, row: int) -> None:
         self._kv[row] = 0

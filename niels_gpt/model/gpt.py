@@ -96,6 +96,17 @@ class GPT(nn.Module):
         """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets, never holding all logits."""
         return token_losses(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
 
+    def freeze(self, blocks: int) -> None:
+        """Let no gradient be computed for the first `blocks` blocks and, above 0, the embedding; unfreeze the rest."""
+        if blocks >= self.cfg.L:
+            raise ValueError(
+                f"freeze_blocks={blocks} leaves no block to train: the model has {self.cfg.L}, so lower it"
+            )
+        self.requires_grad_(True)
+        if blocks:
+            self.tok_emb.requires_grad_(False)
+            self.blocks[:blocks].requires_grad_(False)
+
     def parameter_count(self) -> int:
-        """Count the trainable parameters, a tied weight once."""
+        """Count the parameters, a tied weight once."""
         return sum(p.numel() for p in self.parameters())

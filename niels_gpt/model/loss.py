@@ -57,15 +57,16 @@ class _SummedLoss(torch.autograd.Function):
             logits = part @ head.T
             total += _losses_and_grad_(logits, targets, cap).sum()
             torch.mm(logits, head, out=grad_part)
-            grad_head = _product_in_float32(logits.T, part)
-            grad_weight = grad_head if grad_weight is None else grad_weight.add_(grad_head)
+            if ctx.needs_input_grad[1]:  # not for a frozen head
+                grad_head = _product_in_float32(logits.T, part)
+                grad_weight = grad_head if grad_weight is None else grad_weight.add_(grad_head)
         ctx.save_for_backward(grad_h, grad_weight)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         grad_h, grad_weight = ctx.saved_tensors
-        return grad_h * grads[0], grad_weight * grads[0], None, None
+        return grad_h * grads[0], None if grad_weight is None else grad_weight * grads[0], None, None
 
 
 def _pieces(h: torch.Tensor, head: torch.Tensor) -> int:

@@ -28,9 +28,16 @@ def parameter_count(cfg: ModelConfig) -> int:
 
 
 def flops_per_token(model: GPT, *, T: int) -> int:
-    """Return the training FLOPs per token: 6 per weight of a linear layer, plus attention over half the context."""
-    weights = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
-    return 6 * weights + 6 * model.cfg.L * T * model.cfg.C
+    """Return the training FLOPs per token: 6 per weight of a linear layer, plus attention over half the context.
+
+    Frozen blocks have a forward pass only, a third of it; a frozen head also passes a gradient on, two thirds.
+    """
+    cfg, total = model.cfg, 0
+    for block in model.blocks:
+        layers = [layer.weight for layer in block.modules() if isinstance(layer, nn.Linear)]
+        work = sum(weight.numel() for weight in layers) + T * cfg.H * cfg.D
+        total += (6 if layers[0].requires_grad else 2) * work
+    return total + (6 if model.lm_head.weight.requires_grad else 4) * model.lm_head.weight.numel()
 
 
 # Scaling law: predicts the final validation loss from model size, text size and number of steps.

@@ -20,11 +20,23 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from niels_gpt.config import INT64, MODEL_OPTIONS, Count, Fraction, ModelConfig, NewTokens, Rows, Seed, TrainConfig
+from niels_gpt.config import (
+    INT64,
+    MODEL_OPTIONS,
+    Count,
+    Fraction,
+    Heads,
+    ModelConfig,
+    NewTokens,
+    Rows,
+    Seed,
+    TrainConfig,
+)
 from niels_gpt.data.corpus.split import DuplicateRules
 from niels_gpt.device import check_device_name
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.base_section import Base, ModelOnBase
 from niels_gpt.pipeline.rules import disagreements
 from niels_gpt.pipeline.sources import Section, Source, section
 from niels_gpt.pipeline.yaml_files import DuplicateKey, ParamsError, Problem, explain, members, parse_yaml
@@ -149,6 +161,13 @@ class SentencePiece(Section):
     ] = 5
 
 
+class Pretrained(Section):
+    """Tokenizer of the base."""
+
+    kind: Literal["hf"]
+    corpus: Annotated[Literal["models/base"], "what DVC watches: the base brings its tokenizer"]
+
+
 class Parts(Section):
     text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
@@ -167,8 +186,7 @@ class TuningSection(FurtherSection):
 
 
 class ModelSection(Section):
-    H: Annotated[Count | None, "attention heads a block; divides C; null: C/head_dim"] = None
-    head_dim: Annotated[Count | None, "width of a head, in place of H"] = None
+    H: Annotated[Heads | None, "attention heads a block; divides C unless head_dim is given; null: C/head_dim"] = None
 
     def config(self, *, V: int) -> ModelConfig:
         """Return the model configuration for a vocabulary of `V` entries."""
@@ -199,7 +217,7 @@ if TYPE_CHECKING:  # sections have the fields of their dataclass, and pydantic's
 else:
     Model = section(ModelConfig, without={"V", "H"}, optional=MODEL_OPTIONS, base=ModelSection)  # V: by the tokenizer
     _MIX = {"p_train", "p_val"}  # separate sections
-    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "windows"}
+    _RECIPE = {"schedule", "flat", "lr_scale", "decay_scale", "momentum_warmup", "windows", "freeze_blocks"}
     Pretraining = section(TrainConfig, without=_MIX, optional=_RECIPE)
     FineTuning = section(TrainConfig, without=_MIX | {"document_mask", "windows"}, optional=_RECIPE, base=TuningSection)
     _UNASKED = _MIX | {"document_mask", "eval_steps", "windows"}  # splice validates on a fixed grid
@@ -297,7 +315,8 @@ class Params(Section):
 
     sources: dict[str, Source]
     duplicates: Duplicates
-    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
+    base: Base
+    tokenizer: Annotated[Byte | SentencePiece | Pretrained, Field(discriminator="kind")]
     parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
@@ -318,6 +337,16 @@ class Params(Section):
     @property
     def chats(self) -> dict[str, Source]:
         return {name: source for name, source in self.sources.items() if source.use == "chat"}
+
+
+if TYPE_CHECKING:
+    ParamsOnBase = Params
+else:
+
+    class ParamsOnBase(Params):
+        """Contents of params.yaml where there is a base, whose shape the model has."""
+
+        model: ModelOnBase
 
 
 def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
@@ -343,10 +372,12 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     if "chats" in raw:
         raise ParamsError([Problem(("chats",), f"{name}: {_CHATS_MOVED}")], raw)
     params: Params | None = None
+    base = raw.get("base")
+    shape = ParamsOnBase if isinstance(base, dict) and base.get("from") is not None else Params
     try:
-        params = Params.model_validate(raw)
+        params = shape.model_validate(raw)
     except ValidationError as error:
-        problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
+        problems += [explain(problem, raw, shape=shape, name=name) for problem in error.errors(include_url=False)]
     problems += disagreements(raw, name=name, wrong=[problem.path for problem in problems])
     if params is None or problems:
         raise ParamsError(problems, raw)

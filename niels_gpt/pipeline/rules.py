@@ -98,7 +98,9 @@ def _check_stores(stores: dict[str, str | None]) -> None:
                 raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
-def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
+def _check_heads(C: int | None, H: int | None, head_dim: int | None) -> None:
+    if C is None:  # as the base has them
+        return
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
@@ -108,6 +110,20 @@ def _check_uses(sources: dict[str, Any], tuned: bool | None) -> None:
         raise ValueError("none has `use: text`: pretraining needs at least one")
     if "chat" not in uses and tuned is not False:
         raise ValueError("none has `use: chat`: sft needs at least one, or set sft.run to false")
+
+
+def _check_frozen(blocks: int | None, L: int | None) -> None:
+    if blocks and L is not None and blocks >= L:
+        raise ValueError(f"{blocks} leaves no block to train, since model.L is {L}: lower it")
+
+
+def _check_vocabulary(kind: str, base: str | None) -> None:
+    if base is not None and kind != "hf":
+        raise ValueError(
+            f"{kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base"
+        )
+    if base is None and kind == "hf":
+        raise ValueError("hf is the tokenizer of a base, and base.from is null: name a base, or use another kind")
 
 
 def _check_measured(measured: bool | None, spliced: bool | None) -> None:
@@ -121,6 +137,7 @@ RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("sources", ("sources", "sft.run"), _check_uses),
     Rule("memorize.run", ("memorize.run", "splice.run"), _check_measured),
+    Rule("tokenizer.kind", ("tokenizer.kind", "base.from"), _check_vocabulary),
     Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
         "splice.spans",
@@ -153,6 +170,12 @@ RULES = (
             (f"{section}.min_lr", "base_lr", _check_decay),
             ("runtime.nproc", "B", _check_processes),
         )
+    ),
+    *(
+        Rule(
+            f"{section}.freeze_blocks", (f"{section}.freeze_blocks", "model.L"), _check_frozen, (section.split(".")[0],)
+        )
+        for section in ("train", "sft", "splice.train")
     ),
 )
 

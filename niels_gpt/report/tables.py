@@ -136,7 +136,7 @@ class ScoreRow(NamedTuple):
     tokens: str
 
 
-HEAD = ScoreRow("model", "held out", "nats/token", "bits per byte", "tokens")
+HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "tokens")
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:

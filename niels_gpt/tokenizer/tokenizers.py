@@ -1,10 +1,10 @@
-"""Byte and SentencePiece tokenizers, their files, and the search for rare private words in a vocabulary."""
+"""Byte and SentencePiece tokenizers, files of all tokenizers, and the search for rare private words in a vocabulary."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -15,6 +15,7 @@ import numpy as np
 
 from niels_gpt.files.atomic import json_text, write_json
 from niels_gpt.files.checks import Damaged, sha256_file
+from niels_gpt.tokenizer.pretrained import BESIDE, HFTokenizer, read_description
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Tokenizer, as_list
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class SentencePieceTokenizer:
         return bytes([int(piece[3:5], 16)]) if self._spm.IsByte(id) else piece.replace(SPACE_MARK, " ").encode("utf-8")
 
 
+META = "meta.json"  # kind, size, special ids and SHA-256 of the tokenizer beside it
 FILE_NAMES = ("tokenizer.json", "spm.model")  # a tokenizer's folder has one of the two
 
 
@@ -218,22 +220,33 @@ def tokenizer_file(path: str | Path) -> Path:
     raise Damaged(path, f"holds no tokenizer ({' or '.join(FILE_NAMES)})")
 
 
+def tokenizer_files(path: str | Path) -> list[Path]:
+    """Return all files that a copy of the tokenizer needs: its own, and those beside a pretrained model's."""
+    file = tokenizer_file(path)
+    if file.suffix != ".json" or "kind" in read_description(file):
+        return [file]
+    return [file, *(beside for name in (*BESIDE, META) if (beside := file.with_name(name)).is_file())]
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from the tokenizer stage's folder, or from a tokenizer.json or spm.model.
+    """Load a tokenizer from a folder, or from a tokenizer.json (bytes, or a pretrained model's) or spm.model.
 
     If there is a meta.json next to the file, its SHA-256 must match: SentencePiece loaded 73 of 200 models with one
     flipped bit without an error, and such a model encodes differently.
     """
     file = tokenizer_file(path)
-    meta = file.with_name("meta.json")
-    known = _read_description(meta).get("tokenizer_sha256") if meta.is_file() else None
+    meta = file.with_name(META)
+    facts = read_description(meta) if meta.is_file() else {}
+    known = facts.get("tokenizer_sha256")
     if known is not None and known != sha256_file(file):
         raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
     if file.suffix != ".json":
         return SentencePieceTokenizer(file)
-    kind = _read_description(file).get("kind")
-    if kind != "byte":
-        raise ValueError(f"{file} describes a tokenizer of kind {kind!r}; known: byte")
+    description = read_description(file)
+    if "kind" not in description and "model" in description:
+        return HFTokenizer(file, vocab_size=None if known is None else facts.get("vocab_size"))
+    if description.get("kind") != "byte":
+        raise ValueError(f"{file} describes a tokenizer of kind {description.get('kind')!r}; known: byte")
     return ByteTokenizer()
 
 
@@ -260,20 +273,27 @@ def write_tokenizer(folder: Path, *, model: bytes | None) -> Tokenizer:
     return write_tokenizer_meta(folder)
 
 
-def write_tokenizer_meta(folder: Path) -> Tokenizer:
-    """Write meta.json (kind, size, special ids, SHA-256) for the tokenizer in a folder, and return the tokenizer."""
+def copy_tokenizer(source: str | Path, folder: Path, *, vocab_size: int) -> Tokenizer:
+    """Copy a pretrained model's tokenizer to a folder, with a meta.json; `vocab_size` is that of the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in tokenizer_files(source):
+        if file.name != META:
+            shutil.copy(file, folder / file.name)
+    return write_tokenizer_meta(folder, vocab_size=vocab_size)
+
+
+def write_tokenizer_meta(folder: Path, *, vocab_size: int | None = None) -> Tokenizer:
+    """Write meta.json (kind, size, special ids, SHA-256) for the tokenizer in a folder, and return the tokenizer.
+
+    `vocab_size` is that of a pretrained model, which may have unused entries after those of its tokenizer.
+    """
     tokenizer = load_tokenizer(folder)
-    kind = "byte" if isinstance(tokenizer, ByteTokenizer) else "sentencepiece"
-    digest = sha256_file(tokenizer_file(folder))
-    write_json(folder / "meta.json", {**describe(tokenizer, kind), "tokenizer_sha256": digest})
+    file = tokenizer_file(folder)
+    if isinstance(tokenizer, HFTokenizer):
+        tokenizer = HFTokenizer(file, vocab_size=vocab_size)
+    kind = next(kind for cls, kind in _KINDS.items() if isinstance(tokenizer, cls))
+    write_json(folder / META, {**describe(tokenizer, kind), "tokenizer_sha256": sha256_file(file)})
     return tokenizer
 
 
-def _read_description(file: Path) -> dict[str, Any]:
-    try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Damaged(file, f"does not describe a tokenizer ({error})") from error
-    if not isinstance(description, dict):
-        raise Damaged(file, "does not describe a tokenizer (no JSON object)")
-    return description
+_KINDS: dict[type, str] = {ByteTokenizer: "byte", SentencePieceTokenizer: "sentencepiece", HFTokenizer: "hf"}

@@ -1,4 +1,4 @@
-"""Shared parts of all tokenizers: the four chat tokens, the interface, and incremental decoding.
+"""Shared parts of all tokenizers: the four chat tokens, the interface, id types, and incremental decoding.
 
 SPECIAL_TOKENS are the names of the chat tokens. Where they occur in a text they are encoded as plain text; only
 `niels_gpt.chat_template` emits their ids.
@@ -28,10 +28,15 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
     def special_token_ids(self) -> dict[str, int]: ...
     def encode(self, text: str) -> list[int]: ...
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...  # (n,) uint16 for each text
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...  # (n,) of token_dtype(V) for each text
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str: ...
     def token_bytes(self) -> np.ndarray: ...  # (V,): number of text bytes of each id
     def piece(self, id: int) -> bytes: ...  # text bytes of one id
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Return the type in which ids are stored: 16 bits where they suffice, else 32, little-endian."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def as_list(ids: Iterable[int] | torch.Tensor) -> Iterable[int]:
@@ -44,7 +49,8 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        errors = getattr(tokenizer, "text_errors", "replace")  # a vocabulary may spell bytes that it lacks
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors=errors)
 
     def add(self, token: int) -> str:
         """Return the text that this token completes; empty while a character is incomplete."""

@@ -131,12 +131,12 @@ def _polynomial(gram: torch.Tensor) -> torch.Tensor:
 
 
 def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = False) -> list[Optimizer]:
-    """Return [AdamW], or [AdamW, Muon] with Muon for the matrices inside the blocks.
+    """Return [AdamW], or [AdamW, Muon] with Muon for the matrices inside the blocks; frozen weights are in neither.
 
     `capturable`: learning rates and Muon's momentum are tensors on the model's device, which a recorded CUDA graph
     reads at every step.
     """
-    parameters = list(model.named_parameters())
+    parameters = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     device = parameters[0][1].device if capturable else None
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in parameters:

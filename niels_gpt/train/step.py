@@ -74,6 +74,7 @@ class PlainStep:
         capturable: bool = False,
     ) -> None:
         self._model, self._cfg, self._execution = model, cfg, execution
+        model.freeze(cfg.freeze_blocks)
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
         if state is not None:
             load_optimizer_state(self._optimizers, state)

@@ -156,12 +156,12 @@ class Task(Protocol):
         ...
 
 
-def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
-    """Raise if training this model with B rows per step cannot fit the device's memory.
+def check_memory(cfg: ModelConfig, *, B: int, execution: Execution, frozen: int = 0) -> None:
+    """Raise if training this model with B rows per step cannot fit the device's memory; `frozen` blocks stay as is.
 
     The estimate is a lower bound, so that nothing is refused that would have run.
     """
-    needed, there = least_memory(cfg, B=B, execution=execution), device_memory(execution.device)
+    needed, there = least_memory(cfg, B=B, execution=execution, frozen=frozen), device_memory(execution.device)
     if sum(needed.values()) > there:
         parts = ", ".join(f"{what} {_shown(size)}" for what, size in needed.items())
         raise ValueError(
@@ -171,18 +171,21 @@ def check_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> None:
         )
 
 
-def least_memory(cfg: ModelConfig, *, B: int, execution: Execution) -> dict[str, int]:
+def least_memory(cfg: ModelConfig, *, B: int, execution: Execution, frozen: int = 0) -> dict[str, int]:
     """Return a lower bound of the memory that training needs in each process, in bytes by purpose."""
-    matrices = cfg.L * (4 * cfg.C**2 + 2 * cfg.C * cfg.d_ff) + cfg.V * cfg.C  # attention, MLP, embedding
+    heads, inside = (cfg.H + cfg.K) * cfg.D, cfg.d_ff * (2 if cfg.activation == "swiglu" else 1)
+    block, embedding = cfg.C * (2 * heads + inside + cfg.d_ff), cfg.V * cfg.C  # attention and MLP; embedding
+    trained = (cfg.L - frozen) * block + (0 if frozen else embedding)
     rows = -(-B // execution.ranks.size)
     limit = execution.micro_batch_tokens or rows * cfg.T
     pieces = -(-rows // max(1, limit // cfg.T))
     at_once = -(-rows // pieces) * cfg.T
     # The backward pass needs q, k, v, the attention output, the residual stream and the input of the activation; the
     # rest can be recomputed. 2 bytes each, as in bf16.
-    activations = 2 * at_once * cfg.L * (5 * cfg.C + cfg.d_ff)
+    activations = 2 * at_once * (cfg.L - frozen) * (2 * heads + cfg.C + inside)
     return {
-        "weights and optimizer": 12 * matrices,  # float32: weights, gradients, and at least one moment
+        # float32: weights, and of those trained gradients and at least one moment
+        "weights and optimizer": 4 * (cfg.L * block + embedding) + 8 * trained,
         "the batch": 8 * rows * cfg.T,  # int64
         "activations": activations,
     }

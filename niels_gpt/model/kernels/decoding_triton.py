@@ -20,17 +20,18 @@ def attend_to_cache(
 ) -> torch.Tensor:
     """Store k and v of one new token per row in the cache and return its attention, (b, 1, H, D).
 
-    `heads` (b, 1, 3H, D) are queries, keys and values, `kv` (b, 2H, P, D) the rows of the cache, `places` the b
+    `heads` (b, 1, H + 2K, D) are queries, keys and values, `kv` (b, 2K, P, D) the rows of the cache, `places` the b
     positions, `rotations` the b*D/2 complex rotations there. A row at position T is inactive: its cache is not read,
     and its key and value go to the dummy position T.
     """
-    b, _, H3, D = heads.shape
-    H = H3 // 3
+    b, _, both, D = heads.shape
+    K = kv.shape[1] // 2
+    H = both - 2 * K
     heads, out = heads.contiguous(), heads.new_empty(b, 1, H, D)
     width = triton.next_power_of_2(D)
     _attention_kernel[(b, H)](
         heads, kv, torch.view_as_real(rotations), places, out, 1 / math.sqrt(D), T,
-        kv.stride(0), kv.stride(1), H=H, D=D, WIDTH=width, KEYS=max(16, _NUMBERS // width), num_warps=8,
+        kv.stride(0), kv.stride(1), H=H, K=K, D=D, WIDTH=width, KEYS=max(16, _NUMBERS // width), num_warps=8,
     )  # fmt: skip
     return out
 
@@ -38,7 +39,7 @@ def attend_to_cache(
 @triton.jit
 def _attention_kernel(  # type: ignore[no-untyped-def]
     heads, kv, rotations, places, out, scale, T, row_stride, head_stride,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     d = tl.arange(0, WIDTH)
@@ -47,15 +48,18 @@ def _attention_kernel(  # type: ignore[no-untyped-def]
     cos = tl.load(rotations + row * D + d // 2 * 2, mask=inside, other=0.0)
     sin = tl.load(rotations + row * D + d // 2 * 2 + 1, mask=inside, other=0.0)
     sin = tl.where(d % 2 == 0, -sin, sin)
-    new = heads + row * 3 * H * D + head * D
+    # Heads of a group share keys and values. Each stores the same numbers in the same place.
+    group = head // (H // K)
+    new = heads + row * (H + 2 * K) * D + head * D
+    new_kv = heads + row * (H + 2 * K) * D + (H + group) * D
     # RoPE: each element is combined with the other of its pair, at index d ^ 1.
     q = tl.load(new + d, mask=inside, other=0.0).to(tl.float32) * cos
     q += tl.load(new + (d ^ 1), mask=inside, other=0.0).to(tl.float32) * sin
-    k = tl.load(new + H * D + d, mask=inside, other=0.0).to(tl.float32) * cos
-    k += tl.load(new + H * D + (d ^ 1), mask=inside, other=0.0).to(tl.float32) * sin
-    v = tl.load(new + 2 * H * D + d, mask=inside, other=0.0)
-    keys = kv + row * row_stride + head * head_stride
-    values = keys + H * head_stride
+    k = tl.load(new_kv + d, mask=inside, other=0.0).to(tl.float32) * cos
+    k += tl.load(new_kv + (d ^ 1), mask=inside, other=0.0).to(tl.float32) * sin
+    v = tl.load(new_kv + K * D + d, mask=inside, other=0.0)
+    keys = kv + row * row_stride + group * head_stride
+    values = keys + K * head_stride
     kept = k.to(kv.dtype.element_ty)
     tl.store(keys + place * D + d, kept, mask=inside)
     tl.store(values + place * D + d, v.to(kv.dtype.element_ty), mask=inside)

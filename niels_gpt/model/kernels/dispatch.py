@@ -29,12 +29,29 @@ def attend_unfused(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the attention output (B, H, T, D) and its probabilities (B, H, T, T); `mask` None is causal."""
     T = q.shape[2]
+    k, v = _for_every_query(q, k), _for_every_query(q, v)
     if mask is None:
         mask = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
     hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, float("-inf"))
     scores = q * (1 / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
     probabilities = (scores + hidden).softmax(dim=-1)
     return probabilities @ v, probabilities
+
+
+def attend_fused(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, *, causal: bool
+) -> torch.Tensor:
+    """Return torch's own attention of q (B, H, T, D) to k and v (B, K, T', D), K heads that divide H."""
+    grouped = q.shape[1] != k.shape[1]
+    # Of torch's GPU kernels only flash attention knows groups, and it knows neither masks nor float32.
+    if grouped and q.is_cuda and (mask is not None or q.dtype == torch.float32):
+        k, v, grouped = _for_every_query(q, k), _for_every_query(q, v), False
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=grouped)
+
+
+def _for_every_query(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    """Return kv (B, K, T, D) with each head repeated for its group of the H heads of q."""
+    return kv if q.shape[1] == kv.shape[1] else kv.repeat_interleave(q.shape[1] // kv.shape[1], dim=1)
 
 
 _ONE_HOT_V = 2048  # largest vocabulary whose embedding gradient is a matrix product
