@@ -191,7 +191,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "parameters": f"{talker.model.parameter_count():,}",
         "context": f"{cfg.T} tokens",
         "vocabulary": f"{cfg.V:,}",
-        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+        "chats as": "a text transcript" if talker.renderer == "transcript" else "tokens of their own",
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
@@ -299,6 +299,8 @@ def export(
         from niels_gpt.talk.export.folders import export_model, export_transformers
         from niels_gpt.talk.export.gguf import export_gguf
 
+        if Path(model) == layout.PRETRAINED:
+            chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
         found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
         card = model_card(
             talker,
