@@ -155,6 +155,13 @@ class SentencePiece(Section):
     ] = 5
 
 
+class HF(Section):
+    """Tokenizer of the pretrained model that training starts from: its byte-level BPE, as it is."""
+
+    kind: Literal["hf"]
+    corpus: Annotated[Literal["models/base"], "what DVC watches: the imported model, which holds its tokenizer"]
+
+
 class Parts(Section):
     text_bytes: Annotated[Count, "text of a part, about: sources are loaded, encoded and kept in files of this size"]
 
@@ -303,7 +310,7 @@ class Params(Section):
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
     duplicates: Duplicates
-    tokenizer: Annotated[Byte | SentencePiece, Field(discriminator="kind")]
+    tokenizer: Annotated[Byte | SentencePiece | HF, Field(discriminator="kind")]
     parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
