@@ -165,7 +165,7 @@ class ChatML(ChatRenderer):
         return self._tokenizer.chat_template or _CHATML
 
     @cached_property
-    def _default(self) -> str | None:
+    def system(self) -> str | None:
         """Return the system message that the template adds to a chat without one; None if it adds none.
 
         The template is rendered for a few chats. A ValueError is raised if it is not ChatML.
@@ -198,9 +198,9 @@ class ChatML(ChatRenderer):
         return ids
 
     def _with_default(self, messages: Messages) -> Sequence[Mapping[str, Any]]:
-        if not messages or messages[0]["role"] == "system" or self._default is None:
+        if not messages or messages[0]["role"] == "system" or self.system is None:
             return messages
-        return [{"role": "system", "content": self._default}, *messages]
+        return [{"role": "system", "content": self.system}, *messages]
 
     def texts(self, ids: np.ndarray) -> list[str]:
         if not (ids == self._start).any():  # a document, not a chat
@@ -221,7 +221,7 @@ class ChatML(ChatRenderer):
         for number, start in enumerate((np.flatnonzero(ids == self._start) + 1).tolist()):
             part = slice(start, int(ends[np.searchsorted(ends, start)]))
             turn = b"".join(self._tokenizer.piece(id) for id in ids[part])
-            if number or turn != f"system\n{self._default}".encode():
+            if number or turn != f"system\n{self.system}".encode():
                 yield part, turn, turn.find(b"\n") + 1
 
     def _decoded(self, text: bytes) -> str:
