@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from niels_gpt.cache.meta import describe_origin, write_meta
-from niels_gpt.cache.token_parts import describe_tokenizer, encode_chats, encode_parts, listed_names, write_sft_files
+from niels_gpt.cache.token_parts import (
+    describe_chats,
+    describe_tokenizer,
+    encode_chats,
+    encode_parts,
+    listed_names,
+    write_sft_files,
+)
+from niels_gpt.chat_template import chat_renderer
 from niels_gpt.data.corpus.parts import Texts, open_texts
 from niels_gpt.data.corpus.split_files import Splits, read_split
 from niels_gpt.files.atomic import write_json
@@ -15,7 +23,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, place_of, store_of
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
@@ -61,7 +69,8 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     out = stage.out(place)
     out.mkdir()
     examples = encode_chats(tokenizer, texts, splits, budgets=stage.source.budget.by_split())
-    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids())
+    dtype = token_dtype(tokenizer.vocab_size)
+    totals = write_sft_files(out, examples, chat=chat_renderer(tokenizer), dtype=dtype)
     for split in ("train", "val"):
         if not totals[f"{split}_examples"]:
             raise ValueError(
@@ -70,6 +79,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     write_meta(out / "meta.json", {**meta, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
+        **describe_chats(tokenizer),
         "folder": str(place),
         "files": list_files(out, "*_*.*", published=str(place)),
     }

@@ -112,6 +112,24 @@ def write_tokenizer_from_gguf(fields: Mapping[str, Any], folder: str | Path) -> 
     return tokenizer
 
 
+def pre_tokenizer_name(described: Mapping[str, Any]) -> str:
+    """Return GGUF's name for the pre-tokenizer of a tokenizer.json; raise a ValueError if it has none."""
+    for name in ("smollm", "qwen2", "llama-bpe", "gpt-2"):
+        if _significant(described["pre_tokenizer"]) == _significant(_PRE_TOKENIZERS[name]):
+            return name
+    raise ValueError("GGUF has no name for the pre-tokenizer of this model: export it without --gguf")
+
+
+def _significant(step: Any) -> Any:
+    """Return a pre-tokenizer without the options that change no token."""
+    if isinstance(step, list):
+        return [_significant(member) for member in step]
+    if not isinstance(step, dict):
+        return step
+    defaults = {"use_regex": True} if step.get("type") == "ByteLevel" else {}
+    return {key: _significant(value) for key, value in {**defaults, **step}.items() if key != "trim_offsets"}
+
+
 def _value(fields: Mapping[str, Any], key: str, default: Any = None, *, prefix: str = "tokenizer.ggml.") -> Any:
     field = fields.get(prefix + key, default)
     return field.contents() if hasattr(field, "contents") else field

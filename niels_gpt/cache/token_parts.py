@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
-from niels_gpt.chat_template import format_chat, supervised
+from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
+from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
 from niels_gpt.data.corpus.parts import Part, Texts, read_chats, read_texts, reading_part
 from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
 from niels_gpt.files.checks import sha256_file
@@ -67,7 +67,7 @@ def write_sft_files(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
     *,
-    special: Mapping[str, int],
+    chat: ChatRenderer,
     T: int | None = None,
     dtype: np.dtype = TOKEN_DTYPE,
 ) -> dict[str, int]:
@@ -83,7 +83,7 @@ def write_sft_files(
             nonlocal dropped
             for ids in examples:
                 window = ids if T is None else ids[: T + 1]
-                if supervised(window[None], asst_id=special["asst"], eot_id=special["eot"])[:, 1:].any():
+                if supervised(window[None], asst_id=chat.answer, eot_id=chat.end)[:, 1:].any():
                     yield ids
                 else:
                     dropped += 1
@@ -92,6 +92,14 @@ def write_sft_files(
         totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept(), dtype=dtype)
         totals[f"{split}_dropped"] = dropped
     return totals
+
+
+def describe_chats(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the marks of an answer for a meta.json of chats; none where `special_token_ids` has them ("asst")."""
+    if "asst" in tokenizer.special_token_ids():
+        return {}
+    chat = chat_renderer(tokenizer)
+    return {ANSWER_IDS: {"begin": list(chat.answer), "end": chat.end}}
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -217,6 +225,7 @@ def encode_chats(
 
     `budgets` limits the tokens of each split (None: no limit); it ends before the first chat that exceeds its budget.
     """
+    chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
 
     def rendered(name: str) -> Iterator[np.ndarray]:
         total, budget = 0, budgets[name]
@@ -224,7 +233,7 @@ def encode_chats(
             with reading_part(texts.store, part) as path:
                 for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:
-                        ids = np.array(format_chat(tokenizer, messages), dtype=token_dtype(tokenizer.vocab_size))
+                        ids = np.array(chat.example(messages), dtype=dtype)
                         total += len(ids)
                         if budget is not None and total > budget:
                             return

@@ -197,7 +197,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "parameters": f"{talker.model.parameter_count():,}",
         "context": f"{cfg.T} tokens",
         "vocabulary": f"{cfg.V:,}",
-        "chat format": "chat tokens" if talker.renderer == "chat_tokens" else "text transcript",
+        "chat format": "text transcript" if talker.renderer == "transcript" else "chat tokens",
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
@@ -283,6 +283,8 @@ def export(
         from niels_gpt.talk.export.folders import export_model, export_transformers
         from niels_gpt.talk.export.gguf import export_gguf
 
+        if Path(model) == layout.PRETRAINED:
+            chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
         found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
         card = model_card(
             talker,

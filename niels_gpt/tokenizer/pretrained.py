@@ -49,7 +49,11 @@ class HFTokenizer:
         # Threads of `cache.token_parts` encode side by side; the package's own threads do not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.model_path = str(path)
-        described = read_description(Path(path))
+        # Kept in memory: the folder may be a temporary one.
+        beside = [file for name in BESIDE if (file := Path(path).with_name(name)).is_file()]
+        self.files = {file.name: file.read_bytes() for file in (Path(path), *beside)}
+        self.config = read_description(Path(path).with_name(CONFIG)) if CONFIG in self.files else {}
+        self.described = described = read_description(Path(path))
         _check(described, path)
         added = {token["content"]: token for token in described.get("added_tokens") or []}
         self.control = {name: int(token["id"]) for name, token in added.items()}
@@ -65,7 +69,7 @@ class HFTokenizer:
         self._pieces += [b""] * ((vocab_size or entries) - entries)
         self._stand_ins = _StandIns.of({piece: id for id, piece in enumerate(self._pieces) if piece}, path)
         self.text_errors = self._stand_ins.errors
-        self._special = {"eot": self._end_of_text(added)}
+        self._special = {"eot": self._end_of_text()}
         self._special |= {key: self.control[name] for key, name in _IM_TOKENS.items() if name in self.control}
 
     @property
@@ -75,10 +79,9 @@ class HFTokenizer:
     @property
     def chat_template(self) -> str | None:
         """Return the Jinja chat template that comes with the tokenizer; None if there is none."""
-        folder = Path(self.model_path).parent
-        if (folder / TEMPLATE).is_file():
-            return (folder / TEMPLATE).read_text(encoding="utf-8")
-        found = self._config().get("chat_template")
+        if TEMPLATE in self.files:
+            return self.files[TEMPLATE].decode("utf-8")
+        found = self.config.get("chat_template")
         if isinstance(found, list):  # several templates by name
             found = {entry["name"]: entry["template"] for entry in found}.get("default")
         return found
@@ -119,14 +122,13 @@ class HFTokenizer:
         """Return the text bytes of an id; empty for control tokens and unused entries."""
         return self._pieces[id]
 
-    def _config(self) -> dict[str, Any]:
-        file = Path(self.model_path).with_name(CONFIG)
-        return read_description(file) if file.is_file() else {}
+    def named_id(self, key: str) -> int | None:
+        """Return the id of the control token that tokenizer_config.json names ("bos_token"); None if there is none."""
+        token = self.config.get(key)
+        return self.control.get(token.get("content") if isinstance(token, dict) else token)
 
-    def _end_of_text(self, added: Mapping[str, Any]) -> int:
-        eos = self._config().get("eos_token")
-        names = [*_END_OF_TEXT, eos.get("content") if isinstance(eos, dict) else eos]
-        found = next((self.control[name] for name in names if name in added), None)
+    def _end_of_text(self) -> int:
+        found = next((self.control[name] for name in _END_OF_TEXT if name in self.control), self.named_id("eos_token"))
         if found is None:
             raise ValueError(
                 f"{self.model_path} has no token that ends a text ({', '.join(_END_OF_TEXT)}, or eos_token in {CONFIG})"

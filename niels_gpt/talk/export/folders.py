@@ -5,32 +5,34 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.chat_template import ChatML
 from niels_gpt.config import Renderer, to_dict
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import write_sums
 from niels_gpt.talk.export.architectures import architecture_of
 from niels_gpt.talk.talker import SAMPLING, Talker
-from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTokenizer, tokenizer_file
+from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
+from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTokenizer, tokenizer_files
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
 
 
 def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
-    """Write model.safetensors, config.json, the tokenizer's file, README.md and SHA256SUMS."""
+    """Write model.safetensors, config.json, the tokenizer's files, README.md and SHA256SUMS."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
     if talker.model.cfg.tied:
         del weights["lm_head.weight"]  # tied to the embedding
     save_weights(folder, weights)
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
-    file = tokenizer_file(tokenizer)
-    shutil.copy(file, folder / file.name)
+    for file in tokenizer_files(tokenizer):
+        shutil.copy(file, folder / file.name)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_sums(folder)
 
@@ -96,13 +98,6 @@ def byte_score(pieces: list[VocabularyEntry]) -> float:
     return min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
 
 
-def byte_alphabet() -> list[str]:
-    """Return GPT-2's printable character for each byte, in which byte-level vocabularies are written."""
-    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = iter(range(BYTE_VALUES, 2 * BYTE_VALUES))
-    return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]
-
-
 # Chat format as a Jinja template, as transformers and llama.cpp use it.
 #
 # They render a chat to text and then encode the text, chat tokens included. `Talker.prompt` encodes what
@@ -143,7 +138,7 @@ _TRANSCRIPT = """\
 
 
 def jinja_template(renderer: Renderer) -> str:
-    """Return the chat template; with `add_generation_prompt` it renders what `Talker.prompt` encodes."""
+    """Return the template of a model from scratch; with `add_generation_prompt` it renders the talker's prompts."""
     *roles, eot = SPECIAL_TOKENS
     template = _CHECKS + (_CHAT_TOKENS if renderer == "chat_tokens" else _TRANSCRIPT)
     for word, value in {
@@ -166,12 +161,13 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load without custom code."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--transformers")
-    eot = talker.tokenizer.special_token_ids()["eot"]
     folder.mkdir(parents=True)
-    ends = {"bos_token_id": eot, "eos_token_id": eot}
+    ids = special_ids(talker)
+    ends = {"bos_token_id": ids.bos, "eos_token_id": ids.eos}
     write_json(folder / "config.json", {**architecture.transformers_config(cfg), **ends})
     sampling = {"do_sample": True, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
-    write_json(folder / "generation_config.json", {**ends, "pad_token_id": eot, **sampling})
+    stops = {**ends, "eos_token_id": [ids.eos, ids.eot]} if ids.eos != ids.eot else ends
+    write_json(folder / "generation_config.json", {**stops, "pad_token_id": ids.pad, **sampling})
     weights = architecture.weights_to_transformers(talker.model.state_dict(), cfg)
     # Copied: safetensors rejects tensors that share memory.
     save_weights(folder, {name: value.clone() for name, value in weights.items()})
@@ -180,8 +176,31 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     write_sums(folder)
 
 
+class SpecialIds(NamedTuple):
+    """Ids that a library needs to know besides the vocabulary; `eot` stands between documents."""
+
+    bos: int
+    eos: int
+    pad: int
+    eot: int
+
+
+def special_ids(talker: Talker) -> SpecialIds:
+    """Return the ids that begin a text, end an answer, and pad; those of a pretrained model stay as they were."""
+    eot = talker.tokenizer.special_token_ids()["eot"]
+    if not isinstance(talker.tokenizer, HFTokenizer):
+        return SpecialIds(eot, eot, eot, eot)
+    bos, pad = (talker.tokenizer.named_id(key) for key in ("bos_token", "pad_token"))
+    eos = talker.chat.end if isinstance(talker.chat, ChatML) else eot
+    return SpecialIds(eot if bos is None else bos, eos, eot if pad is None else pad, eot)
+
+
 def _write_tokenizer(talker: Talker, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; those of a pretrained model are copied."""
+    if isinstance(talker.tokenizer, HFTokenizer):
+        for name, data in talker.tokenizer.files.items():
+            (folder / name).write_bytes(data)
+        return
     eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
     write_json(folder / "tokenizer.json", tokenizer_json(pieces))
     write_json(

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from niels_gpt.base.gguf_tokenizer import pre_tokenizer_name
 from niels_gpt.chat_format import PROMPT, ROLES
+from niels_gpt.chat_template import ChatML
 from niels_gpt.files.checks import write_sums
 from niels_gpt.talk.export.architectures import architecture_of
-from niels_gpt.talk.export.folders import VocabularyEntry, byte_alphabet, jinja_template, pieces_of
+from niels_gpt.talk.export.folders import VocabularyEntry, jinja_template, pieces_of, special_ids
 from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ Precision = Literal["f16", "f32", "q8_0"]
 
 _FILE_TYPES: dict[Precision, int] = {"f32": 0, "f16": 1, "q8_0": 7}  # GGUF's numbers
 _BLOCK = 32  # Q8_0 has one scale per so many numbers of a row; a matrix of other rows is kept in float16
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # GGUF's token types
 _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal, unknown, control, byte
 # llama.cpp's plamo2 rounds scores to steps of 1e-4. An entry of score -1000 costs as much as unknown text, which is
 # encoded in bytes, and one of twice that or less is never chosen.
@@ -90,9 +94,34 @@ def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Pre
 
 def _add_tokenizer(writer: GGUFWriter, talker: Talker) -> None:
     """Write vocabulary and chat template."""
+    if isinstance(talker.tokenizer, HFTokenizer):
+        _add_pretrained(writer, talker, talker.tokenizer)
+        return
     eot = talker.tokenizer.special_token_ids()["eot"]
     _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=eot)
     writer.add_chat_template(jinja_template(talker.renderer))
+
+
+def _add_pretrained(writer: GGUFWriter, talker: Talker, tokenizer: HFTokenizer) -> None:
+    """Write a pretrained model's vocabulary, merges and chat template, as the model came with them."""
+    model, added = tokenizer.described["model"], tokenizer.described["added_tokens"]
+    entries = {id: (entry, _NORMAL) for entry, id in model["vocab"].items()}
+    entries |= {token["id"]: (token["content"], _CONTROL if token["special"] else _USER_DEFINED) for token in added}
+    listed = [entries.get(id, (f"[PAD{id}]", _UNUSED)) for id in range(tokenizer.vocab_size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre_tokenizer_name(tokenizer.described))
+    writer.add_token_list([entry for entry, _ in listed])
+    writer.add_token_types([kind for _, kind in listed])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]])
+    ids = special_ids(talker)
+    writer.add_bos_token_id(ids.bos)
+    writer.add_eos_token_id(ids.eos)
+    writer.add_eot_token_id(ids.eos)
+    writer.add_pad_token_id(ids.pad)
+    writer.add_add_bos_token(False)
+    template = talker.chat.template if isinstance(talker.chat, ChatML) else tokenizer.chat_template
+    if template is not None:
+        writer.add_chat_template(template)
 
 
 def _add_vocabulary(writer: GGUFWriter, pieces: list[VocabularyEntry], *, eot: int) -> None:
@@ -130,7 +159,12 @@ def _steps(pieces: list[VocabularyEntry]) -> list[float]:
 def _modelfile(talker: Talker) -> str:
     """Return Ollama's Modelfile, which has the chat template in Ollama's own template language."""
     *tags, eot = SPECIAL_TOKENS
-    if talker.renderer == "chat_tokens":
+    first: list[str] = []
+    if isinstance(talker.chat, ChatML):
+        turn = "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n"
+        template, stops = f"{{{{ range .Messages }}}}{turn}{{{{ end }}}}<|im_start|>assistant\n", ["<|im_end|>"]
+        first = [] if talker.chat.system is None else [f'SYSTEM """{talker.chat.system}"""']
+    elif talker.renderer == "chat_tokens":
         cases = "".join(
             f'{{{{ if eq .Role "{role}" }}}}{tag}{{{{ end }}}}' for role, tag in zip(ROLES, tags, strict=True)
         )
@@ -142,6 +176,7 @@ def _modelfile(talker: Talker) -> str:
     lines = [
         "FROM ./model.gguf",
         f'TEMPLATE """{template}"""',
+        *first,
         *(f'PARAMETER stop "{stop}"' for stop in stops),
         f"PARAMETER temperature {SAMPLING.temperature}",
         f"PARAMETER top_k {SAMPLING.top_k}",
