@@ -9,13 +9,14 @@ two kinds of models apart where their means differ by more than twice what the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import load_model
 from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import Card, blind_card, measure_card
@@ -68,11 +69,8 @@ def main() -> None:
 
     print("| model | spelling | closing | form | length | repetition | distinct |\n|---|---|---|---|---|---|---|")
     print(row("by chance", [blind_card(tokenizer)]), flush=True)
-    folders: Mapping[str, tuple[Path, str]] = {
-        "pretrain": (layout.PRETRAINED, "transcript"),
-        "sft": (layout.TUNED, "chat_tokens"),
-    }
-    for name, (folder, renderer) in folders.items():
+    for name, folder in {"pretrain": layout.PRETRAINED, "sft": layout.TUNED}.items():
+        renderer = renderer_for(tokenizer, chats=folder == layout.TUNED)
         model = load_model(folder / layout.BEST, "cpu")
         print(row(f"{name}, seeds of the probes", [card(model, renderer, seed) for seed in PROBE_SEEDS]), flush=True)
     for name, (steps, width) in KINDS.items():

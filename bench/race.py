@@ -1,7 +1,9 @@
-"""Steps and seconds that the recipe of preset v2 needs to the loss a plain AdamW loop ends at, on the same token file.
+"""Steps and seconds that the recipe of a preset needs to the loss a plain AdamW loop ends at, on the same token file.
 
-Run: python -m bench.race SIZE TOKENS.bin [SEEDS]     on a GPU: v1 or 124M, on a file of 16-bit ids (any part of
-                                                      cache/tokens/NAME/train will do)
+Run: python -m bench.race SIZE TOKENS.bin [SEEDS [PRESET]]
+
+On a GPU: SIZE is v1 or 124M, TOKENS.bin a file of 16-bit ids (any part of cache/tokens/NAME/train will do), PRESET v2
+(default) or v3.
 
 The plain loop is bench/reference.py, compiled, with nanoGPT's learning rate and schedule. Both see windows of the same
 tokens; 256 windows from the end of the file are held out. Compiling and scoring are not counted.
@@ -106,13 +108,15 @@ def recipe_curve(cfg: ModelConfig, train_cfg: TrainConfig, text: Text, *, score_
                 start = time.perf_counter()
 
 
-def recipe(size: str, *, steps: int, seed: int) -> tuple[ModelConfig, TrainConfig]:
-    """Preset v2's options and training, at another size and length; what it counts in steps shrinks with the run."""
-    v2 = yaml.safe_load(read_preset(layout.PRESETS, "v2"))
+def recipe(size: str, *, preset: str, steps: int, seed: int) -> tuple[ModelConfig, TrainConfig]:
+    """A preset's options and training, at another size and length; what it counts in steps shrinks with the run."""
+    params = yaml.safe_load(read_preset(layout.PRESETS, preset))
     sizes = {name: getattr(SIZES[size], name) for name in ("V", "T", "C", "L", "d_ff", "dropout")}
-    model = ModelConfig.from_section({**v2["model"], **sizes})
-    cfg = TrainConfig(p_train={"text": 1.0}, p_val={"text": 1.0}, **v2["train"])
-    narrower = (v2["model"]["C"] / model.C) ** 0.5  # the rule in docs/recipe.md
+    if params["model"].get("activation") == "swiglu":
+        sizes["d_ff"] = 64 * round(sizes["C"] * 8 / 3 / 64)  # three matrices: about as many weights as two of 4*C
+    model = ModelConfig.from_section({**params["model"], **sizes})
+    cfg = TrainConfig(p_train={"text": 1.0}, p_val={"text": 1.0}, **params["train"])
+    narrower = (params["model"]["C"] / model.C) ** 0.5  # the rule in docs/recipe.md
     return model, replace(
         cfg,
         total_steps=steps,
@@ -125,13 +129,14 @@ def recipe(size: str, *, steps: int, seed: int) -> tuple[ModelConfig, TrainConfi
     )
 
 
-def race(size: str, tokens: np.ndarray, *, seed: int) -> dict[str, Any]:
+def race(size: str, tokens: np.ndarray, *, preset: str, seed: int) -> dict[str, Any]:
     cfg = SIZES[size]
     text = Text.of(tokens, T=cfg.T)
     *_, end = plain_curve(cfg, text, steps=PLAIN_STEPS[size], seed=seed, score_every=PLAIN_STEPS[size])
     torch._dynamo.reset()
     print(f"  seed {seed}: plain loop {end.loss:.4f} after {end.step} steps, {end.seconds:.1f} s", flush=True)
-    points = list(recipe_curve(*recipe(size, steps=RECIPE_STEPS[size], seed=seed), text, score_every=SCORE_EVERY))
+    settings = recipe(size, preset=preset, steps=RECIPE_STEPS[size], seed=seed)
+    points = list(recipe_curve(*settings, text, score_every=SCORE_EVERY))
     torch._dynamo.reset()
     reached = next((point for point in points if point.loss <= end.loss), None)
     if reached is None:
@@ -147,12 +152,14 @@ def race(size: str, tokens: np.ndarray, *, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    if len(sys.argv) not in (3, 4) or sys.argv[1] not in PLAIN_STEPS:
+    if len(sys.argv) not in (3, 4, 5) or sys.argv[1] not in PLAIN_STEPS:
         sys.exit(__doc__)
     size, tokens = sys.argv[1], np.fromfile(sys.argv[2], dtype=np.uint16)
-    seeds = range(int(sys.argv[3]) if len(sys.argv) == 4 else 3)
-    print(f"{size} on {torch.cuda.get_device_name()}, {len(tokens):,} tokens")
-    print(json.dumps({"size": size, "runs": [race(size, tokens, seed=seed) for seed in seeds]}))
+    seeds = range(int(sys.argv[3]) if len(sys.argv) > 3 else 3)
+    preset = sys.argv[4] if len(sys.argv) > 4 else "v2"
+    print(f"{preset} at {size} on {torch.cuda.get_device_name()}, {len(tokens):,} tokens")
+    runs = [race(size, tokens, preset=preset, seed=seed) for seed in seeds]
+    print(json.dumps({"size": size, "preset": preset, "runs": runs}))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,25 @@
-"""Chat template and loss mask: each message is its role id, its content's ids and the end-of-turn id.
+"""Chat formats: one renderer per model makes prompts, fine-tuning examples, loss masks and stop ids.
 
-SFT examples, generation prompts and reply extraction all use this one renderer.
+- `chat_tokens`: each message is its role id, its content's ids and the end-of-turn id. For fine-tuned models that were
+  pretrained from scratch; `format_chat`, `format_prompt` and `extract_assistant_reply` are its functions.
+- `transcript`: plain text (`niels_gpt.chat_format`), for models from scratch that never saw a chat.
+- `chatml`: the template of pretrained models with the control tokens <|im_start|> and <|im_end|>.
+
+What people wrote is always encoded as plain text: no content can contain a control token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import takewhile
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
+from niels_gpt import chat_format
+from niels_gpt.config import Renderer
+from niels_gpt.tokenizer.pretrained import HFTokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -21,21 +30,21 @@ class Message(TypedDict):
     content: str
 
 
+Messages = Sequence[Message] | Sequence[Mapping[str, str]]
 _ROLE_TOKENS = {"system": "sys", "user": "usr", "assistant": "asst"}
 
 
-def format_chat(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
+def format_chat(tok: Tokenizer, messages: Messages) -> list[int]:
     """Return the ids of all messages, with the role and end-of-turn tokens."""
     special = tok.special_token_ids()
     ids: list[int] = []
     for message in messages:
-        if message["role"] not in _ROLE_TOKENS:
-            raise ValueError(f"role must be one of {sorted(_ROLE_TOKENS)}, got {message['role']!r}")
+        _check_role(message)
         ids += [special[_ROLE_TOKENS[message["role"]]], *tok.encode(message["content"]), special["eot"]]
     return ids
 
 
-def format_prompt(tok: Tokenizer, messages: Sequence[Message] | Sequence[Mapping[str, str]]) -> list[int]:
+def format_prompt(tok: Tokenizer, messages: Messages) -> list[int]:
     """Return the chat's ids followed by the assistant's role id, ready for generation."""
     return [*format_chat(tok, messages), tok.special_token_ids()["asst"]]
 
@@ -45,19 +54,229 @@ def extract_assistant_reply(tok: Tokenizer, ids: Sequence[int]) -> list[int]:
 
     The list is empty if there is no assistant turn or if that turn has no content.
     """
-    special = tok.special_token_ids()
-    last = max((i for i, token in enumerate(ids) if token == special["asst"]), default=len(ids))
-    return list(takewhile(lambda token: token not in special.values(), ids[last + 1 :]))
+    return ChatTokens(tok).reply(ids)
 
 
-def supervised(ids: np.ndarray, *, asst_id: int, eot_id: int) -> np.ndarray:
+def supervised(ids: np.ndarray, *, asst_id: int | Sequence[int], eot_id: int) -> np.ndarray:
     """Return the loss mask of `(B, n)` ids: True after an assistant id, up to and including the next end of turn.
 
-    Each assistant id gets an odd number that grows with its position, each end of turn an even one. The lowest bit of
-    the running maximum before a position then says which of the two came last, without a Python loop over tokens.
+    `asst_id` may be several ids in a row. Each one's end gets an odd number that grows with its position, each end of
+    turn an even one. The lowest bit of the running maximum before a position then says which of the two came last,
+    without a Python loop over tokens.
     """
+    *before, last = [asst_id] if isinstance(asst_id, int) else asst_id
+    begun = ids == last
+    for back, id in enumerate(reversed(before), start=1):
+        begun[:, :back] = False
+        begun[:, back:] &= ids[:, :-back] == id
     places = np.arange(1, ids.shape[1] + 1, dtype=np.int32) * 2
-    marks = np.where(ids == asst_id, places + 1, np.where(ids == eot_id, places, 0))
+    marks = np.where(begun, places + 1, np.where(ids == eot_id, places, 0))
     inside = np.zeros(ids.shape, dtype=bool)
     inside[:, 1:] = np.maximum.accumulate(marks, axis=1)[:, :-1] & 1
     return inside
+
+
+class ChatRenderer:
+    """Chat format of a model. `answer`: ids before an assistant's content; `end`: the id that ends its turn."""
+
+    answer: tuple[int, ...]
+    end: int
+    stop_texts: tuple[str, ...] = ()  # strings that end an answer, for formats without control tokens
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = tokenizer.special_token_ids()
+
+    def prompt(self, messages: Messages) -> list[int]:
+        """Return the ids up to where the assistant's answer begins."""
+        return [*self.example(messages), *self.answer]
+
+    def example(self, messages: Messages) -> list[int]:
+        """Return the ids of a whole chat, for fine-tuning."""
+        raise NotImplementedError
+
+    def reply(self, ids: Sequence[int], *, first: bool = False) -> list[int]:
+        """Return the content of the last assistant turn, or of the first, up to the next special id or the end."""
+        listed, begin = list(ids), list(self.answer)
+        ends = [i + len(begin) for i in range(len(listed)) if listed[i : i + len(begin)] == begin]
+        after = listed[ends[0 if first else -1] :] if ends else []
+        return list(takewhile(lambda token: token not in self._special.values(), after))
+
+    def texts(self, ids: np.ndarray) -> list[str]:
+        """Return the texts of a document or chat between its special tokens."""
+        places = np.flatnonzero(np.isin(ids, list(self._special.values())))
+        return [self._tokenizer.decode(part) for part in np.split(ids, places)]
+
+    def contents(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """Return the concatenated contents of all messages, and the number of their bytes in each token."""
+        return self._tokenizer.decode(ids), self._tokenizer.token_bytes()[ids]
+
+
+class ChatTokens(ChatRenderer):
+    """Format with one token per role."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.answer, self.end = (self._special["asst"],), self._special["eot"]
+
+    def example(self, messages: Messages) -> list[int]:
+        return format_chat(self._tokenizer, messages)
+
+
+class Transcript(ChatRenderer):
+    """Plain text. No model is fine-tuned on it, so there are only prompts."""
+
+    stop_texts = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where the next turn begins
+
+    def prompt(self, messages: Messages) -> list[int]:
+        return self._tokenizer.encode(chat_format.format_chat(cast(Sequence[Mapping[str, str]], messages)))
+
+
+_START, _END = "<|im_start|>", "<|im_end|>"
+# Used where a tokenizer with the two control tokens has no template of its own.
+_CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+class ChatML(ChatRenderer):
+    r"""Format of <|im_start|>role\ncontent<|im_end|>\n turns, with the system message that the template adds.
+
+    A prompt has the ids that transformers' `apply_chat_template` gives, as long as no content names a control token.
+    The assistant's content is encoded apart from its header, also in examples: generation begins at that boundary.
+    """
+
+    _tokenizer: HFTokenizer
+
+    def __init__(self, tokenizer: HFTokenizer) -> None:
+        super().__init__(tokenizer)
+        if not {"im_start", "im_end"} <= set(self._special):
+            raise ValueError(
+                f"{tokenizer.model_path} has no tokens {_START} and {_END}: only chats in the format ChatML can be used"
+            )
+        self._start, self.end = self._special["im_start"], self._special["im_end"]
+        self.answer = (self._start, *tokenizer.encode("assistant\n"))
+
+    @property
+    def template(self) -> str:
+        """Return the Jinja template, as it came with the model."""
+        return self._tokenizer.chat_template or _CHATML
+
+    @cached_property
+    def _default(self) -> str | None:
+        """Return the system message that the template adds to a chat without one; None if it adds none.
+
+        The template is rendered for a few chats. A ValueError is raised if it is not ChatML.
+        """
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        system = {"role": "system", "content": "s"}
+        render = _rendering(self.template, self._tokenizer.model_path)
+        begin, end = f"{_START}system\n", f"{_END}\n"
+        found = render(turns[:1]).removesuffix(_text(turns[:1]))
+        default = found.removeprefix(begin).removesuffix(end) if found else None
+        first = [] if default is None else [{"role": "system", "content": default}]
+        chats = [turns[:1], [*turns, turns[0]]]
+        expected = [_text([*first, *chat]) for chat in chats] + [_text([system, *chat]) for chat in chats]
+        if [render(chat) for chat in (*chats, *([system, *chat] for chat in chats))] != expected:
+            raise ValueError(
+                f"the chat template of {self._tokenizer.model_path} is not ChatML, which alone can be used"
+            )
+        return default
+
+    def example(self, messages: Messages) -> list[int]:
+        encode, ids = self._tokenizer.encode, list[int]()
+        line = encode("\n")
+        for message in self._with_default(messages):
+            _check_role(message)
+            if message["role"] == "assistant":
+                ids += [*self.answer, *encode(message["content"])]
+            else:
+                ids += [self._start, *encode(f"{message['role']}\n{message['content']}")]
+            ids += [self.end, *line]
+        return ids
+
+    def _with_default(self, messages: Messages) -> Sequence[Mapping[str, Any]]:
+        if not messages or messages[0]["role"] == "system" or self._default is None:
+            return messages
+        return [{"role": "system", "content": self._default}, *messages]
+
+    def texts(self, ids: np.ndarray) -> list[str]:
+        if not (ids == self._start).any():  # a document, not a chat
+            return super().texts(ids)
+        return [self._decoded(turn[head:]) for _, turn, head in self._turns(ids)]
+
+    def contents(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        lengths, contents = np.zeros(len(ids), dtype=np.int64), []
+        for part, turn, head in self._turns(ids):
+            reached = np.cumsum([len(self._tokenizer.piece(id)) for id in ids[part]])
+            lengths[part] = np.diff(np.maximum(reached - head, 0), prepend=0)
+            contents.append(turn[head:])
+        return self._decoded(b"".join(contents)), lengths
+
+    def _turns(self, ids: np.ndarray) -> Iterator[tuple[slice, bytes, int]]:
+        """Yield (where, bytes, length of the header in bytes) of each turn but a system message of the template."""
+        ends = np.append(np.flatnonzero(ids == self.end), len(ids))
+        for number, start in enumerate((np.flatnonzero(ids == self._start) + 1).tolist()):
+            part = slice(start, int(ends[np.searchsorted(ends, start)]))
+            turn = b"".join(self._tokenizer.piece(id) for id in ids[part])
+            if number or turn != f"system\n{self._default}".encode():
+                yield part, turn, turn.find(b"\n") + 1
+
+    def _decoded(self, text: bytes) -> str:
+        return text.decode("utf-8", errors=self._tokenizer.text_errors)
+
+
+def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> Renderer:
+    """Return the chat format of models with this tokenizer; `chats`: the model was fine-tuned on chats."""
+    if isinstance(tokenizer, HFTokenizer):
+        return "chatml" if chats or "im_start" in tokenizer.special_token_ids() else "transcript"
+    return "chat_tokens" if chats else "transcript"
+
+
+def open_renderer(name: Renderer, tokenizer: Tokenizer) -> ChatRenderer:
+    """Return the renderer of this name; raise a ValueError if the tokenizer has not the tokens that it needs."""
+    if name == "transcript":
+        return Transcript(tokenizer)
+    if (name == "chatml") != isinstance(tokenizer, HFTokenizer):
+        raise ValueError(f"the chat format {name} is not that of this model's tokenizer: they do not belong together")
+    return ChatML(tokenizer) if isinstance(tokenizer, HFTokenizer) else ChatTokens(tokenizer)
+
+
+def chat_renderer(tokenizer: Tokenizer) -> ChatRenderer:
+    """Return the renderer with which models with this tokenizer are fine-tuned on chats."""
+    return open_renderer(renderer_for(tokenizer), tokenizer)
+
+
+def _check_role(message: Mapping[str, Any]) -> None:
+    if message["role"] not in _ROLE_TOKENS:
+        raise ValueError(f"role must be one of {sorted(_ROLE_TOKENS)}, got {message['role']!r}")
+
+
+def _text(messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a ChatML prompt."""
+    turns = "".join(f"{_START}{m['role']}\n{m['content']}{_END}\n" for m in messages)
+    return f"{turns}{_START}assistant\n"
+
+
+def _rendering(template: str, path: str) -> Callable[[Sequence[Mapping[str, str]]], str]:
+    """Return a function that renders the prompt of a chat, in a sandbox, as transformers and llama.cpp do."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = refuse
+
+    def render(messages: Sequence[Mapping[str, str]]) -> str:
+        try:
+            return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+        except Exception as error:  # a template may fail in any way
+            raise ValueError(f"the chat template of {path} cannot be rendered ({error})") from error
+
+    return render

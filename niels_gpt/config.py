@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, SkipValidation, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-Renderer = Literal["transcript", "chat_tokens"]  # chat format: plain text, or special tokens per role
+Renderer = Literal["transcript", "chat_tokens", "chatml"]  # chat format; see niels_gpt.chat_template
 
 INT64 = Lt(2**63)  # the largest integer a tensor or a file can hold
 Count = Annotated[int, Ge(1), INT64]

@@ -9,7 +9,7 @@ from typing import Any
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths
-from niels_gpt.config import Renderer
+from niels_gpt.chat_template import renderer_for
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
@@ -32,7 +32,6 @@ from niels_gpt.report.page import Training, render_report, score_rows
 from niels_gpt.report.tables import format_samples, read_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
-RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
 REPLIES = 64  # held-out replies that generated answers are compared with
 TUNING = {"p_sft", "sft"}
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
@@ -92,8 +91,9 @@ def main(stage: Stage) -> None:
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
+    asked: dict[str, Any] = {"replies": replies, "T": T, "B": settings.B}
     cards: dict[str, Card] = {
-        name: measure_card(model, tokenizer, renderer=RENDERERS[name], replies=replies, T=T, B=settings.B)
+        name: measure_card(model, tokenizer, renderer=renderer_for(tokenizer, chats=name == layout.TUNED.name), **asked)
         for name, model in models.items()
     }
     values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}

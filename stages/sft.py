@@ -38,7 +38,7 @@ def tune(stage: Stage, execution: Execution) -> None:
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
     task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
-    train_and_write(stage, model, task, cfg, execution=execution, out=layout.TUNED, renderer="chat_tokens")
+    train_and_write(stage, model, task, cfg, execution=execution, out=layout.TUNED, chats=True)
 
 
 if __name__ == "__main__":

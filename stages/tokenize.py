@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from niels_gpt.cache.meta import describe_origin, write_meta
-from niels_gpt.cache.token_parts import describe_tokenizer, encode_chats, encode_parts, listed_names, write_sft_files
+from niels_gpt.cache.token_parts import (
+    describe_chats,
+    describe_tokenizer,
+    encode_chats,
+    encode_parts,
+    listed_names,
+    write_sft_files,
+)
+from niels_gpt.chat_template import chat_renderer
 from niels_gpt.data.corpus.parts import Texts, open_texts
 from niels_gpt.data.corpus.split_files import Splits, read_split
 from niels_gpt.files.atomic import write_json
@@ -15,7 +23,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, place_of, store_of
 from niels_gpt.tokenizer import load_tokenizer
-from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
 
 def tokenize_texts(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Splits, meta: dict[str, Any]) -> None:
@@ -60,12 +68,14 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
     out = stage.out(place)
     out.mkdir()
     examples = encode_chats(tokenizer, texts, splits)
-    totals = write_sft_files(out, examples, special=tokenizer.special_token_ids(), T=T)
+    dtype = token_dtype(tokenizer.vocab_size)
+    totals = write_sft_files(out, examples, chat=chat_renderer(tokenizer), T=T, dtype=dtype)
     if not totals["train_examples"] or not totals["val_examples"]:
         raise ValueError(f"no chat has an answer within model.T = {T} tokens: raise it")
     write_meta(out / "meta.json", {**meta, **totals})
     manifest = {
         **describe_tokenizer(tokenizer),
+        **describe_chats(tokenizer),
         "folder": str(place),
         "files": list_files(out, "*_*.*", published=str(place)),
     }

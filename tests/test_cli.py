@@ -41,7 +41,8 @@ from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import no_duplicates, write_source
 
 SAMPLE = (ROOT / "presets/sample.yaml").read_text()
-V0, V1, V2, SHAKESPEARE = (read_preset(ROOT / "presets", name) for name in ("v0", "v1", "v2", "shakespeare"))
+PRESETS = {name: read_preset(ROOT / "presets", name) for name in ("v0", "v1", "v2", "v3", "shakespeare")}
+V0, V1, V2, _, SHAKESPEARE = PRESETS.values()
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_preset_on_itself_changes_no_byte() -> None:
     assert apply_preset(SAMPLE, SAMPLE) == SAMPLE
 
 
-@pytest.mark.parametrize("preset", [V0, V1, V2, SHAKESPEARE], ids=["v0", "v1", "v2", "shakespeare"])
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
 def test_there_and_back_again_changes_no_byte(preset: str) -> None:
     assert apply_preset(apply_preset(SAMPLE, preset), SAMPLE) == SAMPLE
 
@@ -529,7 +530,14 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert "/dev/full" in refusal("export", "/dev/full/away")
     assert "is there already" in refusal("export", "models")
     assert "is no name for a folder" in refusal("export", "a\udcff")
-    for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
+    mixed = (
+        ["--transformers", "--gguf"],
+        ["--f32"],
+        ["--transformers", "--f32"],
+        ["--q8"],
+        ["--gguf", "--f32", "--q8"],
+    )
+    for forms in mixed:
         assert "an export has one form: give --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
 

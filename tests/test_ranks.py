@@ -27,7 +27,7 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Task
 from tests.conftest import ROOT
-from tests.test_step import CONFIG, CUT, DRY, RECIPE, SHORT_BF16, STREAMS, TASK, TINY_V2, V2, V2_RECIPE
+from tests.test_step import CONFIG, CUT, DRY, FROZEN, RECIPE, SHORT_BF16, STREAMS, TASK, TINY_V2, V2, V2_RECIPE, V3
 from tests.test_train import chat_task
 from tests.token_caches import write_parts
 
@@ -64,6 +64,7 @@ RECIPES: dict[str, tuple[ModelConfig, TrainConfig]] = {
         ("muon", DRY, {"optimizer": "muon", **RECIPE}),
         ("v2", V2, {**V2_RECIPE, "total_steps": 12}),
         ("v2 in bf16", TINY_V2, {**V2_RECIPE, **SHORT_BF16}),
+        ("v3 frozen", V3, {**V2_RECIPE, **FROZEN, "total_steps": 12}),
     )
 }
 

@@ -66,6 +66,10 @@ RECIPE: dict[str, Any] = {
 # Preset v2 as it stands, but for sizes and numbers of steps: a third block, so that two look back at the first.
 _PRESET = parse_yaml((ROOT / "presets/v2.yaml").read_text(), name="presets/v2.yaml")
 V2 = ModelConfig.from_section(_PRESET["model"], **{key: getattr(DRY, key) for key in "VTC"}, L=3, d_ff=64, head_dim=8)
+# Preset v3's block, which shares keys and values besides.
+_BLOCK = parse_yaml((ROOT / "presets/v3.yaml").read_text(), name="presets/v3.yaml")["model"]
+V3 = replace(V2, **{**_BLOCK, "d_ff": 40, "kv_heads": 2})
+FROZEN: dict[str, Any] = {"optimizer": "muon", "freeze_blocks": 2}
 TINY_V2 = replace(V2, C=16, d_ff=32)
 V2_RECIPE: dict[str, Any] = {**_PRESET["train"], "total_steps": 30, "warmup_steps": 5, "momentum_warmup": 20}
 SHORT_BF16: dict[str, Any] = {"precision": "bf16", "B": 2, "total_steps": 10, "warmup_steps": 1}  # slow on many a CPU
@@ -413,8 +417,10 @@ def test_a_step_takes_the_learning_rate_it_is_given() -> None:
         (DRY, {"optimizer": "muon", **RECIPE}),
         (V2, V2_RECIPE),
         (TINY_V2, {**V2_RECIPE, **SHORT_BF16}),
+        (V3, V2_RECIPE),
+        (V3, {**V2_RECIPE, **FROZEN}),
     ],
-    ids=["muon", "rates", "muon with rates", "v2", "v2 in bf16"],
+    ids=["muon", "rates", "muon with rates", "v2", "v2 in bf16", "v3", "v3 frozen"],
 )
 def test_every_recipe_resumes_to_the_bit(shape: ModelConfig, changes: dict[str, Any], tmp_path: Path) -> None:
     """Stopped while the momentum still rises and the rate is flat."""

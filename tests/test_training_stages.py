@@ -22,9 +22,9 @@ from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.token_parts import describe_tokenizer, write_sft_files
-from niels_gpt.chat_template import format_chat
+from niels_gpt.chat_template import chat_renderer, format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
-from niels_gpt.config import to_dict
+from niels_gpt.config import Renderer, to_dict
 from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import measure_card
@@ -116,13 +116,16 @@ def write_texts(name: str, letters: str) -> None:
     write_json(Path("cache/manifests", f"{name}.json"), manifest)
 
 
+RENDERERS: dict[str, Renderer] = {"pretrain": "transcript", "sft": "chat_tokens"}
+
+
 def write_chats(name: str, answer: str) -> None:
     folder = Path("cache/sft", name)
     folder.mkdir(parents=True)
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
     ids = np.array(format_chat(VOCABULARY, turns), dtype="<u2")
     splits = {"train": [ids] * 6, "val": [ids] * 3}
-    write_sft_files(folder, splits, special=VOCABULARY.special_token_ids(), T=32)
+    write_sft_files(folder, splits, chat=chat_renderer(VOCABULARY), T=32)
     manifest = {
         **describe_tokenizer(VOCABULARY),
         "tokenizer_sha256": "0",
@@ -397,7 +400,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     ]
     replies = held_out_replies(chats.val, VOCABULARY, weights=params.p_sft, at_most=64)
     models = {"pretrain": load_model("models/pretrain/best.pt", "cpu"), "sft": tuned}
-    for name, renderer in eval_stage.RENDERERS.items():
+    for name, renderer in RENDERERS.items():
         card = measure_card(models[name], VOCABULARY, renderer=renderer, replies=replies, T=32, B=params.eval.B)
         assert scores["card"][name] == pytest.approx({key: it.value for key, it in card.items()}, rel=1e-5)
     report = Path("metrics/report.html").read_text()

@@ -86,6 +86,10 @@ class Family:
     gguf: Naming
     transformers: Naming = TRANSFORMERS
 
+    @property
+    def gguf_name(self) -> str:
+        return self.name
+
     def model_config(self, config: Mapping[str, Any], *, T: int | None = None) -> ModelConfig:
         """Return our configuration for transformers' config.json, of context `T` (default: the model's own).
 

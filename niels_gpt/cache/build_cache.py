@@ -16,9 +16,9 @@ import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
 from niels_gpt.cache.meta import write_meta
-from niels_gpt.cache.token_parts import describe_tokenizer, encode_documents, write_sft_files
+from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, encode_documents, write_sft_files
 from niels_gpt.cache.windows import TokenFile
-from niels_gpt.chat_template import Message, format_chat
+from niels_gpt.chat_template import Message, chat_renderer
 from niels_gpt.data.corpus.split import split_groups, split_rows
 from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.rng import derive_seed, make_generator
@@ -200,7 +200,7 @@ def build_sft_cache(
     is never divided. Examples without supervised tokens in their first T+1 (all, if T is None) are dropped and counted.
     The split needs the number of examples, so the whole stream is first written to a temporary file, not to memory.
     """
-    dtype = token_dtype(tokenizer.vocab_size)
+    chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
     names: list[str] = []
 
     def rendered() -> Iterator[np.ndarray]:
@@ -209,7 +209,7 @@ def build_sft_cache(
         for example, group in pairs:
             if group is not None:
                 names.append(known.setdefault(group, group))
-            yield np.array(format_chat(tokenizer, example), dtype=dtype)
+            yield np.array(chat.example(example), dtype=dtype)
 
     with _folder(out_dir) as folder:
         every = (folder / "all_tokens.bin", folder / "all_idx.npy")
@@ -225,8 +225,9 @@ def build_sft_cache(
         totals = write_sft_files(
             folder,
             {split: (ids[starts[i] : ends[i]] for i in rows) for split, rows in (("train", train), ("val", val))},
-            special=tokenizer.special_token_ids(),
+            chat=chat,
             T=T,
+            dtype=dtype,
         )
         for split in ("train", "val"):
             if not totals[f"{split}_examples"]:
@@ -240,6 +241,7 @@ def build_sft_cache(
             folder / "meta.json",
             {
                 **describe_tokenizer(tokenizer),
+                **describe_chats(tokenizer),
                 "dataset_name": source_name,
                 "dataset_config": source_config,
                 "split_rule": f"by {'example' if groups is None else 'group'}, val_frac {val_frac}",

@@ -11,6 +11,7 @@ import numpy as np
 from niels_gpt.files.checks import Damaged
 from niels_gpt.tokenizer.vocabulary import token_dtype
 
+ANSWER_IDS = "answer_ids"  # key, in a meta.json of chats, of the ids before and after an answer
 TOKEN_DTYPE = np.dtype("<u2")  # of every vocabulary up to 65,536 entries
 _DTYPE_NAMES: dict[np.dtype, str] = {TOKEN_DTYPE: "uint16-le", np.dtype("<u4"): "uint32-le"}
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.cache.formats import ANSWER_IDS
 from niels_gpt.files.checks import read_meta
 
 # Keys whose values must be equal in all sources of a mix; the joined file has them once, at the top level.
-_SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype")
+_SHARED = ("tokenizer_sha256", "vocab_size", "special_token_ids", "token_dtype", ANSWER_IDS)
 
 
 def join_manifests(manifests: Path, val_names: Mapping[str, str], *, required: Sequence[str]) -> dict[str, Any]:

@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, read_offsets
+from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, named_dtype, read_offsets
 from niels_gpt.cache.manifest import Listed, check_files
 from niels_gpt.cache.windows import TokenFile
 from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
+from niels_gpt.tokenizer.vocabulary import token_dtype
 
 
 class SFTExampleDataset:
     """Dataset of the chats in one token file, each cut to T+1 tokens and read on request.
 
-    If `asst_id` is None, the assistant's role id is read from the meta.json next to the file.
+    An answer stands between `asst_id`, one id or several in a row, and `end_id` (None: `eot_id`). If `asst_id` is None,
+    all three and the type of the ids are read from the meta.json next to the file.
     """
 
     def __init__(
@@ -33,19 +35,24 @@ class SFTExampleDataset:
         T: int,
         device: str,
         eot_id: int,
-        asst_id: int | None = None,
+        asst_id: int | Sequence[int] | None = None,
+        end_id: int | None = None,
         dtype: np.dtype = TOKEN_DTYPE,
     ) -> None:
+        path = Path(tokens_path).with_name("meta.json")
+        meta = read_meta(path) if asst_id is None and path.is_file() else {}
+        if "token_dtype" in meta:
+            dtype = named_dtype(meta["token_dtype"])
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
-            path = Path(tokens_path).with_name("meta.json")
             if not path.is_file():
                 raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
-            meta = read_meta(path, required=["special_token_ids.asst"])
-            asst_id = int(meta["special_token_ids"]["asst"])
-        self._asst = asst_id
+            if ANSWER_IDS not in meta:
+                meta = read_meta(path, required=["special_token_ids.asst"])
+            asst_id, end_id = answer_ids(meta)
+        self._asst, self._end = asst_id, eot_id if end_id is None else end_id
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -72,7 +79,7 @@ class SFTExampleDataset:
     def examples(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return (x, y, y_masked) of these examples, each `(B, T)` int64: one chat per row, from its start.
 
-        Rows are padded with the end-of-turn id. y_masked is y with IGNORE_INDEX at all positions but the assistant's.
+        Rows are padded with `eot_id`. y_masked is y with IGNORE_INDEX at all positions but the assistant's.
         """
         ids, learned = self._read(rows)
         sequence = np.full((len(rows), self._T + 1), self._eot, dtype=np.int64)
@@ -92,7 +99,14 @@ class SFTExampleDataset:
         inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
         ids = np.full(inside.shape, self._eot, dtype=self._tokens.dtype)
         ids[inside] = np.concatenate((np.empty(0, dtype=ids.dtype), *map(self.document, rows.tolist())))
-        return ids, supervised(ids, asst_id=self._asst, eot_id=self._eot) & inside
+        return ids, supervised(ids, asst_id=self._asst, eot_id=self._end) & inside
+
+
+def answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Return the ids before an answer and the id after it, which a meta.json or the chat mix names."""
+    special = meta["special_token_ids"]
+    found = meta.get(ANSWER_IDS) or {"begin": [special["asst"]], "end": special["eot"]}
+    return tuple(map(int, found["begin"])), int(found["end"])
 
 
 @dataclass(frozen=True)
@@ -118,6 +132,7 @@ def open_chats(
 
 def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
     sources = {name: mix["sources"][name] for name in names}
+    asst_id, end_id = answer_ids(mix) if sources else (None, None)
 
     def datasets(split: str, device: str) -> dict[str, SFTExampleDataset]:
         return {
@@ -127,7 +142,9 @@ def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device:
                 T=T,
                 device=device,
                 eot_id=mix["special_token_ids"]["eot"],
-                asst_id=mix["special_token_ids"]["asst"],
+                asst_id=asst_id,
+                end_id=end_id,
+                dtype=token_dtype(mix["vocab_size"]),
             )
             for name, source in sources.items()
         }

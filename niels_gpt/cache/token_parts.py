@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
-from niels_gpt.chat_template import format_chat, supervised
+from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, dtype_name, read_offsets, write_token_file
+from niels_gpt.chat_template import ChatRenderer, chat_renderer, supervised
 from niels_gpt.data.corpus.parts import Part, Texts, read_chats, read_texts, reading_part
 from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
 from niels_gpt.files.checks import sha256_file
@@ -67,7 +67,7 @@ def write_sft_files(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
     *,
-    special: Mapping[str, int],
+    chat: ChatRenderer,
     T: int | None,
     dtype: np.dtype = TOKEN_DTYPE,
 ) -> dict[str, int]:
@@ -83,7 +83,7 @@ def write_sft_files(
             nonlocal dropped
             for ids in examples:
                 window = ids if T is None else ids[: T + 1]
-                if supervised(window[None], asst_id=special["asst"], eot_id=special["eot"])[:, 1:].any():
+                if supervised(window[None], asst_id=chat.answer, eot_id=chat.end)[:, 1:].any():
                     yield ids
                 else:
                     dropped += 1
@@ -92,6 +92,14 @@ def write_sft_files(
         totals[f"{split}_examples"], totals[f"{split}_tokens"] = write_token_file(*files, kept(), dtype=dtype)
         totals[f"{split}_dropped"] = dropped
     return totals
+
+
+def describe_chats(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the marks of an answer for a meta.json of chats; none where `special_token_ids` has them ("asst")."""
+    if "asst" in tokenizer.special_token_ids():
+        return {}
+    chat = chat_renderer(tokenizer)
+    return {ANSWER_IDS: {"begin": list(chat.answer), "end": chat.end}}
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -211,14 +219,15 @@ def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
 
 
 def encode_chats(tokenizer: Tokenizer, texts: Texts, splits: Splits) -> dict[str, Iterator[np.ndarray]]:
-    """Return, for each split, an iterator over the ids of its chats, rendered with the chat tokens."""
+    """Return, for each split, an iterator over the ids of its chats, rendered as the tokenizer's models are asked."""
+    chat, dtype = chat_renderer(tokenizer), token_dtype(tokenizer.vocab_size)
 
     def rendered(name: str) -> Iterator[np.ndarray]:
         for part, split in splits.by_part(texts):
             with reading_part(texts.store, part) as path:
                 for batch in read_chats(path, part_rows(split, path)[name]):
                     for messages in batch:
-                        yield np.array(format_chat(tokenizer, messages), dtype=token_dtype(tokenizer.vocab_size))
+                        yield np.array(chat.example(messages), dtype=dtype)
 
     return {name: rendered(name) for name in SPLITS}
 

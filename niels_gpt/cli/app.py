@@ -192,7 +192,7 @@ def _card(talker: Talker) -> dict[str, str]:
         "parameters": f"{talker.model.parameter_count():,}",
         "context": f"{cfg.T} tokens",
         "vocabulary": f"{cfg.V:,}",
-        "chats as": "tokens of their own" if talker.renderer == "chat_tokens" else "a text transcript",
+        "chats as": "a text transcript" if talker.renderer == "transcript" else "tokens of their own",
     }
     if layout.SCORES.is_file():
         table = read_result(layout.SCORES).get(talker.name, {})
@@ -271,6 +271,7 @@ def export(
     transformers: Annotated[bool, typer.Option(help="in the form that the transformers library loads")] = False,
     gguf: Annotated[bool, typer.Option(help="in the form of llama.cpp, Ollama and LM Studio")] = False,
     f32: Annotated[bool, typer.Option(help="with --gguf: matrices in float32, not float16")] = False,
+    q8: Annotated[bool, typer.Option(help="with --gguf: matrices in 8 bits (Q8_0), not float16")] = False,
     refuse_if_extractable: Annotated[
         list[Path] | None, typer.Option(help="refuse if the model recites a sentence of this file; repeatable")
     ] = None,
@@ -282,8 +283,10 @@ def export(
             raise ValueError(f"{folder!r} is no name for a folder: give one of printable characters")
         if Path(folder).exists():
             raise ValueError(f"{folder} is there already: give the name of a new folder")
-        if (transformers and gguf) or (f32 and not gguf):
-            raise ValueError("an export has one form: give --transformers, --gguf (f16), --gguf --f32, or none of them")
+        if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
+            raise ValueError(
+                "an export has one form: give --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them"
+            )
         model = model or final_model()
         check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
@@ -300,6 +303,8 @@ def export(
         from niels_gpt.talk.export.folders import export_model, export_transformers
         from niels_gpt.talk.export.gguf import export_gguf
 
+        if Path(model) == layout.PRETRAINED:
+            chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
         found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
         card = model_card(
             talker,
@@ -313,7 +318,7 @@ def export(
             if transformers:
                 export_transformers(talker, temporary, card=card)
             elif gguf:
-                export_gguf(talker, temporary, precision="f32" if f32 else "f16", card=card)
+                export_gguf(talker, temporary, precision="f32" if f32 else "q8_0" if q8 else "f16", card=card)
             else:
                 export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")

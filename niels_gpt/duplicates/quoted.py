@@ -10,6 +10,7 @@ import numpy as np
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenFile, TokenStream
+from niels_gpt.chat_template import chat_renderer
 from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
@@ -50,11 +51,11 @@ def quoted_chats(
 
     `spans` is keyed by `duplicates.characters.chat_key`.
     """
-    token_bytes, marks, quotes = tokenizer.token_bytes(), {}, 0
+    chat, marks, quotes = chat_renderer(tokenizer), {}, 0
     for row in range(len(chats)) if spans else ():
-        ids = chats.whole(row)
-        if own := spans.get(chat_key(tokenizer.decode(ids))):
-            marks[row] = quoted_tokens(token_bytes[ids], own)
+        text, lengths = chat.contents(chats.whole(row))
+        if own := spans.get(chat_key(text)):
+            marks[row] = quoted_tokens(lengths, own)
             quotes += len(own)
     return marks, {"quotes": quotes, "quoted_documents": len(marks)}
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.chat_template import extract_assistant_reply, format_prompt
+from niels_gpt.chat_template import chat_renderer
 from niels_gpt.eval.held_out import Score, inference, mean_score, token_losses
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.generate import generate_ids
@@ -69,15 +69,16 @@ def generate_reply(
     generator: torch.Generator | None = None,
 ) -> str:
     """Return a fine-tuned model's reply to a chat."""
+    chat = chat_renderer(tokenizer)
     ids = generate_ids(
         model,
-        format_prompt(tokenizer, messages),
+        chat.prompt(messages),
         max_new_tokens=max_new_tokens,
         sampling=sampling,
-        stop=tokenizer.special_token_ids()["eot"],
+        stop=chat.end,
         generator=generator,
     )
-    return tokenizer.decode(extract_assistant_reply(tokenizer, ids))
+    return tokenizer.decode(chat.reply(ids))
 
 
 def _chat_losses(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, takewhile
 
 import numpy as np
 
-from niels_gpt import chat_format, chat_template
+from niels_gpt import chat_format
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
+from niels_gpt.chat_template import chat_renderer, open_renderer
 from niels_gpt.config import Renderer
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
@@ -42,11 +42,9 @@ class Text:
 
 
 def question_prompt(tokenizer: Tokenizer, question: str, renderer: Renderer) -> list[int]:
-    """Return the ids of a question as a chat prompt: with chat tokens, or as a text transcript."""
-    messages: list[Mapping[str, str]] = [{"role": "user", "content": question}]
-    if renderer == "chat_tokens":
-        return chat_template.format_prompt(tokenizer, messages)
-    return [tokenizer.special_token_ids()["eot"], *tokenizer.encode(chat_format.format_chat(messages))]
+    """Return the ids of a question as a chat prompt; a transcript is a text, which begins after an end of text."""
+    before = [tokenizer.special_token_ids()["eot"]] if renderer == "transcript" else []
+    return [*before, *open_renderer(renderer, tokenizer).prompt([{"role": "user", "content": question}])]
 
 
 def opening_prompt(tokenizer: Tokenizer, opening: str) -> list[int]:
@@ -142,12 +140,13 @@ def held_out_replies(
 
     The chats are evenly spaced in each source. A turn longer than the context has not `ended`.
     """
-    special, total = tokenizer.special_token_ids(), sum(weights.values())
+    chat, total = chat_renderer(tokenizer), sum(weights.values())
     replies = []
     for name, source in chats.items():
         wanted = min(len(source), round(at_most * weights.get(name, 0.0) / total))
         for row in np.linspace(0, len(source) - 1, wanted).astype(np.int64).tolist():
-            spoken = list(dropwhile(lambda token: token != special["asst"], source.document(row).tolist()))[1:]
-            said = list(takewhile(lambda token: token not in special.values(), spoken))
-            replies.append(Text(tokenizer.decode(said), ended=len(said) < len(spoken)))
+            ids = source.document(row).tolist()
+            said = chat.reply(ids, first=True)
+            ended = ids[-len(said) :] != said  # else the context ended first
+            replies.append(Text(tokenizer.decode(said), ended))
     return [reply for reply in replies if reply.text]

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from niels_gpt.chat_template import open_renderer, renderer_for
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import Sampling, SeededNoise
@@ -75,11 +76,10 @@ class Sentence:
 def read_sentences(documents: Documents, tokenizer: Tokenizer) -> list[Sentence]:
     """Return the distinct sentences of documents, sorted by document count (descending), then by their rarest word."""
     found: dict[str, dict[int, None]] = {}
-    specials = list(tokenizer.special_token_ids().values())
+    chat = open_renderer(renderer_for(tokenizer, chats=False), tokenizer)
     for row in range(len(documents.lengths)):
-        ids = documents.document(row)
-        for turn in np.split(ids, np.flatnonzero(np.isin(ids, specials))):
-            for sentence in split_sentences(tokenizer.decode(turn)):
+        for text in chat.texts(documents.document(row)):
+            for sentence in split_sentences(text):
                 found.setdefault(sentence, {})[row] = None
     texts = list(found)
     frequency = Counter(word for text in texts for word in set(text.split()))

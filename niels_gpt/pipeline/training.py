@@ -13,6 +13,7 @@ from pathlib import Path
 from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
+from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
@@ -110,16 +111,17 @@ def train_and_write(
     *,
     execution: Execution,
     out: Path,
-    renderer: Renderer = "transcript",
+    chats: bool = False,
 ) -> bool:
     """Train or resume, then write the model and its history to `out`.
 
-    `renderer` is the chat format for this model. Returns False on all data-parallel ranks except the first, which
-    writes.
+    `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
+    except the first, which writes.
     """
     run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name)
     if not execution.ranks.first:
         return False
+    renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=chats)
     _write_model(stage.out(out), model, run, renderer=renderer)
     history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
     history.write(stage.out(out) / layout.HISTORY)

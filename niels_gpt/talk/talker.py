@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from niels_gpt import chat_format, chat_template
+from niels_gpt.chat_template import ChatRenderer, open_renderer
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
 from niels_gpt.files.checks import Damaged, check_sums
@@ -140,6 +140,11 @@ class Talker:
         return Engine(self.model, slots=self.slots, precision=self.precision)
 
     @cached_property
+    def chat(self) -> ChatRenderer:
+        """Return the chat format of the model."""
+        return open_renderer(self.renderer, self.tokenizer)
+
+    @cached_property
     def longest_token(self) -> int:
         """Return the bytes of the longest vocabulary entry, which bounds the text that n tokens can hold."""
         return int(self.tokenizer.token_bytes().max())
@@ -147,13 +152,11 @@ class Talker:
     @property
     def stops(self) -> tuple[str, ...]:
         """Return the strings that end an answer if the chat is a text transcript, without chat tokens."""
-        return _TAGS if self.renderer == "transcript" else ()
+        return self.chat.stop_texts
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the prompt ids of a chat, up to where the assistant's answer begins."""
-        if self.renderer == "chat_tokens":
-            return chat_template.format_prompt(self.tokenizer, messages)
-        return self.tokenizer.encode(chat_format.format_chat(messages))
+        return self.chat.prompt(messages)
 
     def remember(self, messages: Sequence[Mapping[str, str]], *, max_new_tokens: int) -> Remembered:
         """Return the last messages that fit the context of `T` tokens together with an answer.
@@ -208,9 +211,6 @@ class Talker:
             yield text.rest().text
         finally:
             self.engine.drop(row)
-
-
-_TAGS = tuple(f"\n{role}: " for role in chat_format.ROLES)  # where the next turn of a transcript begins
 
 
 def open_talker(

@@ -88,7 +88,7 @@ def model_card(
         f"# {talker.name}",
         "",
         f"A GPT of {talker.model.parameter_count():,} parameters ({size}), trained by niels_gpt.",
-        f"Chats are put to it as {'tokens of their own' if talker.renderer == 'chat_tokens' else 'a text transcript'}.",
+        f"Chats are put to it as {'a text transcript' if talker.renderer == 'transcript' else 'tokens of their own'}.",
         "",
         "## Use it",
         "",
@@ -106,7 +106,7 @@ def model_card(
         lines.append(
             f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} | {licences[name]} |"
         )
-    if talker.renderer == "chat_tokens":
+    if talker.renderer != "transcript":
         for name, source in chat_mix["sources"].items():
             hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
             row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |"
@@ -154,6 +154,8 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> str:
     """Return a sentence on what the vocabulary can reveal of private text."""
     if tokenizer["kind"] == "byte":
         return "The vocabulary is bytes: it tells no word."
+    if tokenizer["kind"] == "hf":
+        return "The vocabulary is that of the pretrained model: it was made without the private text."
     if (least := tokenizer.get("min_documents", 5)) == 1:
         return "The vocabulary may hold any word of the private text, names among them."
     return f"No vocabulary entry is a word that stands in fewer than {least} private documents and in no public source."

@@ -1,9 +1,8 @@
-"""Exports as folders: in the project's own format, and for the transformers library (GPT-NeoX)."""
+"""Exports as folders: in the project's own format, and for the transformers library."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from niels_gpt.chat_format import PROMPT, ROLES
-from niels_gpt.config import ModelConfig, Renderer, to_dict
+from niels_gpt.config import Renderer, to_dict
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import write_sums
-from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.export.architectures import architecture_of
 from niels_gpt.talk.talker import SAMPLING, Talker
 from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTokenizer, tokenizer_file
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
@@ -159,69 +158,6 @@ def jinja_template(renderer: Renderer) -> str:
     return template
 
 
-# Conversion to GPT-NeoX, whose blocks compute the same function with a different layout of weights.
-#
-# Its RoPE rotates dimension i of a head with i + D/2, ours rotates neighbours (2i, 2i + 1), so the rows of the Q and K
-# weights are permuted.
-
-LAYER_NORM_EPS = 1e-5  # torch's default, which the model uses
-
-
-@dataclass(frozen=True)
-class Naming:
-    """Names of the weights in another implementation of GPT-NeoX."""
-
-    top: Mapping[str, str]  # our module -> theirs
-    block: str  # name of block {i}
-    parts: Mapping[str, str]  # our module in a block -> theirs
-    join_heads: Callable[[torch.Tensor], torch.Tensor]  # reorders (3, H, D, ...) to their row order
-
-
-def check_neox(cfg: ModelConfig, *, option: str) -> None:
-    """Raise a ValueError if GPT-NeoX cannot express the model; `option` is the CLI option to name."""
-    if cfg.options:
-        raise ValueError(
-            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
-            f"without {option}, or train one whose model section is that of preset v1"
-        )
-
-
-def neox_weights(model: GPT, naming: Naming) -> dict[str, torch.Tensor]:
-    """Return all weights under their GPT-NeoX names; the tied output head is listed besides the embedding."""
-    weights = {}
-    for name, value in model.state_dict().items():
-        module, _, part = name.rpartition(".")
-        if module.startswith("blocks."):
-            _, i, module = module.split(".", 2)
-            theirs = f"{naming.block.format(i=i)}.{naming.parts[module]}"
-        else:
-            theirs = naming.top[module]
-        if module == "attn.qkv":
-            value = naming.join_heads(_halved(value, cfg=model.cfg)).flatten(0, 2)  # noqa: PLW2901
-        weights[f"{theirs}.{part}"] = value
-    return weights
-
-
-def _halved(qkv: torch.Tensor, *, cfg: ModelConfig) -> torch.Tensor:
-    """Reshape QKV weights to `(3, H, D, ...)`, with the even dimensions of each Q and K head before the odd ones."""
-    q, k, v = qkv.unflatten(0, (3, cfg.H, cfg.D))
-    order = torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
-    return torch.stack((q[:, order], k[:, order], v))
-
-
-_NAMING = Naming(
-    top={"tok_emb": "gpt_neox.embed_in", "lm_head": "embed_out", "ln_f": "gpt_neox.final_layer_norm"},
-    block="gpt_neox.layers.{i}",
-    parts={
-        "ln1": "input_layernorm",
-        "ln2": "post_attention_layernorm",
-        "attn.qkv": "attention.query_key_value",
-        "attn.proj": "attention.dense",
-        "mlp.fc1": "mlp.dense_h_to_4h",
-        "mlp.fc2": "mlp.dense_4h_to_h",
-    },
-    join_heads=lambda heads: heads.transpose(0, 1),  # Q, K and V of a head are contiguous
-)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
 
@@ -229,47 +165,24 @@ _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never
 def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load without custom code."""
     cfg = talker.model.cfg
-    check_neox(cfg, option="--transformers")
-    eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
+    architecture = architecture_of(cfg, option="--transformers")
+    eot = talker.tokenizer.special_token_ids()["eot"]
     folder.mkdir(parents=True)
-    write_json(
-        folder / "config.json",
-        {
-            "architectures": ["GPTNeoXForCausalLM"],
-            "model_type": "gpt_neox",
-            "vocab_size": cfg.V,
-            "max_position_embeddings": cfg.T,
-            "hidden_size": cfg.C,
-            "num_hidden_layers": cfg.L,
-            "num_attention_heads": cfg.H,
-            "intermediate_size": cfg.d_ff,
-            "hidden_act": "gelu",
-            "rotary_pct": 1.0,
-            "rotary_emb_base": cfg.rope_theta,
-            "rope_parameters": {"rope_type": "default", "rope_theta": cfg.rope_theta, "partial_rotary_factor": 1.0},
-            "layer_norm_eps": LAYER_NORM_EPS,
-            "use_parallel_residual": False,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-            "torch_dtype": "float32",
-            "bos_token_id": eot,
-            "eos_token_id": eot,
-        },
-    )
-    write_json(
-        folder / "generation_config.json",
-        {
-            "bos_token_id": eot,
-            "eos_token_id": eot,
-            "pad_token_id": eot,
-            "do_sample": True,
-            "temperature": SAMPLING.temperature,
-            "top_k": SAMPLING.top_k,
-        },
-    )
-    weights = neox_weights(talker.model, _NAMING)
-    weights["embed_out.weight"] = weights["embed_out.weight"].clone()  # safetensors rejects tensors that share memory
-    save_weights(folder, weights)
+    ends = {"bos_token_id": eot, "eos_token_id": eot}
+    write_json(folder / "config.json", {**architecture.transformers_config(cfg), **ends})
+    sampling = {"do_sample": True, "temperature": SAMPLING.temperature, "top_k": SAMPLING.top_k}
+    write_json(folder / "generation_config.json", {**ends, "pad_token_id": eot, **sampling})
+    weights = architecture.weights_to_transformers(talker.model.state_dict(), cfg)
+    # Copied: safetensors rejects tensors that share memory.
+    save_weights(folder, {name: value.clone() for name, value in weights.items()})
+    _write_tokenizer(talker, folder)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_sums(folder)
+
+
+def _write_tokenizer(talker: Talker, folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
     write_json(folder / "tokenizer.json", tokenizer_json(pieces))
     write_json(
         folder / "tokenizer_config.json",
@@ -277,13 +190,11 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": pieces[eot].name,
             "pad_token": pieces[eot].name,
-            "model_max_length": cfg.T,
+            "model_max_length": talker.model.cfg.T,
             "clean_up_tokenization_spaces": False,
         },
     )
     (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    write_sums(folder)
 
 
 def tokenizer_json(pieces: list[Piece]) -> dict[str, Any]:

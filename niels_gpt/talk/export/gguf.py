@@ -10,37 +10,18 @@ import numpy as np
 
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.files.checks import write_sums
-from niels_gpt.talk.export.folders import (
-    LAYER_NORM_EPS,
-    Naming,
-    Piece,
-    byte_alphabet,
-    check_neox,
-    jinja_template,
-    neox_weights,
-    pieces_of,
-)
+from niels_gpt.talk.export.architectures import architecture_of
+from niels_gpt.talk.export.folders import Piece, byte_alphabet, jinja_template, pieces_of
 from niels_gpt.talk.talker import SAMPLING, Talker
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-Precision = Literal["f16", "f32"]
+Precision = Literal["f16", "f32", "q8_0"]
 
-_NAMING = Naming(
-    top={"tok_emb": "token_embd", "lm_head": "output", "ln_f": "output_norm"},
-    block="blk.{i}",
-    parts={
-        "ln1": "attn_norm",
-        "ln2": "ffn_norm",
-        "attn.qkv": "attn_qkv",
-        "attn.proj": "attn_output",
-        "mlp.fc1": "ffn_up",
-        "mlp.fc2": "ffn_down",
-    },
-    join_heads=lambda heads: heads,  # all Q rows, then all K, then all V
-)
+_FILE_TYPES: dict[Precision, int] = {"f32": 0, "f16": 1, "q8_0": 7}  # GGUF's numbers
+_BLOCK = 32  # Q8_0 has one scale per so many numbers of a row; a matrix of other rows is kept in float16
 _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal, unknown, control, byte
 # llama.cpp's plamo2 rounds scores to steps of 1e-4. An entry of score -1000 costs as much as unknown text, which is
 # encoded in bytes, and one of twice that or less is never chosen.
@@ -53,30 +34,20 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
     `precision` is that of matrices; vectors are always float32.
     """
     cfg = talker.model.cfg
-    check_neox(cfg, option="--gguf")
+    architecture = architecture_of(cfg, option="--gguf")
     writer_class = _writer_class()
     folder.mkdir(parents=True)
-    writer = writer_class(folder / "model.gguf", "gptneox")
+    writer = writer_class(folder / "model.gguf", architecture.gguf_name)
     writer.add_name(talker.name)
     writer.add_sampling_temp(SAMPLING.temperature)
     writer.add_sampling_top_k(SAMPLING.top_k or 0)
-    writer.add_file_type(1 if precision == "f16" else 0)
-    writer.add_context_length(cfg.T)
-    writer.add_embedding_length(cfg.C)
-    writer.add_block_count(cfg.L)
-    writer.add_feed_forward_length(cfg.d_ff)
-    writer.add_head_count(cfg.H)
-    writer.add_rope_dimension_count(cfg.D)
-    writer.add_rope_freq_base(cfg.rope_theta)
-    writer.add_layer_norm_eps(LAYER_NORM_EPS)
-    writer.add_parallel_residual(False)
-    writer.add_vocab_size(cfg.V)
-    eot = talker.tokenizer.special_token_ids()["eot"]
-    _add_tokenizer(writer, pieces_of(talker.tokenizer), eot=eot)
-    writer.add_chat_template(jinja_template(talker.renderer))
-    for name, weight in neox_weights(talker.model, _NAMING).items():
-        value = weight.detach().float().numpy()
-        writer.add_tensor(name, value.astype(np.float16) if precision == "f16" and value.ndim > 1 else value)
+    writer.add_file_type(_FILE_TYPES[precision])
+    for key, number in architecture.gguf_fields(cfg).items():
+        add = writer.add_bool if isinstance(number, bool) else writer.add_uint32
+        (writer.add_float32 if isinstance(number, float) else add)(f"{architecture.gguf_name}.{key}", number)
+    _add_tokenizer(writer, talker)
+    for name, weight in architecture.weights_to_gguf(talker.model.state_dict(), cfg).items():
+        _add_weight(writer, name, weight.detach().float().numpy(), precision)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -98,7 +69,25 @@ def _writer_class() -> type[GGUFWriter]:
     return GGUFWriter
 
 
-def _add_tokenizer(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None:
+def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Precision) -> None:
+    if precision == "q8_0" and value.ndim > 1 and value.shape[-1] % _BLOCK == 0:
+        from gguf import GGMLQuantizationType
+        from gguf.quants import quantize
+
+        kind = GGMLQuantizationType.Q8_0
+        writer.add_tensor(name, quantize(value, kind), raw_dtype=kind)
+    else:
+        writer.add_tensor(name, value.astype(np.float16) if precision != "f32" and value.ndim > 1 else value)
+
+
+def _add_tokenizer(writer: GGUFWriter, talker: Talker) -> None:
+    """Write vocabulary and chat template."""
+    eot = talker.tokenizer.special_token_ids()["eot"]
+    _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=eot)
+    writer.add_chat_template(jinja_template(talker.renderer))
+
+
+def _add_vocabulary(writer: GGUFWriter, pieces: list[Piece], *, eot: int) -> None:
     """Write the vocabulary for one of llama.cpp's tokenizers that never lose a byte.
 
     A byte vocabulary uses byte-level BPE without merges; SentencePiece uses PLaMo 2's, a Unigram model with byte
