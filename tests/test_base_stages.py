@@ -213,7 +213,11 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     assert list(told["measured"]) == list(told["sources"]["notes"]) == models
     page, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
     assert "The base goes on" in page
-    assert samples.index("The base goes on") < samples.index("The pretrained model goes on")
+    assert (
+        samples.index("The base goes on")
+        < samples.index("The base answers")
+        < samples.index("The pretrained model goes on")
+    )
     shown = "\n".join(summary_lines())
     assert [line.split()[0] for line in shown.splitlines() if "val_own" in line] == models
     assert "Private text in base: " in shown
