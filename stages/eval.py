@@ -61,7 +61,8 @@ def main(stage: Stage) -> None:
             for model_name in answering:
                 scored = score_chats(models[model_name], examples, quoted=marks, **how)
                 tables[model_name][chats.val_names[name]] = scored
-        replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
+        if tuned:
+            replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
@@ -76,6 +77,8 @@ def main(stage: Stage) -> None:
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
     samples = {"The base goes on": sampler.texts(base, settings.prompts)} if base else {}
+    if base and renderer_for(tokenizer, chats=False) == "chatml":
+        samples["The base answers"] = sampler.replies(base, settings.questions)
     samples["The pretrained model goes on"] = sampler.texts(pretrained, settings.prompts)
     if tuned:
         samples["The fine-tuned model answers"] = sampler.replies(tuned, settings.questions)

@@ -15,7 +15,10 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.pretrained import byte_alphabet
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 # Control tokens, bytes, and two entries that merges make; the model has unused entries behind them.
 VOCABULARY = [*CONTROL, *byte_alphabet(), "th", "the"]
 MERGES = [("t", "h"), ("th", "e")]

@@ -18,8 +18,9 @@ from niels_gpt.base.family import Family
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
 from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights, weight_files
+from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import save_tensors
-from niels_gpt.config import ModelConfig, Renderer, to_dict
+from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data import hub
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files, read_meta, sha256_file
@@ -65,9 +66,8 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
         read = (_read_gguf if is_gguf else _read_folder)(path, out / TOKENIZER)
     except ValueError as error:
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
-    renderer: Renderer = "chatml" if "im_start" in read.tokenizer.special_token_ids() else "transcript"
     save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
-    write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer})
+    write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
     if text := _licence_file(path):
         shutil.copy(text, out / "LICENSE.txt")
     origin = {
