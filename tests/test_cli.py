@@ -529,8 +529,8 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     before = files_below(finished)
     assert "params.yaml: " in refusal("export", "params.yaml/away")
     assert "/dev/full" in refusal("export", "/dev/full/away")
-    assert "is there already" in refusal("export", "models")
-    assert "is no name for a folder" in refusal("export", "a\udcff")
+    assert "models exists: name a new folder" in refusal("export", "models")
+    assert "is not a valid folder name" in refusal("export", "a\udcff")
     for forms in (["--transformers", "--gguf"], ["--f32"], ["--transformers", "--f32"]):
         assert "choose one format: --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
@@ -697,7 +697,7 @@ def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # it tells nothing
     text = (finished / "params.yaml").read_text()
     (finished / "params.yaml").write_text(with_values(text, {"p_train.roam": 0.0}))
-    assert "public sources alone" in run_and_read_card("fourth")
+    assert "public sources only" in run_and_read_card("fourth")
 
 
 def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None:
@@ -740,7 +740,7 @@ def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
     assert not Path("away").exists()
     run("export", "away", "--i-know", "--refuse-if-extractable", str(unknown))
     secret.write_text("a")
-    assert "secret.md has 1 tokens, too few to ask for" in refusal(
+    assert "secret.md has 1 tokens, too few to test" in refusal(
         "export", "x", "--i-know", "--refuse-if-extractable", str(secret)
     )
     assert "no.md" in refusal("export", "x", "--i-know", "--refuse-if-extractable", "no.md")
@@ -813,7 +813,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "splice.dataset_name is 'news', which is no source",
         "splice.spans.alpah is not a parameter; did you mean alpha?",
         "runtime.compile is 'maybe'",
-        "roam: data/roam is not there",
+        "roam: data/roam does not exist",
     ):
         assert sum(words in line for line in bad) == 1, (words, result.output)
     assert any("duplicate key" in line for line in bad)
@@ -865,7 +865,11 @@ def lock(**hashes: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hashes", "data", "weights"),
     [
-        ({}, "The data match the committed run byte for byte.", "The weights and their metrics came out as committed"),
+        (
+            {},
+            "The data match the committed run byte for byte.",
+            "The weights and their metrics match the committed run",
+        ),
         (
             {"model": "x"},
             "The data match the committed run byte for byte.",
@@ -874,12 +878,12 @@ def lock(**hashes: str) -> dict[str, Any]:
         (
             {"model": "x", "code": "x"},
             "The data match the committed run byte for byte.",
-            "differ from the committed run, since parameters, code or inputs of train are others",
+            "differ from the committed run, since parameters, code or inputs of train differ",
         ),
         (
             {"model": "x", "params": "x"},
             "The data match the committed run byte for byte.",
-            "since parameters, code or inputs of train are others: models/pretrain",
+            "since parameters, code or inputs of train differ: models/pretrain",
         ),
         (
             {"raw": "x", "model": "x"},
@@ -922,7 +926,10 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
     (finished / "diary.txt").write_text("mine")
     before = git("rev-parse", "HEAD")
     said = run("report", "--text")
-    assert "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits it" in said
+    assert (
+        "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits these files only"
+        in said
+    )
     assert git("rev-parse", "HEAD") == before  # nothing was committed unasked
     git("add", "diary.txt")
     make = ["make", "--no-print-directory", "baseline"]
@@ -939,7 +946,7 @@ def test_an_output_that_is_gone_is_a_difference() -> None:
     for now, committed in ((lock(), without), (without, lock())):
         data, weights = compare_runs(now, committed)
         assert "byte for byte" in data
-        assert weights.endswith("of train are others: models/pretrain.")
+        assert weights.endswith("of train differ: models/pretrain.")
 
 
 def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:

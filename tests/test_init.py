@@ -209,7 +209,7 @@ def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> 
 
 
 def test_a_source_too_small_for_a_window_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"holds 1,999 bytes of text, too little .*: 2,000 are the least"):
+    with pytest.raises(ValueError, match=r"has 1,999 bytes of text, too little .*: at least 2,000 are needed"):
         planned(a_survey(1999, 10))
     with pytest.raises(ValueError, match=r"/b holds 3,000 bytes of text, too little for a source of its own: put it"):
         planned(a_survey(50_000_000, 900), a_survey(3000, 3, path="/b"))
@@ -234,13 +234,13 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     """(Or of one long journal nothing but characters would be left.)"""
     few, many = a_survey(3_000_000, FEW_DOCUMENTS - 1), a_survey(3_000_000, FEW_DOCUMENTS)
     text = plan_text(planned(few), SAMPLE)
-    assert "19 documents: too few for words to hide among" in text
+    assert "19 documents: too few to filter rare words" in text
     assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
     assert parse_yaml(plan_text(planned(many), SAMPLE), name="it")["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), **told)
-        assert sum("such as names, may be in the vocabulary" in line for line in lines) == said
+        assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
 def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
@@ -379,9 +379,9 @@ HOSTILE = {
         lambda at: write(at, {"b/a.bin": b"\0\1", "b/c.png": b"\x89"}) / "b",
         "holds no text, only 1 .bin, 1 .png",
     ),
-    "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "are called text and hold none"),
+    "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "have text extensions but are binary"),
     "blank": (lambda at: write(at, {"b/a.txt": " \n"}) / "b", "are empty: put text there"),
-    "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train on"),
+    "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train and validate on"),
     "newline": (lambda at: notes(at / "a\nb"), "cannot be printed: rename the folder"),
 }
 
@@ -549,7 +549,7 @@ def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(projec
     folder, few, many = notes(tmp_path / "notes"), tmp_path / "few.jsonl", tmp_path / "many.jsonl"
     few.write_text(chat * 3)
     many.write_text(chat * 20)
-    assert "holds 3 chats: 10 are the least" in ran(folder, "--chat", few).stderr
+    assert "has 3 chats: at least 10 are needed" in ran(folder, "--chat", few).stderr
     assert "does not exist" in ran(folder, "--chat", tmp_path / "none").stderr
     assert ran(folder, "--chat", many).exit_code == 0
     raw = parse_yaml(params.read_text(), name="params.yaml")

@@ -129,4 +129,4 @@ def test_dvcs_own_cache_has_the_model_that_dvc_removed(built_repo: Repo) -> None
     shutil.rmtree(built_repo.path / "cache/tokenizer")
     after = built_repo.run(*ask)
     assert after.stdout == before.stdout
-    assert "the one before it answers" in after.stderr
+    assert "using the previous one" in after.stderr
