@@ -130,7 +130,9 @@ def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Pat
 def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
     said = run("preset", "v0")
-    assert "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` takes" in said
+    assert (
+        "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` restores it" in said
+    )
     assert (project / "params.yaml.kept-1").read_text() == SAMPLE
     assert "kept" not in run("preset", "v0")  # nothing changes
     file = Path("params.yaml")
@@ -709,7 +711,7 @@ def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None
     ):
         write()
         line = refusal("export", "away")
-        assert "private text (roam), and what can be extracted was not measured: run `dvc repro leak`" in line
+        assert "private text (roam), and extraction was not measured: run `dvc repro leak`" in line
     assert "was not measured" in run_and_read_card("away", "--i-know")
 
 

@@ -489,7 +489,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
         ("it_s_my_notes_1_x_2", str(twin)),
         ("roam_data", ".roam-data"),
     ]
-    assert re.search(r"takes    about .* of the 0\.5 h here: reading the text .*, train .*, sft .*", result.output)
+    assert re.search(r"takes    about .* of the 0\.5 h here: data stages .*, train .*, sft .*", result.output)
     assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
     assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     assert ran(odd).exit_code == 0
@@ -505,7 +505,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
     for file in (*STAY, *GO):
         put(file.encode())
     result = ran(notes(tmp_path / "notes"))
-    assert "removed  cache/ of roam, wiki: DVC keeps it" in result.output
+    assert "removed  cache/ of roam, wiki; DVC's cache still has it" in result.output
     assert sorted(files_of(project / "cache")) == sorted(STAY)
     assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
 
@@ -515,7 +515,7 @@ def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     write(project / "cache", {file: file for file in (*GO, "tokens/wiki/b.bin")})
     for file in (*GO[:2], "tokens/wiki/b.bin"):
         put(file.encode())
-    assert "removed  cache/ of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
+    assert "removed  cache/ of wiki; DVC's cache still has it" in ran(notes(tmp_path / "notes")).output
     assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/wiki/b.bin"))
 
 

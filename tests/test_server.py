@@ -72,7 +72,7 @@ def expected(content: str, *, tokens: int = 20) -> str:
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
-    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this one is 'tiny'"):
+    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this server has 'tiny'"):
         client.models.retrieve("other/one")
     whole = client.chat.completions.create(**ask("hello"))  # type: ignore[call-overload]
     assert whole.choices[0].message.content == expected("hello")

@@ -428,7 +428,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
     made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}
     card = model_card(whole, form="plain", folder="out", **made_of, private=(), leaks={})
-    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not said |" in card  # it is no source any more
+    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not stated |" in card  # it is no source any more
     assert "```bash\nniels-gpt chat --model out\nniels-gpt serve --model out " in card
     assert "ab" * 32 in card
     assert "cd" * 32 in card
@@ -468,10 +468,10 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
         ("config.json", b"[" * 100_000, "config.json does not describe a model"),
         ("config.json", b'{"renderer": "song"}', "renderer is one of"),
         ("config.json", b'{"renderer": []}', "renderer is one of"),
-        ("config.json", b'{"V": "many"}', "model.safetensors is not the model that config.json"),
-        ("config.json", b'{"V": 300}', "model.safetensors is not the model that config.json"),
-        ("model.safetensors", b"", "model.safetensors is not the model that config.json"),
-        ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors is not the model that config.json"),
+        ("config.json", b'{"V": "many"}', "model.safetensors does not match config.json"),
+        ("config.json", b'{"V": 300}', "model.safetensors does not match config.json"),
+        ("model.safetensors", b"", "model.safetensors does not match config.json"),
+        ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors does not match config.json"),
         ("model.safetensors", None, "model.safetensors is missing: export the model again"),
         ("SHA256SUMS", None, "SHA256SUMS is missing, so nothing vouches for the files beside it"),
         ("SHA256SUMS", b"", "config.json is not what SHA256SUMS beside it says"),
@@ -530,7 +530,7 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
 
 def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     modern = replace(talker(), model=GPT(replace(CFG, qk_norm=True, tied=False)))
-    with pytest.raises(ValueError, match=r"no model\.qk_norm, model\.tied as this model has"):
+    with pytest.raises(ValueError, match=r"does not support model\.qk_norm, model\.tied"):
         export_transformers(modern, tmp_path / "hf", card="")
     assert not (tmp_path / "hf").exists()
 
