@@ -67,7 +67,7 @@ def test_what_is_no_checkpoint_is_refused_and_runs_nothing(tmp_path: Path, monke
             load_checkpoint(name, "cpu")
         assert refused.value.paths == (name,)
     assert not Path("pwned").exists()
-    with pytest.raises(Damaged, match=r"gone\.pt is not there"):
+    with pytest.raises(Damaged, match=r"gone\.pt does not exist"):
         load_checkpoint("gone.pt", "cpu")
 
 

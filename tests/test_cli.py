@@ -131,7 +131,9 @@ def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Pat
 def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
     said = run("preset", "v0")
-    assert "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` takes" in said
+    assert (
+        "params.yaml as it was is kept as params.yaml.kept-1: `mv params.yaml.kept-1 params.yaml` restores it" in said
+    )
     assert (project / "params.yaml.kept-1").read_text() == SAMPLE
     assert "kept" not in run("preset", "v0")  # nothing changes
     file = Path("params.yaml")
@@ -530,8 +532,8 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     before = files_below(finished)
     assert "params.yaml: " in refusal("export", "params.yaml/away")
     assert "/dev/full" in refusal("export", "/dev/full/away")
-    assert "is there already" in refusal("export", "models")
-    assert "is no name for a folder" in refusal("export", "a\udcff")
+    assert "models exists: name a new folder" in refusal("export", "models")
+    assert "is not a valid folder name" in refusal("export", "a\udcff")
     mixed = (
         ["--transformers", "--gguf"],
         ["--f32"],
@@ -705,7 +707,7 @@ def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # it tells nothing
     text = (finished / "params.yaml").read_text()
     (finished / "params.yaml").write_text(with_values(text, {"p_train.roam": 0.0}))
-    assert "public sources alone" in run_and_read_card("fourth")
+    assert "public sources only" in run_and_read_card("fourth")
 
 
 def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None:
@@ -717,7 +719,7 @@ def test_an_export_of_what_was_not_measured_needs_a_word(finished: Path) -> None
     ):
         write()
         line = refusal("export", "away")
-        assert "private text (roam), and what can be extracted was not measured: run `dvc repro leak`" in line
+        assert "private text (roam), and extraction was not measured: run `dvc repro leak`" in line
     assert "was not measured" in run_and_read_card("away", "--i-know")
 
 
@@ -748,7 +750,7 @@ def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
     assert not Path("away").exists()
     run("export", "away", "--i-know", "--refuse-if-extractable", str(unknown))
     secret.write_text("a")
-    assert "secret.md has 1 tokens, too few to ask for" in refusal(
+    assert "secret.md has 1 tokens, too few to test" in refusal(
         "export", "x", "--i-know", "--refuse-if-extractable", str(secret)
     )
     assert "no.md" in refusal("export", "x", "--i-know", "--refuse-if-extractable", "no.md")
@@ -821,7 +823,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "splice.dataset_name is 'news', which is no source",
         "splice.spans.alpah is not a parameter; did you mean alpha?",
         "runtime.compile is 'maybe'",
-        "roam: data/roam is not there",
+        "roam: data/roam does not exist",
     ):
         assert sum(words in line for line in bad) == 1, (words, result.output)
     assert any("duplicate key" in line for line in bad)
@@ -873,7 +875,11 @@ def lock(**hashes: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hashes", "data", "weights"),
     [
-        ({}, "The data match the committed run byte for byte.", "The weights and their metrics came out as committed"),
+        (
+            {},
+            "The data match the committed run byte for byte.",
+            "The weights and their metrics match the committed run",
+        ),
         (
             {"model": "x"},
             "The data match the committed run byte for byte.",
@@ -882,12 +888,12 @@ def lock(**hashes: str) -> dict[str, Any]:
         (
             {"model": "x", "code": "x"},
             "The data match the committed run byte for byte.",
-            "differ from the committed run, since parameters, code or inputs of train are others",
+            "differ from the committed run, since parameters, code or inputs of train differ",
         ),
         (
             {"model": "x", "params": "x"},
             "The data match the committed run byte for byte.",
-            "since parameters, code or inputs of train are others: models/pretrain",
+            "since parameters, code or inputs of train differ: models/pretrain",
         ),
         (
             {"raw": "x", "model": "x"},
@@ -930,7 +936,10 @@ def test_summary_offers_a_baseline_and_make_records_it(finished: Path) -> None:
     (finished / "diary.txt").write_text("mine")
     before = git("rev-parse", "HEAD")
     said = run("report", "--text")
-    assert "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits it" in said
+    assert (
+        "This run is not in git yet (dvc.lock, metrics/eval.json and 1 more).\n`make baseline` commits these files only"
+        in said
+    )
     assert git("rev-parse", "HEAD") == before  # nothing was committed unasked
     git("add", "diary.txt")
     make = ["make", "--no-print-directory", "baseline"]
@@ -947,7 +956,7 @@ def test_an_output_that_is_gone_is_a_difference() -> None:
     for now, committed in ((lock(), without), (without, lock())):
         data, weights = compare_runs(now, committed)
         assert "byte for byte" in data
-        assert weights.endswith("of train are others: models/pretrain.")
+        assert weights.endswith("of train differ: models/pretrain.")
 
 
 def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:

@@ -314,7 +314,7 @@ def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
     assert run("new", "--html", "mine.html")
     assert (project / "mine.html").read_text() != before
     (project / "letter.html").write_text("dear reader")
-    assert "letter.html is there already and is no page of this command's" in refusal("--html", "letter.html")
+    assert "letter.html exists and was not written by this command" in refusal("--html", "letter.html")
     assert (project / "letter.html").read_text() == "dear reader"
     line = refusal("old", "nope")
     assert "called nope; there are: workspace, HEAD, new, mid, old" in line

@@ -57,7 +57,7 @@ def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
     assert not fixes(params, tmp_path)
     params["sources"]["roam"]["input"] = ".roam-data"
     assert fixes(params, tmp_path) == {
-        "roam: .roam-data is not there": "put the text there, or take roam from params.yaml"
+        "roam: .roam-data does not exist": "put the text there, or remove roam from params.yaml"
     }
 
 
@@ -131,7 +131,7 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
 
     params["sources"]["wiki"]["load"]["dataset"] = params["sources"]["roam"]["load"]["dataset"] = None
     params["p_train"] = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}
-    assert "too little to say" in told()
+    assert "too little to predict" in told()
     notes = tmp_path / params["sources"]["roam"]["input"] / "a.md"
     notes.write_bytes(b"x" * 10_000_000)
     assert "10.0 MB" not in told()  # a tenth is held out
@@ -153,7 +153,7 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     params["sources"]["roam"]["budget"]["max_train_tokens"] = 2_000_000
     assert "2.0 MB of text" in told()
     params["train"]["optimizer"] = "adamw"
-    assert "with preset v2's recipe, and more with this one" in told()
+    assert "with preset v2's recipe, higher with this one" in told()
     params["sources"]["roam"]["budget"]["max_train_tokens"] = None
     notes.write_bytes(b"x" * 50_000_000)
     assert "a guess" in told()

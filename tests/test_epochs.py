@@ -31,7 +31,7 @@ def test_only_a_source_that_is_read_more_often_than_the_bound_is_named() -> None
     assert sentence.startswith(
         "a is sampled for 8.1 epochs: in runs of this size more than 8 raised the validation loss"
     )
-    assert sentence.endswith("take fewer steps, a smaller p_train.a, or more text")
+    assert sentence.endswith("use fewer steps, a smaller p_train.a, or more text")
 
 
 def test_the_bound_is_that_of_the_runs() -> None:
@@ -71,4 +71,4 @@ def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_cou
     assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.1f} of 400,000 tokens, roam {often:,.1f} of 20,000 tokens"
     assert no_advice is None
     assert second.startswith(f"roam is sampled for {often:,.1f} epochs")
-    assert advice == "take fewer steps, a smaller p_train.roam, or more text"
+    assert advice == "use fewer steps, a smaller p_train.roam, or more text"

@@ -207,7 +207,7 @@ def test_the_verdict_is_one_sentence() -> None:
     assert said(sentences=1, passages=2).startswith("This model can recite 1 private sentence and 2 private passages;")
     assert said(auc=(0.52, 0.45, 0.6)) == said() == "Nothing could be extracted."
     assert said(auc=(0.9, 0.83, 0.95)) == (
-        "Nothing could be extracted; membership of a note can be guessed with AUC 0.90 (0.83 to 0.95): strangers may "
-        "learn that a note was in it."
+        "Nothing could be extracted; membership of a note can be guessed with AUC 0.90 (0.83 to 0.95): others may "
+        "infer that a note was used in training."
     )
     assert verdict({}, "sft") == "No private text was used."

@@ -184,7 +184,7 @@ def test_cached_logits_equal_uncached_ones_however_the_tokens_come() -> None:
             torch.testing.assert_close(model.logits(in_parts(decoder, x, parts)), whole, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
             decoder.extend(x[:, :1], starts=[24, 24])
-        with pytest.raises(ValueError, match="only go on token by token"):
+        with pytest.raises(ValueError, match="only be continued token by token"):
             decoder.extend(x[:, :2], starts=[3, 4])
 
 

@@ -209,7 +209,7 @@ def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> 
 
 
 def test_a_source_too_small_for_a_window_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"holds 1,999 bytes of text, too little .*: 2,000 are the least"):
+    with pytest.raises(ValueError, match=r"has 1,999 bytes of text, too little .*: at least 2,000 are needed"):
         planned(a_survey(1999, 10))
     with pytest.raises(ValueError, match=r"/b holds 3,000 bytes of text, too little for a source of its own: put it"):
         planned(a_survey(50_000_000, 900), a_survey(3000, 3, path="/b"))
@@ -234,13 +234,13 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     """(Or of one long journal nothing but characters would be left.)"""
     few, many = a_survey(3_000_000, FEW_DOCUMENTS - 1), a_survey(3_000_000, FEW_DOCUMENTS)
     text = plan_text(planned(few), SAMPLE)
-    assert "19 documents: too few for words to hide among" in text
+    assert "19 documents: too few to filter rare words" in text
     assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
     assert parse_yaml(plan_text(planned(many), SAMPLE), name="it")["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), **told)
-        assert sum("such as names, may be in the vocabulary" in line for line in lines) == said
+        assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
 def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
@@ -379,9 +379,9 @@ HOSTILE = {
         lambda at: write(at, {"b/a.bin": b"\0\1", "b/c.png": b"\x89"}) / "b",
         "holds no text, only 1 .bin, 1 .png",
     ),
-    "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "are called text and hold none"),
+    "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "have text extensions but are binary"),
     "blank": (lambda at: write(at, {"b/a.txt": " \n"}) / "b", "are empty: put text there"),
-    "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train on"),
+    "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train and validate on"),
     "newline": (lambda at: notes(at / "a\nb"), "cannot be printed: rename the folder"),
 }
 
@@ -489,7 +489,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
         ("it_s_my_notes_1_x_2", str(twin)),
         ("roam_data", ".roam-data"),
     ]
-    assert re.search(r"takes    about .* of the 0\.5 h here: reading the text .*, train .*, sft .*", result.output)
+    assert re.search(r"takes    about .* of the 0\.5 h here: data stages .*, train .*, sft .*", result.output)
     assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
     assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     assert ran(odd).exit_code == 0
@@ -505,7 +505,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
     for file in (*STAY, *GO):
         put(file.encode())
     result = ran(notes(tmp_path / "notes"))
-    assert "removed  cache/ of roam, wiki: DVC keeps it" in result.output
+    assert "removed  cache/ of roam, wiki; DVC's cache still has it" in result.output
     assert sorted(files_of(project / "cache")) == sorted(STAY)
     assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
 
@@ -515,7 +515,7 @@ def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     write(project / "cache", {file: file for file in (*GO, "tokens/wiki/b.bin")})
     for file in (*GO[:2], "tokens/wiki/b.bin"):
         put(file.encode())
-    assert "removed  cache/ of wiki: DVC keeps it" in ran(notes(tmp_path / "notes")).output
+    assert "removed  cache/ of wiki; DVC's cache still has it" in ran(notes(tmp_path / "notes")).output
     assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/wiki/b.bin"))
 
 
@@ -549,7 +549,7 @@ def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(projec
     folder, few, many = notes(tmp_path / "notes"), tmp_path / "few.jsonl", tmp_path / "many.jsonl"
     few.write_text(chat * 3)
     many.write_text(chat * 20)
-    assert "holds 3 chats: 10 are the least" in ran(folder, "--chat", few).stderr
+    assert "has 3 chats: at least 10 are needed" in ran(folder, "--chat", few).stderr
     assert "does not exist" in ran(folder, "--chat", tmp_path / "none").stderr
     assert ran(folder, "--chat", many).exit_code == 0
     raw = parse_yaml(params.read_text(), name="params.yaml")

@@ -71,7 +71,9 @@ def test_a_model_that_is_being_replaced_answers_out_of_the_cache(project: Path) 
     for model in ("models/sft", "./models/sft/", str(project / "models/sft")):
         again, remarks = sample(model=model)
         assert again == said
-        assert remarks.startswith("models/sft does not exist (DVC removes a model before it trains the next): the one")
+        assert remarks.startswith(
+            "models/sft does not exist (DVC removes a model before it trains the next): using the previous one"
+        )
     shutil.rmtree("cache/tokenizer")
     assert sample()[0] == said
     with answering_model("models/sft") as found:
@@ -129,4 +131,4 @@ def test_dvcs_own_cache_has_the_model_that_dvc_removed(built_repo: Repo) -> None
     shutil.rmtree(built_repo.path / "cache/tokenizer")
     after = built_repo.run(*ask)
     assert after.stdout == before.stdout
-    assert "the one before it answers" in after.stderr
+    assert "using the previous one" in after.stderr

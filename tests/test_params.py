@@ -320,7 +320,7 @@ def test_v0_is_the_seeds() -> None:
         ({"runtime.device": "cuda:x"}, ["runtime.device: 'cuda:x' is no device"]),
         ({"runtime.device": "cpu:0"}, ["runtime.device: 'cpu:0' is no device"]),
         ({"runtime.shard_model": False}, ["runtime.shard_model was removed; delete the line"]),
-        ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows a step"]),
+        ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows per step"]),
         ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
         (
             {"splice.spans.content_start_mode": "cyclic_roll", "splice.spans.content_stride": 0},

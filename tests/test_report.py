@@ -134,7 +134,7 @@ def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> 
     numbers = "".join(f'<td class="n">{number}</td>' for number in ("1,234", 40, "1.9e-86", 0.87, "92%"))
     assert f"<td>word</td>{numbers}" in page
     assert "given 10 tokens" in page
-    assert "the next 10 exactly" in page
+    assert "the next 10 verbatim" in page
 
 
 @pytest.mark.parametrize("text", ["1", "1,234", "0.5", "-0.25", "1.9e-86", "92%", "0.894 ± 0.032"])

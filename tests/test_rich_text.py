@@ -129,7 +129,7 @@ def test_hostile_files_are_refused_by_name(
     ):
         file = tmp_path / f"bad{suffix}"
         file.write_bytes(data)
-        with pytest.raises(ValueError, match=rf"bad{suffix} cannot be read as {suffix} \(.*{words}.*mend it or remove"):
+        with pytest.raises(ValueError, match=rf"bad{suffix} cannot be read as {suffix} \(.*{words}.*fix or remove it"):
             list(iter_rich_text(str(file)))
 
 
@@ -208,7 +208,9 @@ def test_no_visible_character_of_a_page_is_lost_or_taken_for_lost(libraries: tup
 def test_text_behind_markup_that_never_ends_is_named_with_a_count(
     libraries: tuple[Any, Any], tmp_path: Path, page: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"page\.html .*\d+ of \d+ characters were lost, the first at .*mend it"):
+    with pytest.raises(
+        ValueError, match=r"page\.html .*\d+ of \d+ characters were lost, the first at .*fix or remove it"
+    ):
         read_page(tmp_path, page)
 
 

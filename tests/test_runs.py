@@ -214,7 +214,13 @@ def test_a_model_is_known_again_by_its_losses() -> None:
 def test_when_and_where_is_told_or_said_to_be_unknown() -> None:
     (run,) = runs_of(line(400, time=86400.0 * 365, seconds=3600.0, machine="<b>CPU</b>", commit="abc1234, changed"))
     html = render_origin({"train": run, "sft": None})
-    for text in ("1971-01-01 00:00 UTC", "1 h 00 min", "&lt;b&gt;CPU", "abc1234, changed", "Of sft there is no log"):
+    for text in (
+        "1971-01-01 00:00 UTC",
+        "1 h 00 min",
+        "&lt;b&gt;CPU",
+        "abc1234, changed",
+        "No log of sft in this checkout",
+    ):
         assert text in html
     assert "not logged" in render_origin({"train": runs_of(line(400))[0]})
     assert render_origin({}) == ""

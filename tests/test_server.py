@@ -72,7 +72,7 @@ def expected(content: str, *, tokens: int = 20) -> str:
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
-    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this one is 'tiny'"):
+    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this server has 'tiny'"):
         client.models.retrieve("other/one")
     whole = client.chat.completions.create(**ask("hello"))  # type: ignore[call-overload]
     assert whole.choices[0].message.content == expected("hello")
@@ -244,7 +244,7 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
             assert client.get(path).json()["error"]["code"] == "unknown_url"
         for method, path in (("GET", "/v1/chat/completions"), ("DELETE", "/v1/models"), ("BREW", "/")):
             answer = client.request(method, path)
-            assert_refused(answer, 405, f"there is no {method} {path} here, but {answer.headers['allow']}")
+            assert_refused(answer, 405, f"{method} {path} is not allowed here; use {answer.headers['allow']}")
             assert answer.json()["error"]["code"] == "method_not_supported"
         assert_refused(client.post("/static/chat.js"), 405, "but GET, HEAD")
         answer = client.get("/v1/models/gpt-5")
@@ -523,7 +523,7 @@ def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> 
         while not scheduler.under_way:
             await asyncio.sleep(0.01)
         second = scheduler.answer([order(1)])
-        with pytest.raises(Busy, match="1 answers are waiting already"):
+        with pytest.raises(Busy, match="1 requests are queued already"):
             scheduler.answer([order(1)])
         assert [(await events_of(answer))[-1].written for answer in (first, second)] == [400, 1]
 

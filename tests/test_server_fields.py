@@ -353,7 +353,7 @@ def test_a_key_is_asked_for_where_there_is_one() -> None:
             {"authorization": "Basic s3cret"},
         ):
             for path in ("/card", "/v1/models", "/metrics"):
-                assert_refused(httpx.get(address + path, headers=headers), 401, "asks for a key")
+                assert_refused(httpx.get(address + path, headers=headers), 401, "needs an API key")
         assert httpx.get(f"{address}/").status_code == httpx.get(f"{address}/health").status_code == 200
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", max_retries=0, timeout=60)
         assert [model.id for model in client.models.list()] == ["tiny"]

@@ -60,7 +60,7 @@ def with_field(field: str, value: str) -> bytes:
     return f'{json.dumps(ask("x"))[:-1]}, "{field}": {value}}}'.encode()
 
 
-CHOICES, ITEMS = "choices, and a request may ask for 64", "more than the 10,000 that a request may have"
+CHOICES, ITEMS = "choices, more than the maximum of 64", "more than the maximum of 10,000"
 # Path, body, and the words with which it is refused; None where it is served.
 HOSTILE: dict[str, tuple[str, bytes, str | None]] = {
     "a penalty that is 0 as a float32": (CHAT, with_field("repetition_penalty", "1e-46"), "repetition_penalty"),
@@ -69,9 +69,13 @@ HOSTILE: dict[str, tuple[str, bytes, str | None]] = {
     "a small temperature": (CHAT, with_field("temperature", "5e-324"), None),
     "a small top_p": (CHAT, with_field("top_p", "5e-324"), None),
     "every bias": (CHAT, with_field("logit_bias", json.dumps(dict.fromkeys(range(260), -100))), None),
-    "two names of one id": (CHAT, with_field("logit_bias", '{"1": 1, "01": 2}'), "ids of tokens"),
-    "an id in another script": (CHAT, with_field("logit_bias", '{"\u0661": 1}'), "ids of tokens"),
-    "many biases": (CHAT, with_field("logit_bias", json.dumps(dict.fromkeys(range(9000), "x"))), "more than the 1024"),
+    "two names of one id": (CHAT, with_field("logit_bias", '{"1": 1, "01": 2}'), "token ids"),
+    "an id in another script": (CHAT, with_field("logit_bias", '{"\u0661": 1}'), "token ids"),
+    "many biases": (
+        CHAT,
+        with_field("logit_bias", json.dumps(dict.fromkeys(range(9000), "x"))),
+        "more than the maximum of 1024",
+    ),
     "a long stop string": (CHAT, with_field("stop", json.dumps("x" * 60_000)), "at most 1024 characters"),
     "a role that is a list": (CHAT, b'{"messages": [{"role": [], "content": "x"}]}', "role"),
     "many prompts": (TEXT, prompts('"a"'), CHOICES),
@@ -84,7 +88,7 @@ HOSTILE: dict[str, tuple[str, bytes, str | None]] = {
     "fewer mistakes": (CHAT, filled("{}", head='{"messages": [', tail="]}", size=9000), "messages.0.role"),
     "many fields": (CHAT, json.dumps(dict.fromkeys(map(str, range(5000)), 1)).encode(), "0 is not supported"),
     "a field of a long name": (CHAT, json.dumps({"y" * 60_000: 1}).encode(), f"{'y' * 100} is not supported"),
-    "a bias of a long name": (CHAT, with_field("logit_bias", json.dumps({"y" * 60_000: 1})), "ids of tokens"),
+    "a bias of a long name": (CHAT, with_field("logit_bias", json.dumps({"y" * 60_000: 1})), "token ids"),
     "many messages": (CHAT, filled('{"role": "user", "content": "a"}', head='{"messages": [', tail="]}"), None),
     "a long text": (TEXT, json.dumps({"prompt": "x" * 60_000}).encode(), "60,000 characters do not fit"),
     "a long question": (CHAT, json.dumps(ask("x" * 60_000)).encode(), None),
@@ -227,7 +231,7 @@ def test_too_many_choices_are_refused_before_a_text_is_encoded(monkeypatch: pyte
     monkeypatch.setattr(Scheduler, "answer", lambda self, orders: asked.append(len(orders)) or answer(self, orders))
     with serving(build_app(talker, card={}, limits=replace(LIMITS, queue=6))) as address:
         for n, body in ((7, {"prompt": ["a"] * 7}), (8, {"prompt": "a", "n": 8}), (8, {"prompt": ["a"] * 4, "n": 2})):
-            sentence = f"are {n} choices, and a request may ask for 6: send fewer at a time"
+            sentence = f"are {n} choices, more than the maximum of 6 per request: send fewer at a time"
             assert_refused(httpx.post(address + TEXT, json=body, timeout=60), 400, sentence)
         assert_refused(httpx.post(address + CHAT, json=ask("a", n=7), timeout=60), 400, "n=7 are 7 choices")
         assert (encoding, asked) == ([], [])
@@ -248,7 +252,7 @@ def test_who_would_be_refused_in_any_case_is_refused_unread() -> None:
                     lambda n=n: f"waiting {n}.0" in httpx.get(f"{address}/metrics").text and under_way(address) == 1
                 )
             before = len(encoding)
-            assert_refused(httpx.post(address + CHAT, content=b"no JSON", timeout=60), 503, "waiting already")
+            assert_refused(httpx.post(address + CHAT, content=b"no JSON", timeout=60), 503, "queued already")
             assert len(encoding) == before
 
 

@@ -80,7 +80,7 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
         "load@oasst1: data/oasst1\n",
         "",
     )
-    sentence = "ERROR: train@a b: DVC_STAGE says so, but this is stages.load: run it with `dvc repro`\n"
+    sentence = "ERROR: train@a b: DVC_STAGE is 'train', but this is stages.load: run it with `dvc repro`\n"
     assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
 
 

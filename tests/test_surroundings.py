@@ -92,7 +92,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "p_sft has no weight for ['dialogues']",
         "sources.roam.remote is 'privat', which is not a DVC remote; there are: private, store; name one of these",
         "sources.wiki.load: kind must be one of",
-        "sources.wiki.input is data/wikitext, which is not there",
+        "sources.wiki.input is data/wikitext, which does not exist",
         "sources.oasst1.input is nowhere, which does not exist: put the text there, or remove the source",
         "runtime.devise is not a parameter; did you mean device?",
         'found duplicate key "runtime"',
@@ -162,7 +162,7 @@ def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) ->
     hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}
     written(project, hub)
     (line,) = check()
-    assert line.startswith("sources.wiki.input is data/no-input.md, which is not there")
+    assert line.startswith("sources.wiki.input is data/no-input.md, which does not exist")
     (project / "data/no-input.md").write_text("none\n")
     assert check() == []
 
@@ -170,4 +170,4 @@ def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) ->
 def test_a_file_that_two_read_is_told_of_once(project: Path) -> None:
     (project / "data/primer.txt").unlink()
     (line,) = check()
-    assert line.startswith("sources.primer.input is data/primer.txt, which is not there")
+    assert line.startswith("sources.primer.input is data/primer.txt, which does not exist")

@@ -226,7 +226,7 @@ def test_a_question_beyond_the_context_says_what_was_not_read(tmp_path: Path, mo
     assert shown[0] == words.format(3)  # the two chat tokens before and the one behind it
     assert "".join(shown[1:]) == "yes!"
     conversation.answer("b?", show=shown.append)
-    assert "tokens of that" not in "".join(shown[1:])
+    assert "tokens do not fit" not in "".join(shown[1:])
     write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     for length, said in ((CFG.T, ""), (CFG.T + 1, words.format(1))):
@@ -353,7 +353,7 @@ def test_lines_that_cannot_be_said_or_done_do_not_end_the_chat(tmp_path: Path) -
     text = "".join(shown)
     assert text.count("was not UTF-8") == 2
     assert text.count("(Ctrl-D or /quit exits)") == 1
-    assert text.count("that could not be written") == 2
+    assert text.count("the chat was not saved") == 2
     assert text.count(HELP) == 2
     assert conversation.messages == []
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
@@ -374,7 +374,7 @@ def test_a_conversation_resets_saves_and_survives_an_interrupt(tmp_path: Path, m
     converse(conversation, read=lambda: next(lines), show=shown.append)
     text = "".join(shown)
     assert "half an  [stopped]" in text
-    assert text.count("/reset forgets") == 2
+    assert text.count("/reset clears") == 2
     assert json.loads((tmp_path / "a.jsonl").read_text())["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
@@ -400,9 +400,9 @@ def test_a_chat_is_saved_over_nothing_but_itself(tmp_path: Path, monkeypatch: py
     assert conversation.command("/save a.jsonl").startswith("saved to a.jsonl again, ")
     assert json.loads((tmp_path / "a.jsonl").read_text())["messages"] == conversation.messages
     (tmp_path / "a.jsonl").write_text("changed by another hand")
-    assert "is left as it is" in conversation.command("/save a.jsonl")
+    assert "was not overwritten" in conversation.command("/save a.jsonl")
     another = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
-    assert "is left as it is" in another.command("/save a.jsonl")
+    assert "was not overwritten" in another.command("/save a.jsonl")
     assert (tmp_path / "a.jsonl").read_text() == "changed by another hand"
 
 
@@ -428,7 +428,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
     made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}
     card = model_card(whole, form="plain", folder="out", **made_of, private=(), leaks={})
-    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not said |" in card  # it is no source any more
+    assert "| wiki | 0.5 | 10 | 1 | `" + "ab" * 32 + "` | not stated |" in card  # it is no source any more
     assert "```bash\nniels-gpt chat --model out\nniels-gpt serve --model out " in card
     assert "ab" * 32 in card
     assert "cd" * 32 in card
@@ -468,10 +468,10 @@ def test_the_best_weights_are_opened_and_asked_as_they_were_trained(
         ("config.json", b"[" * 100_000, "config.json does not describe a model"),
         ("config.json", b'{"renderer": "song"}', "renderer is one of"),
         ("config.json", b'{"renderer": []}', "renderer is one of"),
-        ("config.json", b'{"V": "many"}', "model.safetensors is not the model that config.json"),
-        ("config.json", b'{"V": 300}', "model.safetensors is not the model that config.json"),
-        ("model.safetensors", b"", "model.safetensors is not the model that config.json"),
-        ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors is not the model that config.json"),
+        ("config.json", b'{"V": "many"}', "model.safetensors does not match config.json"),
+        ("config.json", b'{"V": 300}', "model.safetensors does not match config.json"),
+        ("model.safetensors", b"", "model.safetensors does not match config.json"),
+        ("model.safetensors", b"\x08" + bytes(7) + b'{"a":{}}', "model.safetensors does not match config.json"),
         ("model.safetensors", None, "model.safetensors is missing: export the model again"),
         ("SHA256SUMS", None, "SHA256SUMS is missing, so nothing vouches for the files beside it"),
         ("SHA256SUMS", b"", "config.json is not what SHA256SUMS beside it says"),
@@ -530,7 +530,7 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused(
 
 def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     modern = replace(talker(), model=GPT(replace(CFG, qk_norm=True, tied=False)))
-    with pytest.raises(ValueError, match=r"no model\.qk_norm, model\.tied as this model has"):
+    with pytest.raises(ValueError, match=r"does not support model\.qk_norm, model\.tied"):
         export_transformers(modern, tmp_path / "hf", card="")
     assert not (tmp_path / "hf").exists()
 
@@ -591,7 +591,7 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
     assert result.stdout == f"Once{visible(text)}\n"
     for arguments, words in (
         (["sample", ""], "the prompt is empty"),
-        (["sample", "half a \udcff"], "the text to go on from is not UTF-8"),
+        (["sample", "half a \udcff"], "the prompt is not UTF-8"),
         (["sample", "x", "--temperature", "inf"], "temperature must be >= 0 and finite"),
     ):
         result = CliRunner().invoke(app, arguments)

@@ -66,7 +66,7 @@ def test_packed_files_tables_globs_and_front_matter(tmp_path: Path) -> None:
     everything = ["---\ntitle: x\n---\nbody\n", "row", "two\nlines", "plain"]
     assert [s.text for s in iter_text(str(tmp_path))] == everything
     assert [s.text for s in iter_text(str(tmp_path), glob="2024/*", front_matter=False)] == ["body\n"]
-    with pytest.raises(ValueError, match="mend the glob"):
+    with pytest.raises(ValueError, match="fix the glob"):
         list(iter_text(str(tmp_path), glob="2025/*"))
 
 

@@ -314,7 +314,7 @@ def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeyp
 
 def test_canaries_are_planted_in_private_text_alone(here: Path) -> None:
     stage = Stage("leak", "", parameters(leak__canaries=3), Inputs(params={"of": "leak"}, deps={}))
-    with pytest.raises(ValueError, match=r"leak\.canaries: nothing that p_train draws is private"):
+    with pytest.raises(ValueError, match=r"leak\.canaries: no source with a weight in p_train is private"):
         planted_run.measure_planted_run(stage)
 
 

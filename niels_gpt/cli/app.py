@@ -266,7 +266,9 @@ def export(
         if Path(folder).exists():
             raise ValueError(f"{folder} exists: name a new folder")
         if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
-            raise ValueError("choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them")
+            raise ValueError(
+                "choose one format: --transformers, --gguf (f16), --gguf --q8, --gguf --f32, or none of them"
+            )
         model = model or final_model()
         check_model(model)
         if not (Path(model) / layout.CONFIG).is_file():  # one from DVC's cache would not match the card's metrics
