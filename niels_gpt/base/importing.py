@@ -55,7 +55,7 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
 
     `name` is a path if `local`; else "smollm2", or a hub id at the commit `revision`.
     """
-    path = Path(name) if local else bundled_file() if name == "smollm2" else fetch_model(name, revision)
+    path = _found(name, local=local, revision=revision)
     is_gguf = path.suffix == ".gguf"
     files = [path] if is_gguf else _folder_files(path)
     hashes = {file.name: sha256_file(file) for file in files}
@@ -84,6 +84,22 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
     }
     write_json(out / ORIGIN, origin)
     return origin
+
+
+def _found(name: str, *, local: bool, revision: str | None) -> Path:
+    return Path(name) if local else bundled_file() if name == "smollm2" else fetch_model(name, revision)
+
+
+def read_config(name: str, *, local: bool, revision: str | None = None) -> ModelConfig:
+    """Return the configuration of a pretrained model, without reading its weights."""
+    path = _found(name, local=local, revision=revision)
+    if path.suffix == ".gguf":
+        tensors = GGUFWeights(path)
+        config = config_from_gguf(tensors.metadata, tensors)
+    else:
+        _folder_files(path)
+        config = read_meta(path / "config.json")
+    return family_of(config).model_config(config)
 
 
 def bundled_file() -> Path:

@@ -306,20 +306,25 @@ def _model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConf
 
 
 def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
-    """Return the expected seconds of train and sft here, from real steps on random tokens for 4 s each."""
-    execution = _execution(params["runtime"])
+    """Return the expected seconds of train and sft here; {} if a base decides the model and is not imported yet."""
     cfg, out = _model_config(params), {}
     for stage in _trained(params) if cfg else ():
         settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
         train_cfg = TrainConfig(**settings)
         assert cfg is not None
-        step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
-        x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
-        batch = Batch.of(x, x, {})
-        step(batch, lr=0.0, n=0).item()  # warm-up; compiles where runtime.compile asks for it
-        start, steps = time.perf_counter(), 0
-        while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
-            step(batch, lr=0.0, n=0).item()
-            steps += 1
-        out[stage] = (time.perf_counter() - start) / steps * train_cfg.total_steps
+        out[stage] = seconds_per_step(cfg, train_cfg, params["runtime"]) * train_cfg.total_steps
     return out
+
+
+def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[str, Any]) -> float:
+    """Return the seconds of a training step here, from real steps on random tokens for 4 s."""
+    execution = _execution(runtime)
+    step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
+    x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
+    batch = Batch.of(x, x, {})
+    step(batch, lr=0.0, n=0).item()  # warm-up; compiles where runtime.compile asks for it
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
+        step(batch, lr=0.0, n=0).item()
+        steps += 1
+    return (time.perf_counter() - start) / steps

@@ -21,6 +21,7 @@ from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.files.messages import format_duration, read_text, visible
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.base_section import NO_INPUT, check_base
 from niels_gpt.pipeline.external_checks import check_input
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import (
@@ -37,6 +38,7 @@ from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
 
 if TYPE_CHECKING:
     from niels_gpt.cli.plan import OwnChats, Plan
+    from niels_gpt.cli.plan_base import ChosenBase
     from niels_gpt.cli.sizing import Machine
 
 
@@ -80,6 +82,10 @@ def init(
         list[str] | None,
         typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="start from a pretrained model: smollm2, a folder, a .gguf file, or ID@COMMIT"),
+    ] = None,
     speed: Annotated[
         bool, typer.Option(help="measure the speed of real steps: 10 s, more if they are compiled")
     ] = True,
@@ -93,11 +99,12 @@ def init(
         refuse_uncommitted(Path(), layout.PARAMS)
         surveys = look_at(folders)
         chats = [_own_chats(path) for path in chat or []]
+        base = _chosen_base(start) if start else None
         for survey in surveys:
             for line in describe(survey):
                 typer.echo(visible(line))
         runtime = _runtime()
-        plan, text = _planned(surveys, chats, sample=sample, runtime=runtime, hours=hours, speed=speed)
+        plan, text = _planned(surveys, chats, base=base, sample=sample, runtime=runtime, hours=hours, speed=speed)
         with without_dvc(Path()):
             commit = write_baseline(text)
             removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
@@ -180,6 +187,19 @@ def _check_place(name: str) -> None:
         raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
 
 
+def _chosen_base(start: str) -> ChosenBase:
+    """Return the base that `--from` names; a hub id has its commit after an @."""
+    from niels_gpt.base.importing import read_config
+    from niels_gpt.cli.plan_base import ChosenBase
+
+    name, _, commit = start.partition("@") if not os.path.exists(os.path.expanduser(start)) else (start, "", "")
+    path = _written(name)
+    local = os.path.exists(path)
+    written, watched = (path, path) if local else (name, NO_INPUT)
+    check_base(written, watched, commit or None)
+    return ChosenBase(written, watched, commit or None, read_config(written, local=local, revision=commit or None))
+
+
 def _runtime() -> dict[str, Any]:
     """Return the `runtime` section of the current params.yaml; {} if it cannot be read."""
     try:
@@ -210,6 +230,7 @@ def _planned(
     surveys: Sequence[Survey],
     chats: Sequence[OwnChats],
     *,
+    base: ChosenBase | None,
     sample: str,
     runtime: Mapping[str, Any],
     hours: float,
@@ -218,19 +239,23 @@ def _planned(
     """Return a plan and its YAML, based on a matrix product's speed or, with `speed`, on real steps of such a plan."""
     from niels_gpt.cli.doctor import seconds_to_train
     from niels_gpt.cli.plan import plan_params, plan_text
+    from niels_gpt.cli.plan_base import measured_flops, plan_tuning
     from niels_gpt.cli.sizing import Machine
 
     values = parse_yaml(sample, name="presets/sample.yaml")
 
+    bundled = {name: source for name, source in values["sources"].items() if source["use"] == "chat"}
+
     def planned(machine: Machine) -> tuple[Plan, str]:
-        plan = plan_params(
-            surveys,
-            chats=chats,
-            bundled={name: source for name, source in values["sources"].items() if source["use"] == "chat"},
-            bundled_weights=values["p_sft"],
-            machine=machine,
-            hours=hours,
-        )
+        how: dict[str, Any] = {"chats": chats, "machine": machine, "hours": hours}
+        if base is None:
+            plan = plan_params(surveys, bundled=bundled, bundled_weights=values["p_sft"], **how)
+        else:
+            # The sample's dialogues are about niels_gpt; its public text stays in the mix against forgetting.
+            talks = {name: source for name, source in bundled.items() if source["load"]["kind"] != "dialogues"}
+            public = {"wiki": values["sources"]["wiki"]}
+            size = float(sum(file.stat().st_size for file in Path(public["wiki"]["input"]).rglob("*.*")))
+            plan = plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
         own = {f"runtime.{key}": Setting(value) for key, value in runtime.items() if key in _OF_THE_MACHINE}
         text = with_settings(plan_text(plan, sample), own)
         parse_params(text, name="the new params.yaml")
@@ -240,8 +265,11 @@ def _planned(
     plan, text = planned(machine)
     if speed:
         params = parse_yaml(text, name="the new params.yaml")
-        seconds = seconds_to_train(params)["train"]
-        plan, text = planned(Machine(plan.run.tokens * plan.run.flops / seconds, cuda=machine.cuda))
+        if base is None:
+            flops = plan.run.tokens * plan.run.flops / seconds_to_train(params)["train"]
+        else:
+            flops = measured_flops(base, params["runtime"], cuda=machine.cuda)
+        plan, text = planned(Machine(flops, cuda=machine.cuda))
     return plan, text
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
@@ -27,8 +27,8 @@ _CONTEXTS = (1024, 512, 256, 128)
 
 # Seconds besides training, measured on two ARM cores: start of a stage; per MB, all stages that read text; per MB,
 # training of the tokenizer.
-_A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
-_STAGES_A_SOURCE, _OTHER_STAGES = 3, 14
+A_STAGE, A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
+STAGES_A_SOURCE, OTHER_STAGES = 3, 14
 # Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL, _SPLICE = 0.72, 0.08, 0.03, 0.03, 0.03
 _LEAST_TRAINING_S = 30.0
@@ -52,10 +52,12 @@ class Plan:
     chats: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, float]
     chat_weights: Mapping[str, float]
-    byte_tokenizer: bool
     settings: Mapping[str, Setting]
     run: PlannedRun
     seconds: Mapping[str, float]
+    byte_tokenizer: bool = False
+    val_weights: Mapping[str, float] | None = None  # None: as `weights`
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whole sections, in place of the sample's
 
 
 def plan_params(
@@ -68,37 +70,32 @@ def plan_params(
     hours: float,
 ) -> Plan:
     """Plan a run on the surveyed text within `hours`; `bundled` chats are used if the user has none."""
-    for survey in surveys:
-        if survey.text_bytes < LEAST_TEXT:
-            raise ValueError(
-                f"{survey.path} has {survey.text_bytes:,} bytes of text, too little to train and validate on: at least "
-                f"{LEAST_TEXT:,} are needed, a megabyte is a good start"
-            )
+    check_sizes(surveys)
     text_bytes = sum(survey.text_bytes for survey in surveys)
     characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
     V = vocabulary_for(text_bytes, characters=characters, words=words)
-    stages = _STAGES_A_SOURCE * (len(surveys) + (len(chats) or len(bundled))) + _OTHER_STAGES
+    stages = STAGES_A_SOURCE * (len(surveys) + (len(chats) or len(bundled))) + OTHER_STAGES
     pieces_bytes = 0.0 if V == BYTES else min(text_bytes, _sample_bytes(text_bytes))
-    reading = _A_STAGE * stages + text_bytes / 1e6 * _A_MEGABYTE + pieces_bytes / 1e6 * _A_MEGABYTE_OF_PIECES
+    reading = A_STAGE * stages + text_bytes / 1e6 * A_MEGABYTE + pieces_bytes / 1e6 * _A_MEGABYTE_OF_PIECES
     left = max(_LEAST_TRAINING_S / _TRAIN, hours * 3600 - reading)
-    held_out = {survey.path: _held_out_share(survey) for survey in surveys}
+    held_out = {survey.path: held_out_share(survey) for survey in surveys}
     trained_bytes = sum(survey.text_bytes * (1 - held_out[survey.path]) for survey in surveys)
     run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
-    T = _context(run, surveys, held_out)
+    T = context_for(surveys, held_out, most=run.size.T, bytes_a_token=bytes_a_token(V))
     run = _with_context(run, T)
     names = source_names([survey.path for survey in surveys], taken=[*bundled, *_val_names(bundled)])
     sources = {
-        name: _source(name, survey, held_out[survey.path], T=T, V=V)
+        name: source_entry(name, survey, held_out[survey.path], T=T, V=V)
         for name, survey in zip(names, surveys, strict=True)
     }
     chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=names)
-    own_chats = {name: _chat_source(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
     settings, seconds = _settings(run, names, surveys, chats, machine=machine, left=left)
     weights = {
         name: round(survey.text_bytes / text_bytes, 4) or 0.0001 for name, survey in zip(names, surveys, strict=True)
     }
     return Plan(
-        head=tuple(_head(surveys, hours)),
+        head=tuple(heading(surveys, hours)),
         sources=sources,
         chats=own_chats or bundled,
         weights=weights,
@@ -110,6 +107,16 @@ def plan_params(
     )
 
 
+def check_sizes(surveys: Sequence[Survey]) -> None:
+    """Raise a ValueError if a folder has too little text to train and validate on."""
+    for survey in surveys:
+        if survey.text_bytes < LEAST_TEXT:
+            raise ValueError(
+                f"{survey.path} has {survey.text_bytes:,} bytes of text, too little to train and validate on: at least "
+                f"{LEAST_TEXT:,} are needed, a megabyte is a good start"
+            )
+
+
 def plan_text(plan: Plan, sample: str) -> str:
     """Return the sample's YAML with the plan's values and reasons; equal plans give equal text."""
     why = "By size, so that every source gets the same epochs; without the sample's own text."
@@ -117,8 +124,9 @@ def plan_text(plan: Plan, sample: str) -> str:
     sections = {
         "sources": {**plan.sources, **plan.chats},
         "p_train": {**plan.weights, first: Setting(plan.weights[first], why)},
-        "p_val": plan.weights,
+        "p_val": plan.val_weights or plan.weights,
         "p_sft": plan.chat_weights,
+        **plan.sections,
     }
     if plan.byte_tokenizer:
         reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
@@ -152,24 +160,24 @@ def _sample_bytes(text_bytes: float) -> int:
     return 10_000_000 if text_bytes < 16e6 else 20_000_000
 
 
-def _held_out_share(survey: Survey) -> float:
+def held_out_share(survey: Survey) -> float:
     share = min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / survey.text_bytes)
     return float(f"{max(0.001, share):.2g}")
 
 
 def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     """Return whether whole documents can be held out: there are many, and none is over a quarter of the text."""
-    held_out = survey.text_bytes * _held_out_share(survey) / bytes_a_token(V)
-    drawn = survey.documents * _held_out_share(survey)
+    held_out = survey.text_bytes * held_out_share(survey) / bytes_a_token(V)
+    drawn = survey.documents * held_out_share(survey)
     even = survey.longest <= 0.25 * survey.text_bytes
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
-def _context(run: PlannedRun, surveys: Sequence[Survey], held_out: Mapping[str, float]) -> int:
-    """Return the longest context T of which 1.5 windows fit into the held-out text of every source."""
+def context_for(surveys: Sequence[Survey], held_out: Mapping[str, float], *, most: int, bytes_a_token: float) -> int:
+    """Return the longest context T, at most `most`, of which 1.5 windows fit into the held-out text of every source."""
+    tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token for survey in surveys]
     for T in _CONTEXTS:
-        tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token(run.V) for survey in surveys]
-        if run.size.T >= T and min(tokens) >= 1.5 * (T + 1):
+        if most >= T and min(tokens) >= 1.5 * (T + 1):
             return T
     smallest = min(surveys, key=lambda survey: survey.text_bytes)
     raise ValueError(
@@ -185,7 +193,7 @@ def _with_context(run: PlannedRun, T: int) -> PlannedRun:
     return replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
 
 
-def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[str, Any]:
+def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[str, Any]:
     load: dict[str, Any] = {"kind": "text"}
     split: dict[str, Any]
     if survey.glob is not None:
@@ -213,7 +221,7 @@ def _source(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[
     }
 
 
-def _chat_source(name: str, chat: OwnChats) -> dict[str, Any]:
+def chat_entry(name: str, chat: OwnChats) -> dict[str, Any]:
     load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
         "use": "chat",
@@ -361,7 +369,7 @@ def _why_steps(run: PlannedRun) -> str:
     return f"{read}: as many as the hours allow."
 
 
-def _head(surveys: Sequence[Survey], hours: float) -> list[str]:
+def heading(surveys: Sequence[Survey], hours: float) -> list[str]:
     lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from this survey:"]
     lines += [f"  {line}" for survey in surveys for line in describe(survey)]
     return [

@@ -1,0 +1,218 @@
+"""Plan a params.yaml that tunes a pretrained model on a user's own text: survey -> plan with reasons.
+
+The figures behind the constants are in docs/base.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from niels_gpt.cli.console import Setting
+from niels_gpt.cli.plan import (
+    A_MEGABYTE,
+    A_STAGE,
+    OTHER_STAGES,
+    STAGES_A_SOURCE,
+    OwnChats,
+    Plan,
+    chat_entry,
+    check_sizes,
+    context_for,
+    heading,
+    held_out_share,
+    source_entry,
+    source_names,
+)
+from niels_gpt.cli.sizing import Machine, PlannedRun, Size
+from niels_gpt.cli.survey import Survey
+from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import flops_per_token
+
+_BYTES_A_TOKEN = 3.5  # 3.2 and 3.9 on two note vaults with SmolLM2's tokenizer
+_ROWS, _ROWS_ON_CPU = 8, 4
+_CONTEXT, _CONTEXT_ON_CPU = 1024, 512
+_SMALL_TEXT = 1e6  # bytes; below, three epochs were best, above, two
+_PUBLIC_SHARE = 0.1  # of the sample's public text at most, and no more epochs of it than of the user's text
+# Share of the time after reading the text.
+_TRAIN, _SFT, _EVAL, _LEAK = 0.6, 0.1, 0.14, 0.06
+_FEWEST_SFT_STEPS = 20
+_LEAST_TRAINING_S = 30.0
+
+
+@dataclass(frozen=True)
+class ChosenBase:
+    """Base as params.yaml names it, and its configuration."""
+
+    name: str
+    input: str
+    revision: str | None
+    cfg: ModelConfig
+
+    def costs(self, T: int) -> tuple[int, int]:
+        """Return (parameters, FLOPs per token of training), from a model on the meta device."""
+        with torch.device("meta"):
+            model = GPT(self.cfg)
+        return model.parameter_count(), flops_per_token(model, T=T)
+
+
+def plan_tuning(
+    surveys: Sequence[Survey],
+    *,
+    base: ChosenBase,
+    chats: Sequence[OwnChats] = (),
+    bundled: Mapping[str, Mapping[str, Any]],
+    public: Mapping[str, Mapping[str, Any]],
+    public_bytes: float,
+    machine: Machine,
+    hours: float,
+) -> Plan:
+    """Plan the tuning of a base within `hours`.
+
+    `public` is the sample's public text, which stays in the mix so that less is forgotten; `bundled` are its chats,
+    used if the user has none.
+    """
+    check_sizes(surveys)
+    names = source_names([survey.path for survey in surveys], taken=[*bundled, *public])
+    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
+    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    chat_sources = own_chats or bundled
+    text_bytes = float(sum(survey.text_bytes for survey in surveys))
+    stages = STAGES_A_SOURCE * (len(names) + len(public) + len(chat_sources)) + OTHER_STAGES
+    reading = A_STAGE * stages + text_bytes / 1e6 * A_MEGABYTE
+    left = max(_LEAST_TRAINING_S / _TRAIN, hours * 3600 - reading)
+    share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
+    run = _fit(surveys, base, share=share, machine=machine, seconds=_TRAIN * left)
+    held_out = {survey.path: held_out_share(survey) for survey in surveys}
+    entries = {
+        name: source_entry(name, survey, held_out[survey.path], T=run.size.T, V=run.V)
+        for name, survey in zip(names, surveys, strict=True)
+    }
+    own = {name: survey.text_bytes / text_bytes for name, survey in zip(names, surveys, strict=True)}
+    weights = {name: round(weight * (1 - share), 4) or 0.0001 for name, weight in own.items()}
+    settings, seconds = _settings(
+        run, chats, machine=machine, left=left, scored_sources=len(names) + len(public) + len(chat_sources)
+    )
+    return Plan(
+        head=tuple(heading(surveys, hours)),
+        sources={**entries, **public},
+        chats=chat_sources,
+        weights={**weights, **dict.fromkeys(public, round(share / len(public), 4))},
+        val_weights={name: round(weight, 4) or 0.0001 for name, weight in own.items()},
+        chat_weights=dict.fromkeys(chat_sources, 1.0),
+        sections={
+            "base": {
+                "from": Setting(base.name, "The model to start from: docs/base.md."),
+                "input": base.input,
+                "revision": base.revision,
+            },
+            "tokenizer": {"kind": "hf", "corpus": "models/base"},
+            "model": {
+                "T": Setting(run.size.T, "Everything else of the model is the base's."),
+                "dropout": 0.0,
+            },
+        },
+        settings={"splice.dataset_name": Setting(names[0]), **settings},
+        run=run,
+        seconds={"text": reading, **seconds},
+    )
+
+
+def _fit(surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, seconds: float) -> PlannedRun:
+    """Return the run of as many epochs as help, or as the time allows."""
+    held_out = {survey.path: held_out_share(survey) for survey in surveys}
+    most = min(base.cfg.T, _CONTEXT if machine.cuda else _CONTEXT_ON_CPU)
+    T = context_for(surveys, held_out, most=most, bytes_a_token=_BYTES_A_TOKEN)
+    parameters, flops = base.costs(T)
+    text = sum(survey.text_bytes * (1 - held_out[survey.path]) for survey in surveys)
+    text_tokens = text / _BYTES_A_TOKEN
+    by_text = (3 if text < _SMALL_TEXT else 2) * text_tokens / (1 - share)
+    by_time = machine.flops * seconds / flops
+    tokens = min(by_text, by_time)
+    B = max(1, min(_ROWS if machine.cuda else _ROWS_ON_CPU, int(tokens / T)))
+    size = Size(base.cfg.C, base.cfg.L, T, base.cfg.D, 0)
+    steps = max(1, int(tokens / (B * T)))
+    limit = "time" if by_time < by_text else "text"
+    return PlannedRun(size, base.cfg.V, B, steps, parameters, flops, text_tokens / (1 - share), limit)
+
+
+def _settings(
+    run: PlannedRun, chats: Sequence[OwnChats], *, machine: Machine, left: float, scored_sources: int
+) -> tuple[dict[str, Setting], dict[str, float]]:
+    """Return (settings by dotted name, estimated seconds of each part of the run)."""
+    T, tokens_a_second = run.size.T, machine.flops / run.flops
+    forward = 3 * tokens_a_second  # scoring has no backward pass
+    sft_rows = 480 if not chats else min(16_000, max(400, 3 * sum(chat.count for chat in chats)))
+    sft_steps = min(-(-sft_rows // run.B), int(_SFT * left * tokens_a_second / (run.B * T)))
+    tuned = sft_steps >= _FEWEST_SFT_STEPS
+    sft_steps = max(1, sft_steps)
+    models = 3 if tuned else 2
+    scored = max(4 * T, min(1_000_000, int(_EVAL * left * forward / (models * scored_sources))))
+    passages = max(20, min(10_000, int(_LEAK * left * forward / (models * 2 * 100))))
+    rate = 2e-4 if run.epochs >= 1 else 3e-4
+    evaluations = 2 if run.steps < 100 else 4
+    eval_steps = max(1, min(16, round(0.1 * run.steps / evaluations)))
+    recipe: dict[str, Any] = {
+        "optimizer": "adamw",
+        "schedule": "linear",
+        "flat": 0.0,
+        "min_lr": 0.0,
+        "weight_decay": 0.1,
+        "lr_scale": {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 1.0},
+        "decay_scale": {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 0.0},
+        "momentum_warmup": 0,
+        "precision": "bf16" if machine.cuda else "float32",
+        "B": run.B,
+    }
+    time = "what the hours allow" if run.limited_by == "time" else "more epochs overfit"
+    settings = {
+        **{f"{section}.{key}": Setting(value) for section in ("train", "sft") for key, value in recipe.items()},
+        "train.total_steps": Setting(
+            run.steps, f"{run.tokens:,} tokens, about {run.epochs:.1f} epochs of your text: {time}."
+        ),
+        "train.base_lr": Setting(rate, "2e-4, or 3e-4 for less than one epoch; higher rates overfit from the second."),
+        "train.warmup_steps": Setting(run.steps // 20),
+        "train.windows": Setting("epochs", "Every part of the text once before any part again."),
+        "train.eval_every": Setting(max(1, run.steps // evaluations)),
+        "train.eval_steps": Setting(eval_steps),
+        "sft.run": Setting(tuned, "false: too little time; the base's own answers remain." if not tuned else ""),
+        "sft.dropout": Setting(0.0),
+        "sft.total_steps": Setting(sft_steps),
+        "sft.base_lr": Setting(5e-5),
+        "sft.warmup_steps": Setting(sft_steps // 20),
+        "sft.eval_every": Setting(sft_steps),
+        "sft.eval_steps": Setting(min(4, eval_steps)),
+        "eval.max_tokens": Setting(scored, "Held-out tokens scored per source."),
+        "eval.prompts": Setting(["# ", "The ", "Today "]),
+        "eval.questions": Setting(["Who are you?", "What are these notes about?"]),
+        "eval.max_new_tokens": Setting(100),
+        "splice.run": Setting(False),
+        "memorize.run": Setting(False),
+        "leak.max_passages": Setting(passages),
+        "runtime.log_every": Setting(max(1, min(100, run.steps // 50))),
+        "runtime.checkpoint_every": Setting(max(5, min(500, int(120 * tokens_a_second / (run.B * T))))),
+    }
+    if not machine.cuda:
+        settings["runtime.micro_batch_tokens"] = Setting(T, "One row at a time, so that a step fits into memory.")
+    validating = evaluations * eval_steps * run.B * T / forward
+    seconds = {
+        "train": run.seconds(machine) + validating,
+        "sft": sft_steps * run.B * T / tokens_a_second if tuned else 0.0,
+        "rest": models * (scored_sources * scored + 2 * 100 * passages) / forward,
+    }
+    return settings, seconds
+
+
+def measured_flops(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool) -> float:
+    """Return the FLOP/s of real training steps of the base's shape; on a CPU on a short row, in about 10 s."""
+    from niels_gpt.cli.doctor import seconds_per_step
+
+    B, T = (_ROWS, _CONTEXT) if cuda else (1, 256)
+    cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
+    train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
+    return B * cfg.T * base.costs(cfg.T)[1] / seconds_per_step(cfg, train, runtime)
