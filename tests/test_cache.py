@@ -16,6 +16,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
+from stages import cache as cache_stage
 from tests.conftest import ROOT
 from tests.token_caches import TEXTS, TOK, documents, files, pretrain, tokens
 
@@ -126,10 +127,10 @@ PARAMS = parse_params((ROOT / "presets/sample.yaml").read_text())[0]
 
 @pytest.fixture
 def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `tokenize` leaves for `mix`, of every source of the sample."""
+    """What `tokenize` leaves for `cache`, of every source of the sample."""
     monkeypatch.chdir(tmp_path)
     shared = {"tokenizer_sha256": "a" * 64, "vocab_size": 260}
-    for name in PARAMS.sources:
+    for name in PARAMS.texts:
         split = {"tokens": 10, "parts": []}
         write_json(tmp_path / f"cache/manifests/{name}.json", {**shared, "train": split, "val": split})
     for name in PARAMS.chats:
@@ -139,14 +140,14 @@ def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_mix() -> Stage:
-    stage = Stage(name="mix", key="", params=PARAMS, inputs=Inputs({}, {}))
+    stage = Stage(name="cache", key="", params=PARAMS, inputs=Inputs({}, {}))
     cache_stage.main(stage)
     return stage
 
 
 def test_a_mix_names_every_source_once_and_what_they_share(manifests: Path) -> None:
     stage = run_mix()
-    for name, sources in (("mix", PARAMS.sources), ("chat_mix", PARAMS.chats)):
+    for name, sources in (("mix", PARAMS.texts), ("chat_mix", PARAMS.chats)):
         joined = read_meta(stage.out(f"cache/{name}.json"))
         assert (joined["tokenizer_sha256"], joined["vocab_size"]) == ("a" * 64, 260)
         assert {key: source["val_name"] for key, source in joined["sources"].items()} == {
@@ -158,7 +159,7 @@ def test_a_mix_names_every_source_once_and_what_they_share(manifests: Path) -> N
 @pytest.mark.parametrize("change", [{"tokenizer_sha256": "b" * 64}, {"vocab_size": 300}])
 @pytest.mark.parametrize("which", ["one text", "one chat", "all chats"])
 def test_sources_of_different_tokenizers_are_not_mixed(manifests: Path, which: str, change: dict[str, object]) -> None:
-    folder = manifests / ("manifests" if which == "one text" else "chat_manifests")
+    folder = manifests / ("manifests")
     changed = sorted(folder.iterdir())[: None if which == "all chats" else 1]
     for file in changed:
         write_json(file, {**read_meta(file), **change})

@@ -38,6 +38,7 @@ from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
+from stages import cache as cache_stage
 from stages import leak, load, split, tokenize, tokenizer
 from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import no_duplicates, write_source
@@ -228,10 +229,9 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         chats = ("dolly15k", "oasst1", "dialogues")
         by_document = {"by": "document", "val_frac": 0.25, "seed": 1}
         values: dict[str, object] = {}
-        for table, names in (("sources", TEXTS), ("chats", chats)):
-            for name in names:
-                own = {"input": f"data/{name}", "load": own_source(name), "split": by_document}
-                values |= {f"{table}.{name}.{key}": value for key, value in own.items()}
+        for name in (*TEXTS, *chats):
+            own = {"input": f"data/{name}", "load": own_source(name), "split": by_document}
+            values |= {f"sources.{name}.{key}": value for key, value in own.items()}
         Path("params.yaml").write_text(with_values(SAMPLE, {**TINY, **values}))
         params, _ = parse_params(Path("params.yaml").read_text())
         for name, lines in TEXTS.items():
@@ -819,7 +819,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "model.dropout is 1.5",
         "sources.wiki.load: kind must be one of",
         "sources.primer.input: the project itself lies in there",
-        "val_name 'val_wiki' is used by sources.wiki and chats.oasst1",
+        "val_name 'val_wiki' is used by sources.wiki and sources.oasst1",
         "splice.dataset_name is 'news', which is no source",
         "splice.spans.alpah is not a parameter; did you mean alpha?",
         "runtime.compile is 'maybe'",
@@ -856,7 +856,7 @@ def lock(**hashes: str) -> dict[str, Any]:
                 "deps": [{"path": "data/roam", "md5": "0"}, {"path": "cache/code/load/roam.json", "md5": "6"}],
                 "outs": [{"path": "cache/raw", "md5": of["raw"]}],
             },
-            "mix": {
+            "cache": {
                 "deps": [{"path": "cache/raw/roam", "md5": of["raw"]}],
                 "outs": [{"path": "cache/mix.json", "md5": of["mix"]}],
             },
@@ -967,8 +967,8 @@ def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None
     subprocess.run([*git, "init", "-q"], check=True)
     assert "committed" not in run("report", "--text")  # no commit
     without_mix: Any = copy.deepcopy(lock())
-    del without_mix["stages"]["mix"]
-    for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  mix: 1\n", json.dumps(without_mix)):
+    del without_mix["stages"]["cache"]
+    for committed in ("", "- a", "{stages: [1]}", "schema: '2.0'\nstages:\n  cache: 1\n", json.dumps(without_mix)):
         (finished / "dvc.lock").write_text(committed)
         for command in (["add", "dvc.lock"], ["commit", "-qm", "run", "--allow-empty"]):
             subprocess.run([*git, *command], check=True)

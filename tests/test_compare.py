@@ -101,6 +101,16 @@ def test_numbers_of_other_text_have_no_best() -> None:
         assert not list(notes(results(name)))
 
 
+def test_other_chats_leave_pretraining_comparable() -> None:
+    measure = Measure("lowest validation", "lowest", ".4f", same=("sources",))
+    for use, best in (("text", ["2.0000", "3.0000"]), ("chat", ["2.0000 *", "3.0000"])):
+        results = [
+            Result(f"{number}", {"sources.a.use": use, "sources.a.split.seed": number}, {measure: number})
+            for number in (2, 3)
+        ]
+        assert comparison_of(results).cells[-1] == best
+
+
 TEXTS = [f"val_{letter}" for letter in "abcdefgh"]
 TABLES = st.dictionaries(st.sampled_from(TEXTS), st.integers(1, 9), max_size=8)
 

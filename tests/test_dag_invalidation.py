@@ -11,21 +11,21 @@ import pytest
 from tests.conftest import Repo, make_repo
 
 pytestmark = pytest.mark.dag
-CURVES = ["curves@train", "curves@sft", "curves@splice"]
-TRAINED = ["train", "sft", "leak", "eval", "splice", "memorize", *CURVES]
-ROAM_CHAIN = ["duplicates", "split@roam", "tokenize@roam", "mix"]
+CURVES = ["curves@train", "curves@sft"]
+TRAINED = ["train", "sft", "leak", "eval", "report", "splice", "memorize", *CURVES]
+ROAM_CHAIN = ["duplicates", "split@roam", "tokenize@roam", "cache"]
 IN_ONE_PROCESS = """
 import importlib, sys
 from niels_gpt.pipeline.stage import execute, identify
 for name, key in map(identify, sys.argv[1:]):
-    execute(name, key, importlib.import_module("stages." + name.removesuffix("_chat")).main)
+    execute(name, key, importlib.import_module("stages." + name).main)
 """
 
 
 def repro_mix(repo: Repo, *, due: tuple[str, ...] = ("sft", "train")) -> list[str]:
     """What runs up to the mix, after which `due` are due, of the stages that read it, or the tokens of one source. What
     follows them is tested once, below."""
-    ran = repo.repro("mix")
+    ran = repo.repro("cache")
     changed = json.loads(repo.run("dvc", "status", "--json", "train", "sft", "splice").stdout)
     assert sorted({"sft", "splice", "train"} & set(changed)) == sorted(due)
     return sorted(ran)
@@ -46,7 +46,7 @@ def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: 
     manifest = built_repo.path / "cache/manifests/wiki.json"
     before = json.loads(manifest.read_text())
     built_repo.set(sources__wiki__budget__max_train_tokens=before["train"]["tokens"] - 1)
-    assert repro_mix(built_repo) == ["duplicates", "load@wiki", "mix", "tokenize@wiki", "tokenizer"]
+    assert repro_mix(built_repo) == ["cache", "duplicates", "load@wiki", "tokenize@wiki", "tokenizer"]
     after = json.loads(manifest.read_text())
     assert 0 < after["train"]["tokens"] < before["train"]["tokens"]
     assert after["val"] == before["val"]
@@ -54,7 +54,7 @@ def test_a_smaller_budget_runs_that_source_and_splits_nothing_again(built_repo: 
 
 def test_a_new_note_runs_the_roam_chain(built_repo: Repo) -> None:
     (built_repo.path / "data/roam/new.md").write_text("# A new note\n\nabout the harbour in winter.\n")
-    assert repro_mix(built_repo) == sorted(["load@roam", "sketch@roam", *ROAM_CHAIN])
+    assert repro_mix(built_repo) == sorted(["load@roam", *ROAM_CHAIN])
 
 
 def test_a_note_that_repeats_another_source_moves_what_it_repeats_and_no_others(built_repo: Repo) -> None:
@@ -64,7 +64,7 @@ def test_a_note_that_repeats_another_source_moves_what_it_repeats_and_no_others(
     )
     (built_repo.path / "data/roam/quoted.md").write_text(f"# What I read\n\n{article}")
     ran = repro_mix(built_repo)
-    assert ran == sorted(["load@roam", "sketch@roam", *ROAM_CHAIN])
+    assert ran == sorted(["load@roam", *ROAM_CHAIN])
     counts = json.loads((built_repo.path / "cache/duplicate_pairs/counts.json").read_text())
     assert {name: count["near_elsewhere"] for name, count in counts.items()} == {
         **dict.fromkeys(counts, 0),
@@ -75,15 +75,15 @@ def test_a_note_that_repeats_another_source_moves_what_it_repeats_and_no_others(
 def test_a_source_taken_out_leaves_the_others_alone(built_repo: Repo) -> None:
     params = built_repo.path / "params.yaml"
     text = params.read_text()
-    start, end = text.index("  primer:\n"), text.index("# Where chats come from")
-    params.write_text(text[:start] + "\n" + text[end:].replace("  primer: 0.05\n", ""))
+    start, end = text.index("  primer:\n"), text.index("  dolly15k:\n")
+    params.write_text(text[:start] + text[end:].replace("  primer: 0.05\n", ""))
     refused = built_repo.stage("splice")
-    assert "splice.dataset_name is 'primer', which is no source; there are: ['roam', 'wiki']" in refused.stderr
+    assert "splice.dataset_name is 'primer', which is no source of text; there are: ['roam', 'wiki']" in refused.stderr
     built_repo.set(splice__dataset_name="wiki")
     ran = repro_mix(built_repo, due=("sft", "splice", "train"))
     assert ran == [
+        "cache",
         "duplicates",
-        "mix",
         "split@dialogues",
         "tokenizer",
     ]  # which followed the primer, and gives what it gave
@@ -94,7 +94,7 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
     nothing that lies elsewhere, nor on what ran before it."""
     again = make_repo(tmp_path / "elsewhere" / "clone")
     stages = again.run("dvc", "stage", "list", "--name-only").stdout.split()
-    assert len(stages) == 38
+    assert len(stages) == 32
     again.run("python", "-c", IN_ONE_PROCESS, *stages)
     again.run("dvc", "commit", "--force")
     for name in ("dvc.lock", "metrics/train.json", "metrics/eval.json", "metrics/train.tsv", "metrics/samples.md"):
@@ -104,10 +104,10 @@ def test_two_fresh_clones_give_the_same_lock(built_template: Repo, tmp_path: Pat
 
 def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
     """(A parameter of fine-tuning, and all that runs for it, in test_code.py.)"""
-    built_repo.set(chats__dolly15k__split__val_frac=0.3)
+    built_repo.set(sources__dolly15k__split__val_frac=0.3)
     assert repro_mix(built_repo, due=("sft",)) == [
+        "cache",
         "duplicates",
-        "mix",
         "split@dolly15k",
         "tokenize@dolly15k",
     ]
@@ -122,4 +122,4 @@ def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
     built_repo.set(tokenizer=pieces)
     names = [f"tokenize@{source}" for source in ("wiki", "roam", "primer")]
     chats = [f"tokenize@{source}" for source in ("dolly15k", "oasst1", "dialogues")]
-    assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "mix"])
+    assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "cache"])

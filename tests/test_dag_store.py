@@ -19,17 +19,22 @@ from tests.s3 import S3
 pytestmark = pytest.mark.dag
 
 STORED: dict[str, object] = {
-    "chats": {},
     "p_sft": {},
     "sft.run": False,
     "parts.text_bytes": 1000,
     "runtime.workers": 2,
-    "sources.wiki.stored": True,
-    "sources.roam.stored": True,
+    "sources.wiki.load.stored": True,
+    "sources.roam.load.stored": True,
     "sources.wiki.split": {"by": "hash", "val_frac": 0.3, "seed": 3},
     "sources.roam.split": {"by": "hash", "val_frac": 0.3, "seed": 3},
 }
 TOKENS = "tokenize@roam"
+
+
+def without_chats(repo: Repo) -> None:
+    file = repo.path / "params.yaml"
+    text = file.read_text()
+    file.write_text(text[: text.index("  dolly15k:\n")] + text[text.index("duplicates:\n") :])
 
 
 def to_do(output: str) -> dict[str, tuple[int, int]]:
@@ -45,15 +50,16 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     lake = tmp_path / "lake"
     stores = {"store": str(lake / "public"), "private": str(lake / "private")}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
+    without_chats(fresh_repo)
     fresh_repo.commit("stored")
     built = fresh_repo.run("dvc", "repro", TOKENS).stdout
-    assert built.count(f"-> {lake}/private/") == 3
-    assert built.count("(which `dvc push` does not carry)") == 5  # with the text and the sketches of the wiki
+    assert built.count(f"-> {lake}/private/") == 2
+    assert built.count("(which `dvc push` does not carry)") == 3  # with the text of the wiki
     fresh_repo.commit("built")
     whole, manifests = files(lake), files(fresh_repo.path / "cache/manifests")
     assert {"/".join(path.split("/")[:3]) for path in whole} == {
-        *(f"private/{what}/roam" for what in ("sketches", "texts", "tokens")),
-        *(f"public/{what}/wiki" for what in ("sketches", "texts")),
+        *(f"private/{what}/roam" for what in ("texts", "tokens")),
+        "public/texts/wiki",
     }
     for source in ("roam", "wiki"):
         assert not list(fresh_repo.path.glob(f"cache/*/{source}/**/part-*"))
@@ -83,7 +89,7 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
     fresh_repo.run("git", "clone", "-q", str(fresh_repo.path), str(clone.path))
     run = clone.run("dvc", "repro", TOKENS)
     done = {stage: done for stage, (done, _) in to_do(run.stdout).items() if stage.endswith(("@roam", "@wiki"))}
-    stages = {"load@roam", "load@wiki", "sketch@roam", "sketch@wiki", "tokenize@roam"}
+    stages = {"load@roam", "load@wiki", "tokenize@roam"}
     assert done == dict.fromkeys(stages, 0)
     assert files(clone.path / "cache/manifests") == manifests
     now = files(lake)
@@ -115,9 +121,10 @@ def test_a_store_outlives_kills_experiments_and_clones(fresh_repo: Repo, tmp_pat
 def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     fresh_repo: Repo, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text to be sketched and to be encoded, sketches to find duplicates."""
+    """Text to find duplicates in, and to be encoded."""
     stores = {"store": "s3://public/lake", "private": "s3://private/lake"}
     fresh_repo.set_all({**STORED, "runtime.stores": stores})
+    without_chats(fresh_repo)
     fresh_repo.run("dvc", "repro", "tokenize@wiki", TOKENS)
     read = sorted(path for kind, path in s3.requests() if kind == "GET" and path.endswith(".parquet"))
     public, private = s3.objects("public"), s3.objects("private")
@@ -128,12 +135,9 @@ def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     assert secret
     assert not set(public.values()) & secret
     parquet = {f"/{bucket}/{key}" for bucket, found in (("public", public), ("private", private)) for key in found}
-    texts, sketches = (
-        sorted(path for path in parquet if path.endswith(".parquet") and f"/lake/{what}/" in path)
-        for what in ("texts", "sketches")
-    )
-    assert len(texts) == len(sketches) > 4
-    assert read == sorted([*texts, *texts, *sketches])
+    texts = sorted(path for path in parquet if path.endswith(".parquet"))
+    assert len(texts) > 4
+    assert read == sorted([*texts, *texts])
     assert fresh_repo.repro("tokenize@wiki", TOKENS) == []
     assert len(s3.requests()) == before
 

@@ -83,7 +83,7 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
     no_duplicates(name, params)
     run_in_process("split", split.main, params, name)
     texts = open_texts(Path("cache/raw", name))
-    splits = read_split(Path("cache/split/chat" if name in params.chats else "cache/split", name), texts)
+    splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[str]] = {"train": set(), "val": set()}
     first = 0
     for part in texts.parts:

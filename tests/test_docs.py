@@ -46,7 +46,7 @@ def test_the_sources_shown_are_sources(tmp_path: Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section, entries in yaml.safe_load(block).items():
             values[section] |= entries
-    assert {"diary", "mine", "talks", "answers"} <= set(values["sources"]) | set(values["chats"])
+    assert {"diary", "mine", "talks", "answers"} <= set(values["sources"])
     Params.model_validate(values)
 
 

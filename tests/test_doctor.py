@@ -37,7 +37,7 @@ def tiny() -> dict[str, Any]:
 @pytest.fixture
 def params(tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     values = copy.deepcopy(tiny)
-    for source in (*values["sources"].values(), *values["chats"].values()):
+    for source in values["sources"].values():
         (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
     return values
 
@@ -177,8 +177,8 @@ def test_the_hub_is_asked_once_however_many_need_it(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         online_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
-        for table, name in (("sources", "wiki"), ("sources", "oasst1")):
-            params[table][name]["load"]["dataset"] = "a/b"
+        for name in ("wiki", "oasst1"):
+            params["sources"][name]["load"]["dataset"] = "a/b"
         assert not fixes(params, tmp_path)
         server.accept()[0].close()
         server.setblocking(False)
@@ -221,7 +221,7 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
         assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
-    assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("chats",), ("runtime",), ("model",)])]
+    assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("runtime",), ("model",)])]
     assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-4:-2]]
 
 

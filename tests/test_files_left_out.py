@@ -93,7 +93,7 @@ def test_the_load_stage_names_them_and_makes_the_same_of_the_rest(
 
 def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None:
     params = copy.deepcopy(yaml.safe_load(with_values((ROOT / "presets/sample.yaml").read_text(), TINY)))
-    for source in (*params["sources"].values(), *params["chats"].values()):
+    for source in params["sources"].values():
         (tmp_path / source["input"]).mkdir(parents=True, exist_ok=True)
     (tmp_path / "data/roam").rmdir()
     notes(tmp_path / "data/roam")

@@ -81,17 +81,13 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
             "sources": {
                 name: {
                     **common,
+                    "use": "chat" if name in CHATS else "text",
                     "val_name": f"val_{name}",
                     "load": load,
                     "split": {"by": "given"} if name == "wiki" else dict(by_document),
-                    "stored": False,
                     "budget": dict(NO_BUDGET),  # its own: a shared one would be dumped as an alias
                 }
-                for name, load in TEXTS.items()
-            },
-            "chats": {
-                name: {**common, "val_name": f"val_{name}", "load": load, "split": dict(by_document)}
-                for name, load in CHATS.items()
+                for name, load in {**TEXTS, **CHATS}.items()
             },
             "p_train": dict.fromkeys(TEXTS, 1.0),
             "p_sft": dict.fromkeys(CHATS, 1.0),
@@ -104,8 +100,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 
 def load_environment(repo: Repo, hub: HubHandle, name: str, home: Path) -> dict[str, str]:
     """As DVC runs the stage that loads `name`."""
-    address = f"load@{name}" if name in CHATS else f"load@{name}"
-    return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": address}
+    return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": f"load@{name}"}
 
 
 def load(repo: Repo, hub: HubHandle, name: str, home: Path) -> subprocess.CompletedProcess[str]:

@@ -33,12 +33,12 @@ def test_training_imports_without_what_only_loading_needs() -> None:
         and name not in PARQUET
         and not path.name.endswith("_triton.py")  # a GPU's
     ]
-    done = run_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.mix")
+    done = run_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.cache")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    "stage", ["load", "sketch", "duplicates", "split", "overlap", "tokenizer", "tokenize", "mix", "curves", "code"]
+    "stage", ["load", "duplicates", "split", "overlap", "tokenizer", "tokenize", "cache", "curves", "code"]
 )
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
@@ -52,13 +52,10 @@ import sys
 from pathlib import Path
 import numpy as np
 from niels_gpt.data.corpus.parts import read_texts, write_chats, write_documents
-from niels_gpt.data.corpus.sketch import sketch_texts
-from niels_gpt.duplicates.sketches import _table
 from niels_gpt.data.types import Chat, Document
 path = Path(sys.argv[1])
 write_chats(path, [Chat(id="1", messages=[{"role": "user", "content": "why"}])])
 write_documents(path, [Document(id=str(i), text=f"text {i}") for i in range(5)])
-_table(sketch_texts(["one text"]), ["key"], [None])
 print(*read_texts(path, np.array([1, 4])))
 sys.exit("pandas" in sys.modules)
 """

@@ -52,8 +52,15 @@ def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
     return Survey(**values | more)
 
 
+def chats_of(raw: dict[str, Any]) -> dict[str, Any]:
+    return {name: source for name, source in raw["sources"].items() if source["use"] == "chat"}
+
+
+BUNDLED = chats_of(VALUES)
+
+
 def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
-    bundled = {"bundled": VALUES["chats"], "bundled_weights": VALUES["p_sft"]}
+    bundled = {"bundled": BUNDLED, "bundled_weights": VALUES["p_sft"]}
     return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
 
 
@@ -109,7 +116,7 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
     text = plan_text(planned(a_survey(3_000_000, 900)), SAMPLE)
     raw = parse_yaml(text, name="planned")
     assert list(raw["sources"]) == ["notes"]
-    assert set(raw["chats"]) == set(VALUES["chats"])
+    assert chats_of(raw) == BUNDLED
     assert "data/wikitext" not in text
     assert "data/roam" not in text
     for reason in ("900 documents, so whole ones are held out", "scaling law", "epochs", "By size"):
@@ -122,11 +129,11 @@ def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> Non
 def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
     chats = (OwnChats("/home/me/chats.jsonl", "chat", 500), OwnChats("/home/me/talks.txt", "dialogues", 20))
     _, raw = parse_params(plan_text(planned(a_survey(3_000_000, 900), chats=chats), SAMPLE), name="planned")
-    assert {name: chat["load"]["kind"] for name, chat in raw["chats"].items()} == {
+    assert {name: chat["load"]["kind"] for name, chat in chats_of(raw).items()} == {
         "chats": "chat",
         "talks": "dialogues",
     }
-    assert set(raw["p_sft"]) == set(raw["chats"])
+    assert set(raw["p_sft"]) == set(chats_of(raw))
 
 
 def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> None:
@@ -139,16 +146,16 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
         params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
         assert set(raw["sources"]) == {"notes", "letters"}
         for source in params.sources.values():
-            assert (source.private, source.remote, source.stored, source.on_secret) == (True, "private", False, "mask")
+            assert (source.private, source.remote, source.on_secret) == (True, "private", "mask")
         for source in raw["sources"].values():
             assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
         if chats:
-            assert set(raw["chats"]) == {f"{kind}s" for kind in kinds}
+            assert set(chats_of(raw)) == {f"{kind}s" for kind in kinds}
             for chat in params.chats.values():
                 assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
                 assert chat.split.val_frac == 0.1
         else:
-            assert raw["chats"] == VALUES["chats"]
+            assert chats_of(raw) == BUNDLED
 
 
 def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
@@ -167,7 +174,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             for survey, source in zip(surveys, raw["sources"].values(), strict=True):
                 share = min(0.1, 1e6 / survey.text_bytes)
                 assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
-            assert list(raw["chats"]) == (["notes_2"] if own else list(VALUES["chats"]))  # a name is used once
+            assert list(chats_of(raw)) == (["notes_2"] if own else list(BUNDLED))  # a name is used once
             assert ("Who are you?" in raw["eval"]["questions"]) is (bool(own) or "Who are you?" in _questions())
             assert (model["T"], model["C"], model["d_ff"]) == (run.size.T, run.size.C, 4 * run.size.C)
             assert model["C"] == model["H"] * run.size.head_dim
@@ -554,7 +561,7 @@ def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(projec
     assert ran(folder, "--chat", many).exit_code == 0
     raw = parse_yaml(params.read_text(), name="params.yaml")
     assert raw["runtime"]["threads"] == 3
-    assert list(raw["chats"]) == ["many"]
+    assert list(chats_of(raw)) == ["many"]
 
 
 def test_real_steps_correct_what_a_matrix_product_promised(

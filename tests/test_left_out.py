@@ -22,15 +22,15 @@ from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Stage, execute
 from niels_gpt.pipeline.training import join_training
 from niels_gpt.pipeline.yaml_files import parse_yaml
-from stages import eval as evaluation
+from stages import report as report_stage
 from tests.conftest import ROOT, Repo, make_repo
-from tests.test_dvc_yaml import ITERATED, LISTED, STAGES, module_of
+from tests.test_dvc_yaml import ITERATED, LISTED, STAGES
 
 # What the README's own-notes user would have to write: one source, no chats, three stages less.
 NOTES = {
+    "use": "text",
     "input": "notes",
     "remote": "private",
-    "stored": False,
     "val_name": "val_notes",
     "load": {"kind": "text"},
     "split": {"by": "document", "val_frac": 0.3, "seed": 1},
@@ -42,7 +42,7 @@ LEFT_OUT = ("sft", "splice", "memorize")
 def run_as_dvc_would(stage: Stage) -> None:
     """Only where all that it depends on is there."""
     assert [dep for dep in stage.inputs.deps if not Path(dep).exists()] == []
-    importlib.import_module(f"stages.{module_of(stage.name)}").main(stage)
+    importlib.import_module(f"stages.{stage.name}").main(stage)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (path / "notes" / f"{i}.md").write_text(f"# Note {i}\n\n{text}\n")
     values = parse_yaml((path / "params.yaml").read_text(), name="params.yaml")
     values |= {"sources": {"notes": NOTES}, "p_train": {"notes": 1.0}, "p_val": {"notes": 1.0}}
-    values |= {"chats": {}, "p_sft": {}}
+    values["p_sft"] = {}
     values["splice"]["dataset_name"] = "notes"
     values["train"] |= {"total_steps": 2, "eval_every": 2, "warmup_steps": 1}
     for stage in LEFT_OUT:
@@ -67,7 +67,7 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     threads = torch.get_num_threads()
     with contextlib.chdir(path):
         for name in STAGES:
-            keys = LISTED.get(name) or tuple(values[ITERATED[name]] if name in ITERATED else ("",))
+            keys = LISTED.get(name) or (("notes",) if name in ITERATED else ("",))
             for key in keys:
                 execute(name, key, run_as_dvc_would)
         yield path
@@ -101,7 +101,7 @@ def test_a_table_without_rows_is_not_in_the_report(tmp_path: Path, monkeypatch: 
     counts = dict.fromkeys(names, 0)
     write_json(layout.DATA, {"notes": counts})
     write_json(layout.LEAK, {"sources": {}, "canaries": None})
-    assert list(evaluation.other_tables()) == ["Duplicates"]
+    assert list(report_stage.tables_of({"card": [["number"]]})) == ["Duplicates"]
 
 
 def run(*command: str, said: str = "") -> str:
@@ -146,4 +146,4 @@ def test_a_stage_left_out_is_its_own_and_what_follows_it(built_repo: Repo) -> No
     built_repo.set(sft__run=False)
     assert built_repo.repro("curves@sft") == ["sft", "curves@sft"]
     due = json.loads(built_repo.run("dvc", "status", "--json").stdout)
-    assert sorted(due) == ["eval", "leak"]
+    assert sorted(due) == ["eval", "leak", "report"]

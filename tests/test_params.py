@@ -24,6 +24,7 @@ from tests.conftest import ROOT, with_values
 
 TEXT = (ROOT / "params.yaml").read_text()
 _, RAW = parse_params(TEXT)
+RAW_TEXTS = {name: source for name, source in RAW["sources"].items() if source["use"] == "text"}
 
 
 GROUPS = ("matrices", "embedding", "head", "vectors")
@@ -53,20 +54,10 @@ def test_the_key_set_is_frozen() -> None:
     """A new key is a change of the public surface: write it here as well."""
     params, raw = parse_params(TEXT)
     assert isinstance(params, Params)
-    source = ["input", "remote", "stored", "val_name", "load.kind", "budget.max_train_tokens", "budget.max_val_tokens"]
+    source = ["use", "input", "remote", "val_name", "load.kind", "budget.max_train_tokens", "budget.max_val_tokens"]
     source += ["split.by"]
     by_document = ["split.val_frac", "split.seed"]
-    chat = [
-        "input",
-        "remote",
-        "val_name",
-        "load.kind",
-        "load.dataset",
-        "load.revision",
-        "load.seed",
-        "split.by",
-        *by_document,
-    ]
+    chat = [*source, "load.dataset", "load.revision", "load.seed", *by_document]
     schedule = ["seed", "total_steps", "B", "base_lr", "min_lr", "warmup_steps", "weight_decay", "beta1", "beta2"]
     schedule += ["grad_clip", "eval_every", "precision", "optimizer"]
     expected = {
@@ -76,8 +67,7 @@ def test_the_key_set_is_frozen() -> None:
         *(f"tokenizer.{key}" for key in ["kind", "corpus", "vocab_size", "sample_bytes", "seed", "min_documents"]),
         *(f"sources.dolly15k.{key}" for key in [*chat, "load.include_system", "load.max_documents"]),
         *(f"sources.oasst1.{key}" for key in [*chat, "load.english_only", "load.max_messages", "load.max_trees"]),
-        *(f"sources.dialogues.{key}" for key in ["input", "remote", "val_name", "load.kind", "load.delimiter"]),
-        *(f"sources.dialogues.{key}" for key in ["split.by", *by_document]),
+        *(f"sources.dialogues.{key}" for key in [*source, *by_document, "load.delimiter"]),
         *("duplicates.exact", "duplicates.near", "parts.text_bytes"),
         *(f"p_train.{name}" for name in ("wiki", "roam", "primer")),
         *("p_val.wiki", "p_sft.dolly15k", "p_sft.oasst1", "p_sft.dialogues"),
@@ -111,10 +101,7 @@ def test_the_key_set_is_frozen() -> None:
     written = {f"{stage}.{key}" for stage in ("train", "sft") for key in recipe if (stage, key[:5]) != ("sft", "decay")}
     assert leaves(raw) == expected | further | written
     screened = {
-        f"{table}.{name}.load.{key}"
-        for table in ("sources", "chats")
-        for name in raw[table]
-        for key in ("on_secret", "on_personal")
+        f"sources.{name}.load.{key}" for name in raw["sources"] for key in ("on_secret", "on_personal", "stored")
     }
     assert leaves(params.model_dump()) == expected | optional | screened
 
@@ -131,7 +118,7 @@ def test_the_list_names_every_parameter_with_its_value_in_the_sample() -> None:
     rows = [line[2:-2].split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     told = {name.strip("`"): sample for name, _, sample, _ in rows if ".NAME" not in name}
     for leaf, value in values_of(parse_params(TEXT)[0].model_dump()).items():
-        tables = ("sources", "chats", "p_train", "p_val", "p_sft")
+        tables = ("sources", "p_train", "p_val", "p_sft")
         if leaf == "tokenizer.kind":
             assert f"### tokenizer of kind {value}\n" in PAGE
         elif leaf.startswith("runtime.stores."):
@@ -186,7 +173,7 @@ def test_the_list_says_what_is_allowed() -> None:
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_a_whole_valid_set(preset: Any) -> None:
     _, raw = parse_params(read_preset(preset.parent, preset.stem))
-    own = ("sources", "chats", "p_train", "p_val", "p_sft", "tokenizer")
+    own = ("sources", "p_train", "p_val", "p_sft", "tokenizer")
     _, sample = parse_params(TEXT)
     assert {leaf for leaf in leaves(raw) - OPTIONAL if not leaf.startswith(own)} == {
         leaf for leaf in leaves(sample) if not leaf.startswith(own)
@@ -213,7 +200,7 @@ def test_a_preset_says_only_what_differs_from_the_sample() -> None:
         base = yaml.safe_load(read_preset(ROOT / "presets", said.pop("based_on", "sample")))
         for leaf, value in values_of(said).items():
             # Multiples are one table, whole or not at all.
-            if not leaf.startswith(("sources", "chats", "p_", "tokenizer")) and "_scale." not in leaf:
+            if not leaf.startswith(("sources", "p_", "tokenizer")) and "_scale." not in leaf:
                 assert values_of(base).get(leaf, "left out") != value, leaf
 
 
@@ -291,9 +278,17 @@ def test_v0_is_the_seeds() -> None:
         ({"p_train": None}, ["p_train is None: keys and values of its own"]),
         ({"p_train.roam": "much"}, ["p_train.roam is 'much'", "number"]),
         ({"p_train.roam": True}, ["p_train.roam is True", "number"]),
-        ({"sources": {}}, ["sources is empty: it needs at least one"]),
-        ({"chats": {}}, ["chats: it is empty: sft needs at least one source of chats, or set sft.run to false"]),
-        ({"chats": {}, "sft.run": False}, ["p_sft has weights for ['dialogues', 'dolly15k', 'oasst1']"]),
+        ({"sources": {}}, ["sources: none has `use: text`: pretraining needs at least one"]),
+        (
+            {"sources": RAW_TEXTS, "p_sft": {}},
+            ["sources: none has `use: chat`: sft needs at least one, or set sft.run to false"],
+        ),
+        (
+            {"sources": RAW_TEXTS, "sft.run": False},
+            ["p_sft has weights for ['dialogues', 'dolly15k', 'oasst1']"],
+        ),
+        ({"sources.wiki.use": "chat"}, ["sources.wiki.load: kind wikitext does not go with use: chat, it goes with"]),
+        ({"sources.wiki.use": "both"}, ["sources.wiki.use is 'both': input should be 'text' or 'chat'"]),
         ({"splice.run": False}, ["memorize.run: splice.run is false", "set this to false, too"]),
         ({"sft.run": "no"}, ["sft.run is 'no'", "boolean"]),
         ({"train.warmup_steps": 801}, ["train.warmup_steps: 801 is more than total_steps=800"]),
@@ -350,9 +345,7 @@ def test_v0_is_the_seeds() -> None:
         ),
         (
             {"sources.dialogues.split.seed": 7},
-            [
-                "sources.dialogues.split is not that of sources.primer, and both read data/primer.txt: give them the same"
-            ],
+            ["sources.dialogues.split is not that of sources.primer, and both read data/primer.txt: give them"],
         ),
         (
             {"sources.primer.load.delimiter": "---", "sources.dialogues.input": "data/../data/primer.txt"},
@@ -382,15 +375,14 @@ def test_a_source_name_that_is_no_word_is_refused(name: str) -> None:
         parse_params(json.dumps(raw))
 
 
-@pytest.mark.parametrize("source", RAW["sources"])
-@pytest.mark.parametrize("chat", RAW["chats"])
-def test_a_name_is_of_a_source_or_of_chats_and_not_of_both(source: str, chat: str) -> None:
-    for table, weights, old, new in (("chats", "p_sft", chat, source), ("sources", "p_train", source, chat)):
-        raw = copy.deepcopy(RAW)
-        raw[table][new] = raw[table].pop(old)
-        raw[weights][new] = raw[weights].pop(old)
-        with pytest.raises(ValueError, match=rf"'{new}' stands under sources and under chats: a name may be used once"):
-            parse_params(yaml.safe_dump(raw))
+def test_an_older_file_with_a_table_of_chats_gets_one_sentence_on_how_to_convert_it() -> None:
+    raw = copy.deepcopy(RAW)
+    raw["chats"] = {name: raw["sources"].pop(name) for name in RAW["sources"] if name not in RAW_TEXTS}
+    for source in (*raw["sources"].values(), *raw["chats"].values()):
+        del source["use"]
+    (said,) = problems(yaml.safe_dump(raw))
+    assert said.startswith("params.yaml: chats are sources now: move its entries to sources and give each `use: chat`")
+    assert said.endswith("or start anew with `niels-gpt preset sample`")
 
 
 def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_any() -> None:
@@ -411,7 +403,7 @@ def test_options_are_used_as_written_and_left_out_they_are_as_before_there_were_
 @pytest.mark.parametrize(
     "values",
     [
-        {"sft.run": False, "chats": {}, "p_sft": {}},
+        {"sft.run": False, "sources": RAW_TEXTS, "p_sft": {}},
         {"sft.run": False, "p_sft": {}},
         {"sft.run": False, "p_sft": {"dolly15k": 0}},
         {"sft.run": False, "sft.warmup_steps": 10**6, "sft.min_lr": 9.0},
@@ -552,11 +544,11 @@ def test_an_input_that_is_no_place_for_text_is_refused(
     monkeypatch.chdir(tmp_path / "project")
     os.symlink("..", "link")
     _, raw = parse_params(TEXT)
-    raw["sources"]["roam"]["input"] = raw["chats"]["oasst1"]["input"] = written
+    raw["sources"]["roam"]["input"] = raw["sources"]["oasst1"]["input"] = written
     found = problems(json.dumps(raw))
     assert [words in sentence for sentence in found] == [True, True]
     assert found[0].startswith("params.yaml: sources.roam.input")
-    assert found[1].startswith("params.yaml: chats.oasst1.input")
+    assert found[1].startswith("params.yaml: sources.oasst1.input")
 
 
 def test_an_input_may_lie_anywhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

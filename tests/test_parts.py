@@ -32,6 +32,7 @@ from niels_gpt.pipeline.sources import Budget
 from niels_gpt.pipeline.stores import open_documents, token_places
 from niels_gpt.tokenizer.corpus import sampled_texts
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
+from stages import cache as cache_stage
 from stages import load, split, tokenize, tokenizer
 from tests.in_process import SOURCES, no_duplicates, run_in_process, tiny_params, write_source
 from tests.token_caches import TOK, documents_of, files
@@ -275,12 +276,17 @@ def parameters(
         update={
             "budget": Budget(max_train_tokens=train, max_val_tokens=val),
             "split": rule.model_copy(update={"seed": seed}),
-            "stored": store is not None,
+            "load": source.load.model_copy(update={"stored": store is not None}),
         }
     )
     runtime = base().runtime.model_copy(update={"workers": workers, "stores": {"store": store, "private": "secret"}})
+    sources = {**base().sources, "notes": changed}
     return base().model_copy(
-        update={"sources": {"notes": changed}, "parts": Parts(text_bytes=text_bytes), "runtime": runtime}
+        update={
+            "sources": sources,
+            "parts": Parts(text_bytes=text_bytes),
+            "runtime": runtime,
+        }
     )
 
 
@@ -398,7 +404,7 @@ def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     no_duplicates("own", stored())
     for main in (split.main, tokenize.main):
         run_in_process(main.__module__.removeprefix("stages."), main, stored(), "own")
-    run_in_process("mix", cache_stage.main, stored())
+    run_in_process("cache", cache_stage.main, stored())
     opened = open_mix("cache/mix.json", places=token_places(stored()), documents=True)
     assert sum(map(len, opened.train["notes"].arrays)) == manifest["train"]["tokens"]
     assert TOK.decode(open_documents(stored(), "notes").document(0)[:-1]) == encoded(manifest, "train", folder)[0]
@@ -441,9 +447,9 @@ def test_stores_must_be_apart(stores: dict[str, str], said: str) -> None:
 
 
 def test_a_stored_source_needs_a_store_of_its_remote() -> None:
-    said = r"sources\.wiki\.stored is true, but runtime\.stores has no place for store: name one there"
+    said = r"sources\.wiki\.load\.stored is true, but runtime\.stores has no place for store: name one there"
     for stores in ({"store": None, "private": "mine"}, {"private": "mine"}):
         with pytest.raises(ValueError, match=said):
-            tiny_params({"sources.wiki.stored": True, "runtime.stores": stores})
+            tiny_params({"sources.wiki.load.stored": True, "runtime.stores": stores})
     # A name that begins alike is another place.
-    tiny_params({"sources.wiki.stored": True, "runtime.stores": {"store": "kept", "private": "kept-private"}})
+    tiny_params({"sources.wiki.load.stored": True, "runtime.stores": {"store": "kept", "private": "kept-private"}})

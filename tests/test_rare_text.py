@@ -197,9 +197,7 @@ def test_a_source_is_private_by_its_remote(remote: str, tmp_path: Path, monkeypa
 
 
 def card(tokenizer: dict[str, object], private: list[str]) -> str:
-    empty: dict[str, dict[str, object]] = {
-        key: {} for key in ("model", "p_train", "p_sft", "train", "sft", "sources", "chats")
-    }
+    empty: dict[str, dict[str, object]] = {key: {} for key in ("model", "p_train", "p_sft", "train", "sft", "sources")}
     mixes: dict[str, Any] = {"mix": {"sources": {}}, "chat_mix": {"sources": {}}, "metrics": {}}
     params = {**empty, "tokenizer": tokenizer}
     whole = talker(ByteTokenizer())

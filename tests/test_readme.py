@@ -155,7 +155,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
     first, back = said["dvc repro"]
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))
-    assert not {stage for stage in stages_run(first) if stage.startswith(("load_chat", "sketch_chat"))}
+    assert not {stage for stage in stages_run(first) if stage in ("load@dolly15k", "load@oasst1", "load@dialogues")}
     (experiment,) = (printed for command, printed in said.items() if command.startswith("dvc exp run"))
     ran, tuned = set(stages_run(experiment[0])), {"curves@sft", "eval", "leak", "sft"}
     assert ran == tuned
@@ -219,7 +219,7 @@ def serve_and_stop(repo: Repo, *command: str) -> None:
 
 def test_the_table_names_parameters_that_there_are() -> None:
     table = EXPERIMENTS.split("## Parameters to change first")[1].split("\n\n")[1]
-    known = {re.sub(r"^(sources|chats|p_\w+)\.\w+", r"\1.NAME", leaf) for leaf in leaves(RAW)}
+    known = {re.sub(r"^(sources|p_\w+)\.\w+", r"\1.NAME", leaf) for leaf in leaves(RAW)}
     for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE):
         first, *others = re.findall(r"`(.*?)`", row)
         assert {first, *(f"{first.rpartition('.')[0]}.{other}" for other in others)} <= known

@@ -24,13 +24,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("stages", "niels_gpt"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
-    for stage, kind in (("mix", ""), ("load", "oasst1")):
+    for stage, kind in (("cache", ""), ("load", "oasst1")):
         record = layout.CODE / stage / f"{kind}.json" if kind else layout.CODE / f"{stage}.json"
         write_json(record, code_of(stage, Path(), kind=kind))
     return tmp_path
 
 
-def run_module(project: Path, body: str, *, module: str = "mix", address: str | None = None) -> tuple[int, str, str]:
+def run_module(project: Path, body: str, *, module: str = "cache", address: str | None = None) -> tuple[int, str, str]:
     """A process that runs a stage whose work is `body`, as `python -m stages.MODULE` would."""
     script = "import os, signal\nfrom niels_gpt.pipeline.stage import run_stage\n"
     script += f"def main(stage):\n    {body}\nrun_stage({module!r}, main)"
@@ -46,35 +46,25 @@ def files(project: Path) -> set[str]:
 
 
 def test_a_stage_is_the_one_that_dvc_says() -> None:
-    assert identify("mix") == ("mix", "")
+    assert identify("cache") == ("cache", "")
     assert identify("load@roam") == ("load", "roam")
-    assert identify("load@oasst1") == ("load_chat", "oasst1")
     assert identify("../dvc.yaml:load@roam") == ("load", "roam")  # DVC was called in a folder below
 
 
-def test_chats_and_texts_are_looked_up_in_their_own_tables(project: Path) -> None:
-    assert "sources.oasst1.load" in read_inputs("load_chat", "oasst1")[1].params
-    assert "sources.roam.load" in read_inputs("load", "roam")[1].params
-    for name, key, sentence in (
-        (
-            "load",
-            "oasst1",
-            "there is no source 'oasst1' under sources in params.yaml; there are: ['primer', 'roam', 'wiki']",
-        ),
-        (
-            "load_chat",
-            "roam",
-            "there is no source 'roam' under chats in params.yaml; there are: ['dialogues', 'dolly15k', 'oasst1']",
-        ),
-        ("load", "", "this stage runs for one of sources: `dvc repro load@primer`"),
+def test_a_source_that_is_not_there_is_named(project: Path) -> None:
+    assert "sources.oasst1.load" in read_inputs("load", "oasst1")[1].params
+    known = ["dialogues", "dolly15k", "oasst1", "primer", "roam", "wiki"]
+    for key, sentence in (
+        ("nobody", f"there is no source 'nobody' in params.yaml; there are: {known}"),
+        ("", "this stage runs for one of the sources: `dvc repro load@dialogues`"),
     ):
         with pytest.raises(ValueError, match="source") as refused:
-            read_inputs(name, key)
+            read_inputs("load", key)
         assert str(refused.value) == sentence
 
 
 def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
-    body = "stage.say(stage.chat_source.input)"
+    body = "stage.say(stage.source.input)"
     assert run_module(project, body, module="load", address="load@oasst1") == (
         0,
         "load@oasst1: data/oasst1\n",
@@ -98,7 +88,7 @@ def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) 
     ) == (
         1,
         "",
-        "ERROR: mix: cache/mix.json is bad; delete cache/mix.json and run `dvc repro`\n",
+        "ERROR: cache: cache/mix.json is bad; delete cache/mix.json and run `dvc repro`\n",
     )
 
 
@@ -109,7 +99,7 @@ def test_a_stage_that_is_stopped_leaves_nothing(project: Path, signal: str) -> N
         f"stage.out('cache/mix.json').write_text('half'); os.kill(os.getpid(), signal.{signal}); stage.say('went on')"
     )
     code, out, err = run_module(project, body)
-    assert (code, out, err) == (130, "", "mix: interrupted; nothing was written\n")
+    assert (code, out, err) == (130, "", "cache: interrupted; nothing was written\n")
     assert files(project) == before
 
 
@@ -125,7 +115,7 @@ def test_outputs_appear_together_at_the_end(project: Path) -> None:
     seen: list[str] = []
     (project / "cache/.mix.json.tmp1").write_text("of a run that was killed")
     before = files(project) - {"cache/.mix.json.tmp1"}
-    execute("mix", "", main)
+    execute("cache", "", main)
     assert files(project) == before | {"cache/mix.json", "cache/chat_mix.json"}
     assert Path("cache/mix.json").read_text() == "one"
     assert seen == ["one"]
@@ -139,15 +129,15 @@ def test_a_stage_that_fails_publishes_nothing(project: Path) -> None:
 
     before = files(project)
     with pytest.raises(ValueError, match="no"):
-        execute("mix", "", main)
+        execute("cache", "", main)
     assert files(project) == before
 
 
 @pytest.mark.parametrize(
     ("file", "change", "named"),
     [
-        ("params.yaml", "dolly15k:\n    input: data/dolly2", "chats"),
-        ("cache/code/mix.json", "{}", "cache/code/mix.json"),
+        ("params.yaml", "dolly15k:\n    use: chat\n    input: data/dolly2", "sources"),
+        ("cache/code/cache.json", "{}", "cache/code/cache.json"),
         ("cache/manifests/wiki.json", "{}", "cache/manifests"),
     ],
 )
@@ -158,10 +148,11 @@ def test_what_changed_while_a_stage_ran_is_named(project: Path, file: str, chang
         path = Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         in_place = file == "params.yaml"
-        path.write_text(path.read_text().replace("dolly15k:\n    input: data/dolly", change) if in_place else change)
+        before = "dolly15k:\n    use: chat\n    input: data/dolly"
+        path.write_text(path.read_text().replace(before, change) if in_place else change)
 
     with pytest.raises(ValueError, match=f"^{named} changed while the stage ran"):
-        execute("mix", "", main)
+        execute("cache", "", main)
     assert not Path("cache/mix.json").exists()
 
 
@@ -174,7 +165,7 @@ def test_what_dvc_does_not_watch_may_change_while_a_stage_runs(project: Path) ->
             Path("cache/manifests", name, "index").write_text("new")
 
     Path("cache/manifests").mkdir(parents=True, exist_ok=True)
-    execute("mix", "", main)
+    execute("cache", "", main)
     assert Path("cache/mix.json").read_text() == "one"
 
 
@@ -218,12 +209,12 @@ def test_all_bytes_of_a_large_file_count_where_hosts_are_compared(tmp_path: Path
 def test_code_may_be_edited_while_a_stage_runs_and_is_seen_by_the_next(project: Path) -> None:
     def main(stage: Stage) -> None:
         stage.out("cache/mix.json").write_text("one")
-        with Path("stages/mix.py").open("a") as f:
+        with Path("stages/cache.py").open("a") as f:
             f.write("print('other code')\n")
 
-    execute("mix", "", main)
-    with pytest.raises(ValueError, match=r"^stages/mix.py changed since cache/code/mix.json was written: `dvc repro`"):
-        execute("mix", "", main)
+    execute("cache", "", main)
+    with pytest.raises(ValueError, match=r"^stages/cache.py changed since cache/code/cache.json was written: `dvc"):
+        execute("cache", "", main)
 
 
 def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Path) -> None:
@@ -259,11 +250,11 @@ def test_checkpoints_are_kept_in_the_checkout_also_for_an_experiment_in_a_copy(
 def test_a_hostile_name_runs_nothing_and_deletes_nothing(fresh_repo: Repo) -> None:
     """Through DVC itself, which fills in the names before any stage can refuse them."""
     params = fresh_repo.path / "params.yaml"
-    text, roam = params.read_text(), "\n  roam:\n    # Your own"
+    text, roam = params.read_text(), "\n  roam:\n    use: text\n"
     assert text.count(roam) == 1
     # First in the table, so that no stage of a good name comes before and refuses.
     hostile = '"$(touch pwned);touch pwned`touch pwned`"'
-    params.write_text(text.replace("\n  wiki:\n    # What", f"\n  {hostile}:\n    # What"))
+    params.write_text(text.replace("\n  wiki:\n", f"\n  {hostile}:\n"))
     done = fresh_repo.run("dvc", "repro", check=False)
     assert done.returncode != 0
     assert "must match [a-z0-9_]+" in done.stderr, done.stderr
@@ -271,8 +262,13 @@ def test_a_hostile_name_runs_nothing_and_deletes_nothing(fresh_repo: Repo) -> No
     precious = [fresh_repo.path / "data/precious", fresh_repo.path.parent / "precious"]
     for folder in precious:
         folder.mkdir()
-    for name in ("../../data/precious", "../../../precious"):
-        params.write_text(text.replace(roam, f'\n  "{name}":\n    # Your own'))
+    for name, use in (
+        ("../../data/precious", "text"),
+        ("../../../precious", "text"),
+        ("precious", "../../data"),
+        ("precious", "../../.."),
+    ):
+        params.write_text(text.replace(roam, roam.replace("roam", f'"{name}"').replace("text", use)))
         done = fresh_repo.run("dvc", "repro", check=False)
         assert done.returncode != 0
         assert "Running stage" not in done.stdout

@@ -11,7 +11,7 @@ from niels_gpt.cli.plan import OwnChats, Plan, source_names
 from niels_gpt.cli.sizing import SIZES, Machine, bytes_a_token
 from niels_gpt.cli.survey import Survey
 from niels_gpt.model.size import most_epochs
-from tests.test_init import GPU, LAPTOP, VALUES, a_survey, planned
+from tests.test_init import BUNDLED, GPU, LAPTOP, VALUES, a_survey, planned
 
 SERVER = Machine(4e11)
 LETTERS = a_survey(8_000_000, 40, path="/home/me/letters", sizes=(3000, 900_000))
@@ -110,7 +110,7 @@ def test_sources_weights_and_chats_of_the_plans() -> None:
     notes, _, large, least, two = five_plans()
     assert [plan.byte_tokenizer for plan in (notes, large, least, two)] == [False, False, True, False]
     assert (two.weights, two.chat_weights) == ({"notes": 0.8333, "letters": 0.1667}, {"chats": 1.0})
-    assert (notes.weights, notes.chat_weights, notes.chats) == ({"notes": 1.0}, VALUES["p_sft"], VALUES["chats"])
+    assert (notes.weights, notes.chat_weights, notes.chats) == ({"notes": 1.0}, VALUES["p_sft"], BUNDLED)
     splits = [
         (source["split"].get("val_frac"), tail.value if (tail := source["load"].get("held_out_tail")) else None)
         for plan in (notes, large, least, two)
@@ -119,8 +119,6 @@ def test_sources_weights_and_chats_of_the_plans() -> None:
     assert splits == [(0.1, None), (0.025, None), (None, 0.1), (0.025, None), (None, 0.1)]
     assert two.chats["chats"]["split"] == {"by": "document", "val_frac": 0.1, "seed": 42}
     assert [source["val_name"] for source in two.sources.values()] == ["val_notes", "val_letters"]
-    for plan in (notes, two):
-        assert not any(source["stored"] for source in plan.sources.values())
     assert planned(a_survey(9_000_000_000, 900), a_survey(90_000, 99, path="/b")).weights["b"] == 0.0001
 
 

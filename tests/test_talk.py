@@ -423,7 +423,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     parts = [{"file": "train/part-00000.bin", "sha256": "ab" * 32, "bytes": 20}]
     mix = {"sources": {"wiki": {"train": {"parts": parts, "tokens": 10}}}}
     chat_mix = {"sources": {"dolly": {"files": [{"sha256": "cd" * 32}]}}}
-    empty = ("model", "tokenizer", "p_sft", "train", "sft", "sources", "chats")
+    empty = ("model", "tokenizer", "p_sft", "train", "sft", "sources")
     params = {key: {} for key in empty} | {"p_train": {"wiki": 0.5}}
     scores = {"sft": {"val_wiki": {"nats": 1.0, "bits_per_byte": 2.0, "tokens": 9}}}
     made_of = {"mix": mix, "chat_mix": chat_mix, "params": params, "metrics": scores}

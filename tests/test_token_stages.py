@@ -1,4 +1,4 @@
-"""tokenize and mix, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named token files out."""
+"""tokenize and cache, called by hand on what `load`, `split` and `tokenizer` leave: rows in, named token files out."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from niels_gpt.files.atomic import publish
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
+from stages import cache as cache_stage
 from stages import split as split_stage
 from stages import tokenize
 from tests.conftest import ROOT, with_values
@@ -54,8 +55,7 @@ def parameters(**values: object) -> Params:
     params = parse_params(text)[0]
     given = {"split": params.sources["wiki"].split}
     sources = {name: source.model_copy(update=given) for name, source in params.sources.items()}
-    chat_sources = {name: source.model_copy(update=given) for name, source in params.chats.items()}
-    return params.model_copy(update={"sources": sources, "chats": chat_sources})
+    return params.model_copy(update={"sources": sources})
 
 
 def run(main: Callable[[Stage], None], name: str, key: str, params: Params, *outs: str) -> None:
@@ -72,22 +72,16 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tokenizer(Path("cache/tokenizer"), model=None)
     params = parameters()
     splits = ["val" if i in VAL else "train" for i in range(20)]
-    for name in (*params.sources, *params.chats):
+    for name, source in params.sources.items():
         facts = {"dataset": f"hub/{name}", "config": "c", "revision": "r"}
-        if name in params.sources:
+        if source.use == "text":
             texts = [Document(id=str(i), text=f"{name} {TEXTS[i]}", split=split) for i, split in enumerate(splits)]
             write_source(name, texts, part_rows=PART_ROWS, **facts)
         else:
             exchanges = [Chat(id=str(i), messages=EXCHANGES[i], split=split) for i, split in enumerate(splits)]
             write_source(name, exchanges, part_rows=PART_ROWS, **facts)
         no_duplicates(name, params)
-        run(
-            split_stage.main,
-            "split",
-            name,
-            params,
-            f"cache/{'split' if name in params.sources else 'split_chat'}/{name}",
-        )
+        run(split_stage.main, "split", name, params, f"cache/split/{source.use}/{name}")
     return tmp_path
 
 
@@ -115,7 +109,7 @@ def tokenize_chats(params: Params, name: str) -> Path:
 
 def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(rows: Path) -> None:
     params = parameters()
-    for name in params.sources:
+    for name in params.texts:
         out = tokenize_texts(params, name)
         for split, numbers in (("train", TRAIN), ("val", VAL)):
             assert documents(name, split) == by_part(name, numbers)  # a part of text is a token file
@@ -151,7 +145,7 @@ def test_every_row_comes_out_in_its_split_and_every_file_is_named_with_its_hash(
         for file in source["files"]
     }
     assert chat_files == {path for path in Path("cache/tokens/chat").glob("*/*") if path.name != "meta.json"}
-    assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens/text"))).train) == set(params.sources)
+    assert set(open_mix("cache/mix.json", places=Places(Path("cache/tokens/text"))).train) == set(params.texts)
     opened = open_chats("cache/chat_mix.json", names=list(params.chats), T=24, device="cpu", root=rows)
     assert {name: len(dataset) for name, dataset in opened.train.items()} == dict.fromkeys(params.chats, 15)
 
@@ -187,16 +181,49 @@ def test_the_dataset_of_shards_reads_what_the_stage_wrote_up_to_its_budget(rows:
         assert set(map(tuple, torch.cat((x, y[:, -1:]), dim=1).tolist())) == expected
 
 
-def test_chats_without_an_answer_within_the_context_are_left_out_and_counted(rows: Path) -> None:
-    out = tokenize_chats(parameters(), "dolly15k")
-    assert chats(out, "train") == [format_chat(TOK, EXCHANGES[i]) for i in TRAIN if i != 3]
-    assert chats(out, "val") == [format_chat(TOK, EXCHANGES[i]) for i in VAL if i != 5]
+def test_chats_without_an_answer_within_the_context_are_encoded_and_left_out_by_the_dataset(rows: Path) -> None:
+    """So that another model.T encodes nothing again."""
+    params = parameters()
+    for name, source in params.sources.items():
+        (tokenize_chats if source.use == "chat" else tokenize_texts)(params, name)
+    out = Path("cache/tokens/chat/dolly15k")
+    assert chats(out, "train") == [format_chat(TOK, EXCHANGES[i]) for i in TRAIN]
+    assert chats(out, "val") == [format_chat(TOK, EXCHANGES[i]) for i in VAL]
+    run(cache_stage.main, "cache", "", params, "cache/mix.json", "cache/chat_mix.json")
+    for T, without in ((24, {3, 5}), (64, set())):
+        opened = open_chats("cache/chat_mix.json", names=["dolly15k"], T=T, device="cpu", root=rows)
+        for dataset, numbers in ((opened.train["dolly15k"], TRAIN), (opened.val["dolly15k"], VAL)):
+            whole = [format_chat(TOK, EXCHANGES[i]) for i in numbers if i not in without]
+            assert [dataset.whole(row).tolist() for row in range(len(dataset))] == whole
+    with pytest.raises(ValueError, match=r"dolly15k: no chat for train has an answer within model\.T = 4 tokens"):
+        open_chats("cache/chat_mix.json", names=["dolly15k"], T=4, device="cpu", root=rows)
+
+
+def test_a_budget_ends_before_the_first_chat_that_exceeds_it(rows: Path) -> None:
+    sizes = [len(format_chat(TOK, EXCHANGES[i])) for i in TRAIN]
+    for budget, count in ((sum(sizes[:4]), 4), (sum(sizes[:4]) - 1, 3)):
+        out = tokenize_chats(parameters(**{"sources.dolly15k.budget.max_train_tokens": budget}), "dolly15k")
+        assert chats(out, "train") == [format_chat(TOK, EXCHANGES[i]) for i in TRAIN[:count]]
+    assert chats(out, "val") == [format_chat(TOK, EXCHANGES[i]) for i in VAL]
+    with pytest.raises(ValueError, match=r"no chat for train has an answer within its budget: add chats, or raise"):
+        tokenize_chats(parameters(**{"sources.dolly15k.budget.max_train_tokens": 1}), "dolly15k")
+
+
+def test_chats_without_an_answer_are_dropped_and_counted(rows: Path) -> None:
+    silent = [{"role": "user", "content": "hm"}]
+    exchanges = [
+        Chat(id=str(i), messages=silent if i in (3, 5) else EXCHANGES[i], split="val" if i in VAL else "train")
+        for i in range(20)
+    ]
+    params = parameters()
+    write_source("dolly15k", exchanges, dataset="hub/dolly15k", config="c", revision="r")
+    no_duplicates("dolly15k", params)
+    run(split_stage.main, "split", "dolly15k", params, "cache/split/chat/dolly15k")
+    out = tokenize_chats(params, "dolly15k")
     meta = read_meta(out / "meta.json")
     assert set(SEEDS_META.split()) <= set(meta)
     counts = [meta[f"{split}_{what}"] for split in ("train", "val") for what in ("examples", "dropped")]
     assert counts == [15, 1, 3, 1]
-    with pytest.raises(ValueError, match=r"no chat has an answer within model\.T = 4 tokens: raise it"):
-        tokenize_chats(parameters(**{"model.T": 4}), "dolly15k")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +245,7 @@ def test_a_damaged_input_is_named(rows: Path, file: str, text: str, sentence: st
 
 def test_a_damaged_token_file_or_manifest_is_named(rows: Path) -> None:
     params = parameters()
-    for name in params.sources:
+    for name in params.texts:
         tokenize_texts(params, name)
     for name in params.chats:
         tokenize_chats(params, name)

@@ -216,14 +216,14 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
         no_duplicates(name, params)
         splitting = Stage(name="split", key=name, params=params, inputs=Inputs({}, {}))
         split_stage.main(splitting)
-        publish(splitting.out(f"cache/split/text/{name}"), Path("cache/split", name))
+        publish(splitting.out(f"cache/split/text/{name}"), Path("cache/split/text", name))
         train[name] = [row.text for row in rows if row.split == "train"]
     return train
 
 
 def sample(sample_bytes: int, seed: int = 1) -> list[str]:
     texts = {name: open_texts(Path("cache/raw", name)) for name in PARAMS.sources}
-    sources = {name: (found, read_split(Path("cache/split", name), found)) for name, found in texts.items()}
+    sources = {name: (found, read_split(Path("cache/split/text", name), found)) for name, found in texts.items()}
     return [text for _, text in sampled_texts(sources, sample_bytes=sample_bytes, seed=seed)]
 
 

@@ -51,6 +51,7 @@ from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Execution
+from stages import cache as cache_stage
 from stages import curves, leak, memorize, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
