@@ -19,8 +19,10 @@ from niels_gpt.cli import init as init_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_params, plan_text, source_names
+from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
 from niels_gpt.cli.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
+from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.model.size import bytes_per_token, most_epochs
 from niels_gpt.pipeline.params import parse_params
@@ -575,3 +577,41 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     monkeypatch.setattr("niels_gpt.cli.doctor.seconds_to_train", lambda params: {"train": seconds})
     real, _ = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
+
+
+SMOLLM2 = ModelConfig(
+    V=49152, T=8192, C=576, L=30, H=9, kv_heads=3, d_ff=1536, dropout=0.0, norm="rms", bias=False, activation="swiglu"
+)
+
+
+def tuned(*surveys: Survey, machine: Machine, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
+    base = ChosenBase("smollm2", "data/no-input.md", None, SMOLLM2)
+    public = {"wiki": VALUES["sources"]["wiki"]}
+    talks = {name: BUNDLED[name] for name in ("dolly15k", "oasst1")}
+    sample = {"bundled": talks, "public": public, "public_bytes": 180e3}
+    return plan_tuning(surveys, base=base, chats=chats, machine=machine, hours=hours, **sample)
+
+
+def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
+    for size, hours, machine in product((2e4, 5e5, 5e6, 6e8), (0.1, 0.5, 24.0), (Machine(5e10), GPU)):
+        chats = (OwnChats("/home/me/chats.jsonl", "chat", 500),) if hours == 0.5 else ()
+        plan = tuned(a_survey(int(size), max(1, int(size) // 2000)), machine=machine, hours=hours, chats=chats)
+        params, raw = parse_params(plan_text(plan, SAMPLE))
+        assert params.base.name == "smollm2"
+        assert (raw["model"]["T"], raw["train"]["windows"]) == (plan.run.size.T, "epochs")
+        assert plan.run.epochs <= 3.05
+        assert plan.run.size.T <= (1024 if machine.cuda else 512)
+        assert sum(plan.seconds.values()) < 1.2 * hours * 3600 or hours == 0.1
+        assert raw["p_train"]["wiki"] <= 0.1 < raw["p_train"]["notes"]
+        assert "wiki" not in raw["p_val"]
+
+
+def test_a_base_reads_small_text_three_times_and_large_text_twice() -> None:
+    small, large = (tuned(a_survey(size, 300), machine=GPU) for size in (500_000, 5_000_000))
+    assert small.run.epochs == pytest.approx(3, rel=0.05)
+    assert large.run.epochs == pytest.approx(2, rel=0.02)
+    slow = tuned(a_survey(5_000_000, 300), machine=Machine(5e10), hours=0.5)
+    assert slow.run.limited_by == "time"
+    assert slow.settings["train.base_lr"].value == 3e-4
+    assert not slow.settings["sft.run"].value, "the base's own answers are better than a few steps"
+    assert large.settings["sft.run"].value
