@@ -68,6 +68,8 @@ ELSEWHERE = {
     "dvc repro -f -s train": "test_dag_resume.py forces a run twice",
     "niels-gpt join train": "test_hosts.py joins from a second checkout",
     "niels-gpt doctor --fix": "test_dvc_files.py, and in `make run`",
+    "make base": "installs a wheel of 93 MB",
+    "niels-gpt init ~/notes --from smollm2": "test_init.py plans it, test_base_stages.py runs its stages",
     "niels-gpt store": "test_dag_store.py, of a source that is stored",
 }
 
