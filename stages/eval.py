@@ -61,7 +61,8 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = open_models(files, device, V=tokenizer.vocab_size)
-    pretrained, tuned = models[layout.PRETRAINED.name], models.get(layout.TUNED.name)
+    base, pretrained, tuned = (models.get(f.name) for f in (layout.BASE, layout.PRETRAINED, layout.TUNED))
+    assert pretrained is not None, "final_models has it"
     T = pretrained.cfg.T
     mix = open_mix(layout.MIX, places=token_places(stage.params), documents=stage.params.train.document_mask)
     streams = {mix.val_names[name]: stream for name, stream in mix.val.items()}
@@ -77,12 +78,17 @@ def main(stage: Stage) -> None:
             scored = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
             tables[model_name][name] = scored
     replies: list[Text] = []
-    if tuned:
+    # A base knows its chat format before any fine-tuning, so all models are scored: how much of it is forgotten?
+    answering = list(models) if base else [layout.TUNED.name] if tuned else []
+    if answering and stage.params.chats:
         chats = open_chats(layout.CHAT_MIX, names=list(stage.params.chats), T=T, device=device, root=Path())
         for name, examples in chats.val.items():
             marks, counts[chats.val_names[name]] = quoted_chats(examples, spans[name], tokenizer)
-            tables["sft"][chats.val_names[name]] = score_chats(tuned, examples, quoted=marks, **how)
-        replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
+            for model_name in answering:
+                scored = score_chats(models[model_name], examples, quoted=marks, **how)
+                tables[model_name][chats.val_names[name]] = scored
+        if tuned:
+            replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
@@ -96,7 +102,10 @@ def main(stage: Stage) -> None:
 
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
-    samples = {"The pretrained model goes on": sampler.texts(pretrained, settings.prompts)}
+    samples = {"The base goes on": sampler.texts(base, settings.prompts)} if base else {}
+    if base and renderer_for(tokenizer, chats=False) == "chatml":
+        samples["The base answers"] = sampler.replies(base, settings.questions)
+    samples["The pretrained model goes on"] = sampler.texts(pretrained, settings.prompts)
     if tuned:
         samples["The fine-tuned model answers"] = sampler.replies(tuned, settings.questions)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")

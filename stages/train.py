@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import execution_of, open_pretraining, train_and_write, trained_by_ranks
-from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_and_write, trained_by_ranks
 from niels_gpt.train.task import check_memory
 
 
 def main(stage: Stage) -> None:
-    """Pretrain a new model, in this process or in one process per rank."""
+    """Pretrain a new model or tune the base, in this process or in one process per rank."""
     if trained_by_ranks(stage):
         return
     with execution_of(stage) as execution:
@@ -19,8 +17,8 @@ def main(stage: Stage) -> None:
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
         # Before allocating the model.
         check_memory(model_cfg, B=task.cfg.B, execution=execution, frozen=task.cfg.freeze_blocks)
-        set_seed(derive_seed(task.cfg.seed, "init"))
-        train_and_write(stage, GPT(model_cfg).to(device), task, task.cfg, execution=execution, out=layout.PRETRAINED)
+        model = first_model(model_cfg, seed=task.cfg.seed, device=device)
+        train_and_write(stage, model, task, task.cfg, execution=execution, out=layout.PRETRAINED)
 
 
 if __name__ == "__main__":

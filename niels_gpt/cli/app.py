@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.cli import inspect, store
+from niels_gpt.cli.base import base
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
     PresetCommand,
@@ -352,6 +353,7 @@ def gc(
     typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
+app.command()(base)
 app.command()(compare)
 app.command()(init)
 app.add_typer(inspect.tokenizer_app, name="tokenizer")

@@ -9,11 +9,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
 from niels_gpt.data.corpus.mix import exposures, mix_probabilities, read_too_often
@@ -32,6 +34,7 @@ from niels_gpt.model.size import (
     parameter_count,
 )
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.base_section import BUNDLED
 from niels_gpt.pipeline.external_checks import check_input, remote_problems
 from niels_gpt.pipeline.repository import broken_files
 from niels_gpt.pipeline.yaml_files import is_sound
@@ -39,6 +42,7 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, Execution, check_memory
 
+_BYTES_A_TOKEN_OF_A_BASE = 4.0  # of notes in English, by the vocabulary of SmolLM2
 _MEASURED_S = 8.0  # seconds of real steps, train and sft together
 
 
@@ -63,10 +67,11 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     if sound("runtime"):
         yield _device(params["runtime"]["device"])
-    if sound("sources") and sound("model") and sound("tokenizer"):
-        yield _disk(params, folder)
-    if all(map(sound, ("model", "tokenizer", "train", "sft", "runtime"))):
-        yield from _memory(params)
+    cfg = _model_config(params, folder) if all(map(sound, ("base", "model", "tokenizer"))) else None
+    if cfg and sound("sources"):
+        yield _disk(params, folder, cfg)
+    if cfg and all(map(sound, ("train", "sft", "runtime"))):
+        yield from _memory(params, cfg)
     for name in broken_files(folder):
         yield Finding(f"{name} is half-written: DVC was stopped while it wrote it", "`niels-gpt mend`")
     tables = [table for table in ("sources", "chats") if sound(table) or isinstance(params.get(table), dict)]
@@ -88,10 +93,28 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         what, _, fix = problem.sentence.rpartition("; ")
         yield Finding(what, fix)
     yield from _kept_secrets(folder)
-    yield from _models(params, folder)
-    if all(map(sound, ("sources", "p_train", "model", "tokenizer", "train"))):
-        yield from _epochs(params, folder)
-        yield _loss(params, folder)
+    yield from chain(_base(params, folder) if sound("base") else (), _models(params, folder))
+    if cfg and all(map(sound, ("sources", "p_train", "train"))):
+        yield from _epochs(params, folder, cfg)
+        if params["base"]["from"] is None:  # the scaling law is one of models from scratch
+            yield _loss(params, folder, cfg)
+
+
+def _base(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    name = params["base"]["from"]
+    if name is None:
+        return
+    from niels_gpt.base.importing import INSTALL, bundled_file
+
+    if is_imported(folder / layout.BASE):
+        yield Finding(f"base: {name}, imported")
+        return
+    missing = None
+    try:
+        _ = bundled_file() if name == BUNDLED else None
+    except ValueError:
+        missing = f"run {INSTALL}"
+    yield Finding(f"base: {name}, not imported yet; `dvc repro base` does it", missing)
 
 
 def _models(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
@@ -130,13 +153,13 @@ def _device(name: str) -> Finding:
     return Finding(f"computing on {label}")
 
 
-def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
+def _disk(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
     free = shutil.disk_usage(folder).free
     texts = {name: _loaded_size(source, folder) for name, source in params["sources"].items()}
     known = sum(size for size in texts.values() if size is not None)
     # Text and tokens, each in the work tree and in DVC's cache; 16 float32 numbers per parameter for all copies of
     # weights, optimizer moments and best weights; 100 MiB for the rest.
-    needed = 4 * known + 16 * 4 * parameter_count(_model_config(params)) + (100 << 20)
+    needed = 4 * known + 16 * 4 * parameter_count(cfg) + (100 << 20)
     what = f"disk: {free / 2**30:.1f} GiB free, about {needed / 2**30:.1f} GiB needed"
     if whole := [name for name, size in texts.items() if size is None]:
         what += f", and four times the text of {', '.join(whole)}, which is read whole from the hub"
@@ -145,7 +168,7 @@ def _disk(params: Mapping[str, Any], folder: Path) -> Finding:
     )
 
 
-def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
+def _memory(params: Mapping[str, Any], cfg: ModelConfig) -> Iterator[Finding]:
     """Yield a finding for each training that cannot fit into the device's memory."""
     try:
         execution = _execution(params["runtime"])
@@ -153,7 +176,7 @@ def _memory(params: Mapping[str, Any]) -> Iterator[Finding]:
         return
     for stage in _trained(params):
         try:
-            cfg, frozen = _model_config(params), params[stage].get("freeze_blocks", 0)
+            frozen = params[stage].get("freeze_blocks", 0)
             check_memory(cfg, B=params[stage]["B"], execution=execution, frozen=frozen)
         except ValueError as error:
             what, _, fix = str(error).rpartition(": ")
@@ -181,7 +204,7 @@ def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
     return float(sum(budget.values()) * load["bytes_per_token"])
 
 
-def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+def _epochs(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Iterator[Finding]:
     """Yield the epochs over each source, and advice on sources with too many.
 
     Token counts are those of the last `mix`; for sources not in it, they are estimated from the size of the text.
@@ -195,18 +218,20 @@ def _epochs(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
     seen = {name: source for name, source in exposures(params["p_train"], sizes, drawn=drawn).items() if source.epochs}
     shown = ", ".join(f"{name} {source.epochs:,.1f} of {source.tokens:,.0f} tokens" for name, source in seen.items())
     yield Finding(f"epochs: {shown or 'not known before the text is fetched'}")
-    for sentence in read_too_often(seen, most=most_epochs(parameter_count(_model_config(params)))):
+    for sentence in read_too_often(seen, most=most_epochs(parameter_count(cfg))):
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)
 
 
 def _bytes_per_token(params: Mapping[str, Any]) -> float:
+    if params["tokenizer"]["kind"] == "hf":
+        return _BYTES_A_TOKEN_OF_A_BASE
     return bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
 
 
-def _loss(params: Mapping[str, Any], folder: Path) -> Finding:
+def _loss(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
     """Estimate the final loss by the scaling law, in bits per byte; no figure for runs below the measured range."""
-    parameters, steps, readings = parameter_count(_model_config(params)), params["train"]["total_steps"], []
+    parameters, steps, readings = parameter_count(cfg), params["train"]["total_steps"], []
     a_token = _bytes_per_token(params)
     in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
     for name, share in mix_probabilities(params["p_train"], params["sources"], name="p_train").items():
@@ -263,7 +288,11 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _model_config(params: Mapping[str, Any]) -> ModelConfig:
+def _model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
+    """Return the configuration of the model to train; None if it is that of a base that is not imported yet."""
+    if params["base"]["from"] is not None:
+        base, given = folder / layout.BASE, params["model"]
+        return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
     V = params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)
     return ModelConfig.from_section(params["model"], V=V)
 
@@ -272,9 +301,10 @@ def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
     """Return the expected seconds of train and sft here, from real steps on random tokens for 4 s each."""
     execution = _execution(params["runtime"])
     cfg, out = _model_config(params), {}
-    for stage in _trained(params):
+    for stage in _trained(params) if cfg else ():
         settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
         train_cfg = TrainConfig(**settings)
+        assert cfg is not None
         step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
         x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
         batch = Batch.of(x, x, {})

@@ -165,6 +165,8 @@ class Sharing:
 
 def sharing_of(folder: Path, params: Params) -> Sharing:
     """Return the private sources of the model in a folder, and what the leak stage measured of them."""
+    if folder == layout.BASE:  # trained on nothing of the user's
+        return Sharing((), {})
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
     sources = {**params.sources, **params.chats}
     private = tuple(name for name, weight in weights.items() if weight and sources[name].private)

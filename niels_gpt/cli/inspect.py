@@ -260,8 +260,9 @@ def inspect_mix() -> None:
             typer.echo(f"{name:<12}{weight:>8g}{source.share:>8.3f}{source.tokens:>14,}{source.epochs:>12.2f}")
 
         from niels_gpt.model.size import most_epochs, parameter_count
+        from niels_gpt.pipeline.training import model_config
 
-        most = most_epochs(parameter_count(params.model.config(V=mix["vocab_size"])))
+        most = most_epochs(parameter_count(model_config(params, V=mix["vocab_size"])))
         for sentence in read_too_often(seen, most=most):
             typer.echo(f"note: {sentence}")
 

@@ -137,14 +137,14 @@ def stream_rows(
             reader.stop()
 
 
-def retried(call: Callable[[], Any], *, path: str, name: str | None = None) -> Any:
+def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what: str = "dataset") -> Any:
     """Return `call()`, retrying transient failures with exponential backoff; raise a HubError if it fails."""
     for attempt in range(ATTEMPTS):
         try:
             return call()
         except Exception as error:
             if attempt + 1 == ATTEMPTS or not is_transient(error):
-                raise HubError(explain(error, path=path, name=name)) from error
+                raise HubError(explain(error, path=path, name=name, what=what)) from error
             time.sleep(2.0**attempt)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -243,23 +243,23 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def explain(error: BaseException, *, path: str, name: str | None = None) -> str:  # noqa: PLR0911 (a list of cases)
-    """Return a one-sentence message: the dataset, the file if known, what happened and what to do."""
+def explain(error: BaseException, *, path: str, name: str | None = None, what: str = "dataset") -> str:  # noqa: PLR0911
+    """Return a one-sentence message: the dataset (or `what`), the file if known, what happened and what to do."""
     if isinstance(error, HubError):
         return str(error)
     chain = _chain(error)
     text = " ".join(" ".join(str(e) for e in chain).split())
     file = re.search(r"/resolve/[^/\s]+/([^\s'\"?),]+)", text) or re.search(r"@[0-9a-f]{40}/([^\s'\"?),]+)", text)
-    what = _title(path, name)
-    where = f"{what}, file {file[1].rstrip('.')}" if file and not file[1].endswith("README.md") else what
+    title = _title(path, name, what)
+    where = f"{title}, file {file[1].rstrip('.')}" if file and not file[1].endswith("README.md") else title
     status = next((s for e in chain if (s := _status(e)) is not None), None)
     names = {type(e).__name__ for e in chain}
     if "gated dataset" in text or names & {"GatedRepoError"} or status == 401:
         return f"{where}: it is gated or private: accept its terms on its page, then `hf auth login`"
     if "Revision" in text and names & {"DatasetNotFoundError", "RevisionNotFoundError"}:
-        return f"{where}: it has no such revision: give the full commit sha in quotes, or null for the newest"
+        return f"{where}: it has no such revision: give the full sha of one of its commits, in quotes"
     if names & {"DatasetNotFoundError", "RepositoryNotFoundError"}:
-        return f"{where}: there is no such dataset: check the id (renamed?); if it is private, `hf auth login`"
+        return f"{where}: there is no such {what}: check the id (renamed?); if it is private, `hf auth login`"
     if "BuilderConfig" in text or "Bad split" in text or "Unknown split" in text:
         return f"{where}: {str(error).strip().rstrip('.')}"
     if is_local(path) and (damage := find_damage(path)):
@@ -268,7 +268,7 @@ def explain(error: BaseException, *, path: str, name: str | None = None) -> str:
         happened = f"answered {status}" if status else f"failed ({type(error).__name__})"
         return f"{where}: the hub {happened} {ATTEMPTS} times in a row: try again later, or read a copy in a folder"
     if status == 404 or names & {"EntryNotFoundError", "RemoteEntryNotFoundError"}:
-        return f"{where}: the hub does not have it (404): has the dataset changed? pin another revision"
+        return f"{where}: the hub does not have it (404): has the {what} changed? pin another revision"
     if status:
         return f"{where}: the hub answered {status}"
     return f"{where}: {type(error).__name__}: {text[:300]}"
@@ -381,8 +381,8 @@ def count_reads() -> None:
     HfFileSystemFile.read = counted  # type: ignore[method-assign]
 
 
-def _title(path: str, name: str | None) -> str:
-    return f"dataset {path}" + (f" (config {name})" if name else "")
+def _title(path: str, name: str | None, what: str = "dataset") -> str:
+    return f"{what} {path}" + (f" (config {name})" if name else "")
 
 
 def _chain(error: BaseException) -> list[BaseException]:

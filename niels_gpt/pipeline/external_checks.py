@@ -10,6 +10,7 @@ from typing import Any
 from niels_gpt.data.hub import HubSettings, resolve_revision
 from niels_gpt.data.readers.files import entries_of, file_faults, name_fault
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.base_section import NO_INPUT
 from niels_gpt.pipeline.repository import broken_files
 from niels_gpt.pipeline.yaml_files import Problem, is_sound
 
@@ -74,6 +75,8 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
             inputs.setdefault(source["input"], (*of, "input"))
     if is_sound(("tokenizer",), wrong) and params["tokenizer"]["kind"] == "byte":
         inputs.setdefault(params["tokenizer"]["corpus"], ("tokenizer", "corpus"))
+    if is_sound(("base",), wrong):
+        inputs.setdefault(params["base"]["input"], ("base", "input"))
     for file, path in inputs.items():
         yield from _input_problems(file, path)
     yield from remote_problems(params, folder=Path(), wrong=wrong)
@@ -123,7 +126,9 @@ def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]
 
 def _input_problems(file: str, path: tuple[str, ...]) -> Iterator[Problem]:
     if not Path(file).exists():
-        fix = "put the text there, or take the source out" if path[-1] == "input" else "put it back from git"
+        fix = "put the text there, or take the source out"
+        if path[0] in ("base", "tokenizer"):
+            fix = "put it back from git" if file == NO_INPUT else "put the model there, or set base.from to null"
         yield Problem(path, f"{'.'.join(path)} is {file}, which is not there: {fix}")
     else:
         yield from (Problem(path, fault) for fault in check_input(file))

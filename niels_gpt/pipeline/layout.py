@@ -20,7 +20,7 @@ MIX, CHAT_MIX = Path("cache/mix.json"), Path("cache/chat_mix.json")  # manifests
 KEPT = tuple(folder / ".keep" for folder in (CHAT_MANIFESTS, CHAT_SKETCHES, CHAT_SPLIT))
 
 MODELS = Path("models")
-PRETRAINED, TUNED, SPLICED = MODELS / "pretrain", MODELS / "sft", MODELS / "splice"
+BASE, PRETRAINED, TUNED, SPLICED = (MODELS / name for name in ("base", "pretrain", "sft", "splice"))
 BEST, LAST, CONFIG, HISTORY = "best.pt", "last.pt", "config.json", "history.json"  # in each of them
 CHOSEN = "documents.json"  # in SPLICED: the documents it was trained on
 LEFT_OUT = "left-out.json"  # the only file in the folder of a disabled stage

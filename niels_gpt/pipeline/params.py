@@ -36,6 +36,7 @@ from niels_gpt.data.corpus.split import DuplicateRules
 from niels_gpt.device import check_device_name
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.base_section import Base, ModelOnBase
 from niels_gpt.pipeline.rules import disagreements
 from niels_gpt.pipeline.sources import ChatSource, Section, Source, section
 from niels_gpt.pipeline.yaml_files import DuplicateKey, ParamsError, Problem, explain, members, parse_yaml
@@ -155,11 +156,11 @@ class SentencePiece(Section):
     ] = 5
 
 
-class HF(Section):
-    """Tokenizer of the pretrained model that training starts from: its byte-level BPE, as it is."""
+class Pretrained(Section):
+    """Tokenizer of the base."""
 
     kind: Literal["hf"]
-    corpus: Annotated[Literal["models/base"], "what DVC watches: the imported model, which holds its tokenizer"]
+    corpus: Annotated[Literal["models/base"], "what DVC watches: the base brings its tokenizer"]
 
 
 class Parts(Section):
@@ -310,7 +311,8 @@ class Params(Section):
     sources: dict[str, Source]
     chats: dict[str, ChatSource]
     duplicates: Duplicates
-    tokenizer: Annotated[Byte | SentencePiece | HF, Field(discriminator="kind")]
+    base: Base
+    tokenizer: Annotated[Byte | SentencePiece | Pretrained, Field(discriminator="kind")]
     parts: Parts
     p_train: Annotated[Weights, "how often a training row comes from each source; 0 leaves it out"]
     p_val: Annotated[Weights, "what the loss during training is validated on"]
@@ -323,6 +325,16 @@ class Params(Section):
     memorize: Memorize
     leak: Leak
     runtime: Runtime
+
+
+if TYPE_CHECKING:
+    ParamsOnBase = Params
+else:
+
+    class ParamsOnBase(Params):
+        """Contents of params.yaml where there is a base, whose shape the model has."""
+
+        model: ModelOnBase
 
 
 def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
@@ -346,10 +358,12 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
         sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
         raise ParamsError([Problem((), sentence)], {})
     params: Params | None = None
+    base = raw.get("base")
+    shape = ParamsOnBase if isinstance(base, dict) and base.get("from") is not None else Params
     try:
-        params = Params.model_validate(raw)
+        params = shape.model_validate(raw)
     except ValidationError as error:
-        problems += [explain(problem, raw, shape=Params, name=name) for problem in error.errors(include_url=False)]
+        problems += [explain(problem, raw, shape=shape, name=name) for problem in error.errors(include_url=False)]
     problems += disagreements(raw, name=name, wrong=[problem.path for problem in problems])
     if params is None or problems:
         raise ParamsError(problems, raw)

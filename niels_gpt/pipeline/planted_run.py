@@ -13,13 +13,11 @@ from typing import Any
 
 from niels_gpt.cache.token_parts import encode_documents
 from niels_gpt.leak.canaries import REFERENCES, exposure_stats, make_canaries, measure_exposure, plant, planted_texts
-from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_documents
-from niels_gpt.pipeline.training import execution_of, open_pretraining, train_to_the_end
-from niels_gpt.rng import derive_seed, set_seed
+from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_to_the_end
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import token_dtype
 
@@ -54,8 +52,7 @@ def measure_planted_run(stage: Stage) -> dict[str, Any]:
             dtype=token_dtype(tokenizer.vocab_size),
         )
         task = replace(task, train={**task.train, source: planted})
-        set_seed(derive_seed(task.cfg.seed, "init"))
-        model = GPT(model_cfg).to(execution.device)
+        model = first_model(model_cfg, seed=task.cfg.seed, device=execution.device)
         run = train_to_the_end(stage, model, task, task.cfg, execution=execution, name=NAME)
     assert run.best_model is not None, "a finished run has been validated"
     model.load_state_dict(run.best_model)

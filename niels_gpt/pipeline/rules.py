@@ -98,13 +98,24 @@ def _check_stores(stores: dict[str, str | None]) -> None:
                 raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
-def _check_heads(C: int, H: int | None, head_dim: int | None) -> None:
+def _check_heads(C: int | None, H: int | None, head_dim: int | None) -> None:
+    if C is None:  # as the base has them
+        return
     ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
 def _check_frozen(blocks: int | None, L: int | None) -> None:
     if blocks and L is not None and blocks >= L:
         raise ValueError(f"{blocks} leaves no block to train, since model.L is {L}: lower it")
+
+
+def _check_vocabulary(kind: str, base: str | None) -> None:
+    if base is not None and kind != "hf":
+        raise ValueError(
+            f"{kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base"
+        )
+    if base is None and kind == "hf":
+        raise ValueError("hf is the tokenizer of a base, and base.from is null: name a base, or use another kind")
 
 
 def _check_chats(chats: dict[str, Any], tuned: bool | None) -> None:
@@ -123,6 +134,7 @@ RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("chats", ("chats", "sft.run"), _check_chats),
     Rule("memorize.run", ("memorize.run", "splice.run"), _check_measured),
+    Rule("tokenizer.kind", ("tokenizer.kind", "base.from"), _check_vocabulary),
     Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
         "splice.spans",

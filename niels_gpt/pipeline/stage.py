@@ -150,8 +150,9 @@ def is_left_out(folder: Path) -> bool:
 
 
 def final_models() -> dict[str, Path]:
-    """Return the folders of the final models by name: the pretrained one, and the fine-tuned one if enabled."""
-    return {folder.name: folder for folder in (layout.PRETRAINED, layout.TUNED) if not is_left_out(folder)}
+    """Return the folders of the models to report on by name: base, pretrained and fine-tuned, if enabled."""
+    bases = [layout.BASE] if (layout.BASE / layout.CONFIG).is_file() else []
+    return {folder.name: folder for folder in (*bases, layout.PRETRAINED, layout.TUNED) if not is_left_out(folder)}
 
 
 _SMALL_BYTES = 4 << 20  # larger files are compared by size and mtime: hashing gigabytes twice per stage is slow

@@ -57,7 +57,10 @@ def open_models(files: Mapping[str, Path], device: str, *, V: int, dropout: floa
 
     models: dict[str, GPT] = {}
     for name, file in files.items():
-        model = models[name] = load_model(file, device, dropout=dropout)
+        # A base takes more context than training uses: scores are compared at the same.
+        based = file.parent == layout.BASE
+        T = read_meta(layout.PRETRAINED / layout.CONFIG, required=["T"])["T"] if based else None
+        model = models[name] = load_model(file, device, dropout=dropout, T=T)
         if model.cfg.V != V:
             raise Damaged(
                 file,

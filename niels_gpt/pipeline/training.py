@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
 from niels_gpt.chat_template import renderer_for
-from niels_gpt.checkpoint import save_checkpoint
+from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.device import machine_name, prepare_device
@@ -27,6 +28,7 @@ from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.history import History
+from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.loop import Hooks, run_training
 from niels_gpt.train.meter import RunLog
@@ -173,13 +175,30 @@ def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer)
     write_json(folder / layout.CONFIG, {**to_dict(model.cfg), "renderer": renderer})
 
 
+def first_model(cfg: ModelConfig, *, seed: int, device: str) -> GPT:
+    """Return the model that training starts with: the base, or random weights sampled with `seed`."""
+    if is_imported(layout.BASE):
+        return load_model(layout.BASE / layout.BEST, device, T=cfg.T, dropout=cfg.dropout)
+    set_seed(derive_seed(seed, "init"))
+    return GPT(cfg).to(device)
+
+
+def model_config(params: Params, *, V: int) -> ModelConfig:
+    """Return the configuration of the model to train: the base's shape after checking the base, or that of params."""
+    if not is_imported(layout.BASE):
+        return params.model.config(V=V)
+    base = open_base(layout.BASE)
+    base.check(layout.TOKENIZER)
+    return base.config(T=params.model.T, dropout=params.model.dropout)
+
+
 def open_pretraining(params: Params, *, device: str, ranks: Ranks = ALONE) -> tuple[PretrainTask, ModelConfig]:
     """Return the pretraining task, and the configuration of its model."""
     p_train = mix_probabilities(params.p_train, params.sources, name="p_train")
     p_val = mix_probabilities(params.p_val, params.sources, name="p_val")
     cfg = train_config(params.train, p_train=p_train, p_val=p_val)
     mix = open_mix(layout.MIX, places=token_places(params), documents=params.train.document_mask, ranks=ranks)
-    model_cfg = params.model.config(V=mix.vocab_size)
+    model_cfg = model_config(params, V=mix.vocab_size)
     train, val = {name: mix.train[name] for name in p_train}, {name: mix.val[name] for name in p_val}
     check_lengths({"train": train, "val": val}, T=model_cfg.T)
     return PretrainTask(train=train, val=val, cfg=cfg, T=model_cfg.T, device=device), model_cfg

@@ -233,7 +233,8 @@ def open_talker(
     inside = [name for name in FILE_NAMES if (folder / name).is_file()]
     if inside:
         check_sums(folder, ["config.json", *inside, "model.safetensors"])
-    beside = folder if inside or tokenizer is None else tokenizer
+    own = folder / "tokenizer"  # an imported base has its tokenizer there
+    beside = own if own.is_dir() else folder if inside or tokenizer is None else tokenizer
     vocabulary = load_tokenizer(beside)
     model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)
     if vocabulary.vocab_size != model.cfg.V:

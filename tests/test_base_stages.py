@@ -1,0 +1,228 @@
+"""The stages with a base, in this process: what training starts from, and what is scored beside the trained models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.checkpoint import load_checkpoint, load_model
+from niels_gpt.cli.app import app
+from niels_gpt.cli.results import summary_lines
+from niels_gpt.eval.held_out import score_stream
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checks import Damaged
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.stage import final_models
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.train.pretraining import PretrainTask
+from stages import base, curves, leak, sft, tokenizer, train
+from stages import eval as evaluation
+from tests.conftest import ROOT, run_python
+from tests.in_process import SOURCES, make_caches, run_in_process, tiny_params
+from tests.test_training_stages import own_signals
+from tests.tiny_base import V, write_folder
+
+NOTES = [f"the note {i} says that {i * i} is the square of {i}, and the other {i + 1} is not" for i in range(12)]
+STARTED: dict[str, object] = {
+    **SOURCES,
+    "base": {"from": "tiny", "input": "tiny", "revision": None},
+    "tokenizer": {"kind": "hf", "corpus": "models/base"},
+    "model": {"T": 32, "dropout": 0.1},
+    "train.total_steps": 6,
+    "train.eval_every": 3,
+    "train.base_lr": 0.01,
+}
+
+
+def parameters(**changes: object) -> Params:
+    """`changes` by dotted name, with __ for the dot."""
+    return tiny_params({**STARTED, **{name.replace("__", "."): value for name, value in changes.items()}})
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An imported base and caches made with its tokenizer."""
+    path = tmp_path_factory.mktemp("based")
+    params = parameters(sources={"notes": {**SOURCES["sources"]["notes"], "remote": "private"}})  # type: ignore[index]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        write_folder(path / "tiny")
+        run_in_process("base", base.main, params)
+        make_caches(NOTES, params)
+    return path
+
+
+@pytest.fixture
+def here(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of it to work in."""
+    shutil.copytree(prepared, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    threads = torch.get_num_threads()
+    with own_signals():
+        yield tmp_path / "here"
+    torch.set_num_threads(threads)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(path, "cpu")[1]
+
+
+def trained(params: Params) -> dict[str, torch.Tensor]:
+    run_in_process("train", train.main, params)
+    return weights(layout.PRETRAINED / layout.LAST)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_training_starts_from_the_base_with_its_own_context_and_dropout(here: Path) -> None:
+    """Its one step has a learning rate of 0: what it ends with is what it began with."""
+    end = trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
+    assert same(end, weights(layout.BASE / layout.BEST))
+    config = json.loads((layout.PRETRAINED / layout.CONFIG).read_text())
+    imported = json.loads((layout.BASE / layout.CONFIG).read_text())
+    assert (imported["T"], imported["dropout"]) == (64, 0.0)
+    assert config == imported | {"T": 32, "dropout": 0.1}
+    assert config["renderer"] == "chatml"
+
+
+def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(here: Path) -> None:
+    scratch = tiny_params({**SOURCES, "train.total_steps": 1, "train.warmup_steps": 1, "train.eval_every": 1})
+    run_in_process("base", base.main, scratch)
+    assert [path.name for path in layout.BASE.iterdir()] == [layout.LEFT_OUT]
+    make_caches(NOTES, scratch)
+    trained(scratch)
+    assert json.loads((layout.PRETRAINED / layout.CONFIG).read_text())["C"] == 16
+    assert list(final_models()) == ["pretrain", "sft"]
+
+
+def test_a_stopped_tuning_goes_on_to_the_bit(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    straight = trained(parameters())
+    shutil.rmtree("checkpoints")
+    real, signals = PretrainTask.batch, {3: signal.SIGTERM}
+
+    def batch(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
+        if n in signals:
+            signal.raise_signal(signals.pop(n))
+        return real(self, n, rows)
+
+    monkeypatch.setattr(PretrainTask, "batch", batch)
+    with pytest.raises(SystemExit):
+        run_in_process("train", train.main, parameters())
+    resumed = trained(parameters())
+    assert "going on after step 4" in capsys.readouterr().out
+    assert same(straight, resumed)
+
+
+def test_micro_batches_tune_to_the_same_weights(here: Path) -> None:
+    whole = trained(parameters())
+    shutil.rmtree("checkpoints")
+    parts = trained(parameters(runtime__micro_batch_tokens=64))
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], rtol=1e-4, atol=1e-5)
+
+
+TWO = """
+import torch
+from stages import train
+from tests.forked_ranks import fork_ranks
+from tests.in_process import run_in_process
+from tests.test_base_stages import parameters
+codes = fork_ranks(2, lambda rank: run_in_process("train", train.main, parameters()))
+assert codes == [0, 0], codes
+"""
+
+
+def test_two_processes_tune_as_one_does(here: Path) -> None:
+    one = trained(parameters())
+    shutil.rmtree("checkpoints")
+    shutil.rmtree(layout.PRETRAINED)
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    done = run_python(TWO, cwd=here, env=environment)
+    assert done.returncode == 0, done.stderr
+    two = weights(layout.PRETRAINED / layout.LAST)
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_blocks_and_the_embedding_stay_those_of_the_base(here: Path) -> None:
+    end, start = trained(parameters(train__freeze_blocks=1)), weights(layout.BASE / layout.BEST)
+    kept = [name for name in end if torch.equal(end[name], start[name])]
+    assert set(kept) == {name for name in end if name.startswith(("blocks.0.", "tok_emb", "lm_head"))}
+    shutil.rmtree("checkpoints")
+    with pytest.raises(ValueError, match="freeze_blocks=2 leaves no block to train: the model has 2"):
+        trained(parameters(train__freeze_blocks=2))
+
+
+def test_training_refuses_a_base_or_a_tokenizer_that_was_changed(here: Path) -> None:
+    with pytest.raises(ValueError, match=r"model\.T is 65, and the base was trained for 64 tokens"):
+        trained(parameters(model={"T": 65, "dropout": 0.0}))
+    file = layout.BASE / layout.BEST
+    whole = file.read_bytes()
+    file.write_bytes(whole[:500] + b"!" + whole[501:])
+    with pytest.raises(Damaged, match=r"models/base is not the base that was imported: best\.pt \(changed\)"):
+        trained(parameters())
+    file.write_bytes(whole)
+    shutil.rmtree(layout.TOKENIZER)
+    run_in_process("tokenizer", tokenizer.main, tiny_params(SOURCES))
+    with pytest.raises(Damaged, match="cache/tokenizer is not the tokenizer of the base"):
+        trained(parameters())
+
+
+def run_to_the_report(params: Params) -> dict[str, Any]:
+    for name, main in (("train", train.main), ("sft", sft.main)):
+        run_in_process(name, main, params)
+        run_in_process("curves", curves.main, params, key=name)
+    names = (*params.sources, *params.chats)
+    write_json(layout.QUOTES, {name: {} for name in names})
+    write_json(layout.DATA, {})
+    run_in_process("leak", leak.main, params)
+    run_in_process("eval", evaluation.main, params)
+    scores: dict[str, Any] = json.loads(layout.SCORES.read_text())
+    return scores
+
+
+def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> None:
+    private = {"notes": {**SOURCES["sources"]["notes"], "remote": "private"}}  # type: ignore[index]
+    params = parameters(sources=private, sft__total_steps=2, sft__warmup_steps=1, sft__eval_every=2)
+    scores = run_to_the_report(params)
+    models = ["base", "pretrain", "sft"]
+    assert list(scores.pop(layout.CARD)) == models
+    assert list(scores) == models
+    assert all(set(table) == {"val_notes", "val_own"} for table in scores.values())
+    stream = open_mix(layout.MIX, places=Places(layout.TOKENS)).val["notes"]
+    own = load_model(layout.BASE / layout.BEST, "cpu", T=32)
+    how = {"token_bytes": load_tokenizer(layout.TOKENIZER).token_bytes(), "B": params.eval.B, "max_tokens": None}
+    expected = score_stream(own, stream, T=32, device="cpu", **how).stats({})
+    assert scores["base"]["val_notes"]["nats"] == pytest.approx(expected["nats"], rel=1e-6)
+    told = json.loads(layout.LEAK.read_text())
+    assert list(told["measured"]) == list(told["sources"]["notes"]) == models
+    page, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
+    assert "The base goes on" in page
+    assert (
+        samples.index("The base goes on")
+        < samples.index("The base answers")
+        < samples.index("The pretrained model goes on")
+    )
+    shown = "\n".join(summary_lines())
+    assert [line.split()[0] for line in shown.splitlines() if "val_own" in line] == models
+    assert "Private text in base: " in shown
+    answer = CliRunner().invoke(app, ["chat", "--model", "models/base", "--max-tokens", "2"], input="hello\n")
+    assert answer.exit_code == 0, answer.output
+    listed = CliRunner().invoke(app, ["base"])
+    assert f"models/base holds tiny: llama, {own.parameter_count():,} parameters, apache-2.0" in listed.output
+    assert own.cfg.V == V
