@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.cache.sft_dataset import open_chats
-from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import load_model
 from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import Card, blind_card, measure_card
@@ -27,6 +26,7 @@ from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.training import open_pretraining
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.train.loop import train
 
 PROBE_SEEDS, TRAINING_SEEDS = range(1, 6), (1, 2, 3)

@@ -19,7 +19,7 @@ import numpy as np
 
 from niels_gpt import chat_format
 from niels_gpt.config import Renderer
-from niels_gpt.tokenizer.pretrained import HFTokenizer
+from niels_gpt.tokenizer.pretrained import HFTokenizer, renderer_for
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
@@ -226,13 +226,6 @@ class ChatML(ChatRenderer):
 
     def _decoded(self, text: bytes) -> str:
         return text.decode("utf-8", errors=self._tokenizer.text_errors)
-
-
-def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> Renderer:
-    """Return the chat format of models with this tokenizer; `chats`: the model was fine-tuned on chats."""
-    if isinstance(tokenizer, HFTokenizer):
-        return "chatml" if chats or "im_start" in tokenizer.special_token_ids() else "transcript"
-    return "chat_tokens" if chats else "transcript"
 
 
 def open_renderer(name: Renderer, tokenizer: Tokenizer) -> ChatRenderer:

@@ -8,7 +8,6 @@ from typing import Any
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths
-from niels_gpt.chat_template import renderer_for
 from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
@@ -24,6 +23,7 @@ from niels_gpt.pipeline.stage import Stage, final_models, run_stage
 from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.pretrained import renderer_for
 
 REPLIES = 64  # held-out replies that generated answers are compared with
 

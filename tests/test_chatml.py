@@ -17,7 +17,7 @@ from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.join import join_manifests
 from niels_gpt.cache.sft_dataset import SFTExampleDataset, open_chats
 from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, write_sft_files
-from niels_gpt.chat_template import ChatML, chat_renderer, format_prompt, open_renderer, renderer_for, supervised
+from niels_gpt.chat_template import ChatML, chat_renderer, format_prompt, open_renderer, supervised
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.config import ModelConfig
 from niels_gpt.duplicates.characters import chat_key
@@ -34,6 +34,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer import HFTokenizer
+from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import token_dtype
 

@@ -378,24 +378,3 @@ def test_a_forked_process_encodes_the_same(tokenizer: HFTokenizer) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 1) == b"1"
-
-
-def test_the_stage_copies_the_tokenizer_of_the_base(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from niels_gpt.pipeline.params import HF
-    from niels_gpt.pipeline.stage import Inputs, Stage
-    from stages import tokenizer as tokenizer_stage
-    from tests.in_process import tiny_params
-
-    params = tiny_params().model_copy(update={"tokenizer": HF(kind="hf", corpus="models/base")})
-    monkeypatch.chdir(tmp_path)
-    copy_tokenizer(folder, tmp_path / "models/base/tokenizer", vocab_size=704)
-    run = Stage(name="tokenizer", key="", params=params, inputs=Inputs({}, {}))
-    tokenizer_stage.main(run)
-    copied = load_tokenizer(run.out(Path("cache/tokenizer")))
-    assert copied.vocab_size == 704
-    assert json.loads((run.out(Path("cache/tokenizer")) / "meta.json").read_text())["kind"] == "hf"
-    (tmp_path / "models/base/tokenizer/tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="holds no tokenizer"):
-        tokenizer_stage.main(run)

@@ -519,7 +519,7 @@ def test_a_forced_run_that_is_killed_is_taken_up_where_it_was(tmp_path: Path) ->
 def test_a_training_that_cannot_fit_is_refused_before_a_batch_or_a_model_is_made(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "GPT", lambda cfg: pytest.fail("a model was built"))
+    monkeypatch.setattr(training, "GPT", lambda cfg: pytest.fail("a model was built"))
     with pytest.raises(ValueError, match=r"training needs at least [\d,.]+ GiB of memory \(weights and optimizer"):
         run_here(train.main, "train", parameters(model__L=1024, model__C=65536, model__d_ff=2**18))
     monkeypatch.setattr(ChatTask, "batch", lambda *_: pytest.fail("a batch was made"))

@@ -18,13 +18,13 @@ from niels_gpt.base.family import Family
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
 from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights, weight_files
-from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import save_tensors
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data import hub
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files, read_meta, sha256_file
 from niels_gpt.files.messages import read_text
+from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 

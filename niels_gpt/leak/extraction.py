@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.chat_template import open_renderer, renderer_for
+from niels_gpt.chat_template import open_renderer
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import Sampling, SeededNoise
 from niels_gpt.leak.passages import Documents, grams_of
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
+from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 PROMPT_WORDS = (0, 1, 3, 8)

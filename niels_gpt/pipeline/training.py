@@ -13,7 +13,6 @@ from pathlib import Path
 from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.windows import check_lengths
-from niels_gpt.chat_template import renderer_for
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
@@ -30,6 +29,7 @@ from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.history import History
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.train.loop import Hooks, run_training
 from niels_gpt.train.meter import RunLog
 from niels_gpt.train.pretraining import PretrainTask

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.files.checks import Damaged
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, as_list, token_dtype
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Tokenizer, as_list, token_dtype
 
 if TYPE_CHECKING:
     import torch
+
+    from niels_gpt.config import Renderer
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 BESIDE = (CONFIG, TEMPLATE)  # files that belong to a tokenizer.json, where they exist
@@ -134,6 +136,13 @@ class HFTokenizer:
                 f"{self.model_path} has no token that ends a text ({', '.join(_END_OF_TEXT)}, or eos_token in {CONFIG})"
             )
         return found
+
+
+def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> Renderer:
+    """Return the chat format of models with this tokenizer; `chats`: the model was fine-tuned on chats."""
+    if isinstance(tokenizer, HFTokenizer):
+        return "chatml" if chats or "im_start" in tokenizer.special_token_ids() else "transcript"
+    return "chat_tokens" if chats else "transcript"
 
 
 class _StandIns:
