@@ -159,8 +159,8 @@ def test_a_mix_names_every_source_once_and_what_they_share(manifests: Path) -> N
 @pytest.mark.parametrize("change", [{"tokenizer_sha256": "b" * 64}, {"vocab_size": 300}])
 @pytest.mark.parametrize("which", ["one text", "one chat", "all chats"])
 def test_sources_of_different_tokenizers_are_not_mixed(manifests: Path, which: str, change: dict[str, object]) -> None:
-    folder = manifests / ("manifests")
-    changed = sorted(folder.iterdir())[: None if which == "all chats" else 1]
+    names = {"one text": ["wiki"], "one chat": ["oasst1"], "all chats": list(PARAMS.chats)}[which]
+    changed = [manifests / f"manifests/{name}.json" for name in names]
     for file in changed:
         write_json(file, {**read_meta(file), **change})
     with pytest.raises(ValueError, match="were encoded by different tokenizers") as error:

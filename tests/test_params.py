@@ -351,7 +351,7 @@ def test_v0_is_the_seeds() -> None:
             {"sources.primer.load.delimiter": "---", "sources.dialogues.input": "data/../data/primer.txt"},
             ["sources.dialogues.load.delimiter is not that of sources.primer"],
         ),
-        ({"sources.roam.load.kind": "dolly"}, ["sources.roam.load: kind must be one of", "'roam'"]),
+        ({"sources.roam.load.kind": "chat"}, ["sources.roam.load: kind chat does not go with use: text, it goes with"]),
         (
             {"sources.oasst1.load.max_messages": 1},
             ["sources.oasst1.load.max_messages is 1", "greater than or equal to 2"],
