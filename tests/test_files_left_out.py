@@ -86,7 +86,7 @@ def test_the_load_stage_names_them_and_makes_the_same_of_the_rest(
         assert texts(raw) == ["this is a.md"]
         made.append({path.name: path.read_bytes() for path in raw.iterdir() if path.is_file()})
         out = capsys.readouterr().out
-        assert ("files are left out" in out) == (name == "with others")
+        assert ("files are skipped" in out) == (name == "with others")
     assert "4 .pdf (b.pdf, d.pdf, e.pdf and 1 more); 2 empty (blank.md, sub/empty.md); 1 .MD (i.MD)" in out
     assert made[0] == made[1]
 
@@ -99,7 +99,7 @@ def test_doctor_names_them_and_says_that_dvc_hashes_them(tmp_path: Path) -> None
     notes(tmp_path / "data/roam")
     (tmp_path / "data/primer.txt").rmdir()
     (tmp_path / "data/primer.txt").write_text("x")
-    (found,) = (finding for finding in examine(params, folder=tmp_path) if "left out" in finding.what)
+    (found,) = (finding for finding in examine(params, folder=tmp_path) if "are skipped" in finding.what)
     assert found.what.startswith("roam: 11 files are skipped, since kind roam reads .md: 4 .pdf")
     assert found.fix is None
     assert found.advice is not None

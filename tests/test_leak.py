@@ -246,7 +246,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     (line,) = leak_rows({"vault": {"sft": leak.stats()}})
     assert (line.train, line.held_out, line.auc) == ("1 of 2", "0 of 1", "too few documents")
     assert leak_sentence(leak.stats()) == (
-        "0 sentences can be extracted (all 0 asked for); 1 of 2 passages, 0 of 1 held-out ones; too few documents for "
+        "0 sentences can be extracted (all 0 tested); 1 of 2 passages, 0 of 1 held-out passages; too few documents for "
         "an attack"
     )
     assert "No passage" in shown(Leak(leak.held_out, train, NONE, None, NO_SENTENCE), names)

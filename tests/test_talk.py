@@ -433,7 +433,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     assert "ab" * 32 in card
     assert "cd" * 32 in card
     assert (
-        "| model | held out | nats/token | bits per byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
+        "| model | validation set | nats/token | bits per byte |\n|---|---|---|---|\n| sft | val_wiki | 1.0000 | 2.0000 |"
         in card
     )
     export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)

@@ -263,9 +263,7 @@ def compare(
         typer.Argument(metavar="[EXP]...", help="experiments, commits or `workspace`; default: all of them"),
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="number of newest experiments, if none are named")] = 20,
-    html: Annotated[
-        Path, typer.Option("--html", metavar="FILE", help="HTML page to write, with the learning curves")
-    ] = PAGE,
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="page to write, with the curves")] = PAGE,
 ) -> None:
     """Compare experiments: ten numbers each, the parameters that differ, and a page with learning curves."""
     with one_sentence():

@@ -285,9 +285,7 @@ def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[
     asked = {field.name: load[field.name] for field in fields(settings) if field.name in load}
     for what, *others in filter(None, [say_left_out(load["kind"], settings(**asked), str(path))]):
         watched = "DVC hashes them with the folder, so a change runs load again, with the same result"
-        yield Finding(
-            f"{name}: {what}", advice="; ".join([*others, f"{watched} (list them in .dvcignore to avoid it)"])
-        )
+        yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore avoids it)"]))
 
 
 def _size(path: Path) -> int:

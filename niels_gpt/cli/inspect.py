@@ -276,14 +276,7 @@ def _rows(step: int, rows: int, *, color: bool) -> Iterator[str]:
     eot = tokenizer.special_token_ids()["eot"]
     end = "\033[1;33m<eot>\033[0m" if color else "<eot>"
     for number, row in enumerate(open_pretraining(params, device="cpu")[0].rows(step)[:rows]):
-        parts: list[list[int]] = [[]]
-        for token in row.ids:
-            if token == eot:
-                parts.append([])
-            else:
-                parts[-1].append(token)
-        text = end.join(visible(tokenizer.decode(part)) for part in parts)
-        yield f"--- row {number}: {row.source}, window {row.window}\n{text}"
+        yield f"--- row {number}: {row.source}, window {row.window}\n{_text(tokenizer, row.ids, {eot: end})}"
 
 
 def _chats(rows: int, *, color: bool) -> Iterator[str]:

@@ -60,10 +60,10 @@ def what_is_committed(root: Path) -> list[str]:
     try:
         locks = committed(root, LOCK) or "", read_text(root / LOCK)
         before, now = (parse_yaml(text, name=str(LOCK)) for text in locks)
-        told = compare_runs(now, before)
+        compared = compare_runs(now, before)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no git, no commit, half a dvc.lock
-        told = []
-    return [*told, *offer_baseline(changed(root, LOCK, METRICS))]
+        compared = []
+    return [*compared, *offer_baseline(changed(root, LOCK, METRICS))]
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
@@ -74,18 +74,11 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
     data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
     trained = (set(stages) | set(others)) - data
     other_data = _differing(data, stages, others)
+    why = "since the data differ" if other_data else "as expected on another type of CPU, which rounds differently"
+    why, other_weights = _reason(trained, stages, others) or why, _differing(trained, stages, others)
     return [
-        _told("data", other_data, _reason(data, stages, others) or "although all inputs are equal"),
-        _told(
-            "weights and their metrics",
-            _differing(trained, stages, others),
-            _reason(trained, stages, others)
-            or (
-                "since the data differ"
-                if other_data
-                else "as expected on another type of CPU, which rounds differently"
-            ),
-        ),
+        _comparison("data", other_data, _reason(data, stages, others) or "although all inputs are equal"),
+        _comparison("weights and their metrics", other_weights, why),
     ]
 
 
@@ -105,7 +98,7 @@ def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: stage for name, stage in stages.items() if name != "code"}
 
 
-def _told(what: str, differing: list[str], reason: str) -> str:
+def _comparison(what: str, differing: list[str], reason: str) -> str:
     if not differing:
         return f"The {what} match the committed run byte for byte."
     shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")

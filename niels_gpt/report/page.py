@@ -242,9 +242,7 @@ def finished_card(
 def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
     rows = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    return (
-        f"<section><h2>Training text</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
-    )
+    return f"<section><h2>Epochs</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
