@@ -101,8 +101,7 @@ _TO_COME = (
 
 @cache
 def _providers() -> re.Pattern[str]:
-    forms = "|".join(form for _, form in PROVIDERS)
-    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{forms})(?![A-Za-z0-9])")
+    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{PROVIDERS})(?![A-Za-z0-9])")
 
 
 def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
