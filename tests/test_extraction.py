@@ -16,19 +16,16 @@ from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.extraction import (
     Questions,
-    Sentence,
     distinct,
-    encode_sentences,
     extract,
-    find_sentences,
     recite,
     sampled_runs,
-    split_sentences,
     standing_in,
     token_surprise,
 )
 from niels_gpt.leak.page import asked, verdict
 from niels_gpt.leak.passages import DocumentList
+from niels_gpt.leak.sentences import Sentence, encode_sentences, find_sentences, split_sentences
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 

@@ -184,9 +184,10 @@ def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
 def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
-    from niels_gpt.leak.extraction import Questions, encode_sentences, find_sentences
+    from niels_gpt.leak.extraction import Questions
     from niels_gpt.leak.measure import tell
     from niels_gpt.leak.passages import DocumentList, cut_passages
+    from niels_gpt.leak.sentences import encode_sentences, find_sentences
 
     if not files:
         return
