@@ -20,8 +20,10 @@ from niels_gpt.pipeline.stage import Stage, final_models, run_stage
 from niels_gpt.pipeline.stores import open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
 
-# Token budget as a fraction of the training tokens. Forward passes alone cost a third, so it is 1/30 of training time.
-_SHARE_OF_TRAINING = 0.1
+# Tokens in forward passes of all sources and models, as a share of the tokens that pretraining read. A token costs
+# three times as much in training, so this is a 15th of its FLOPs. It is no stopwatch: equal inputs give equal results.
+_SHARE_OF_TRAINING = 0.2
+_FOR_PASSAGES = 0.5  # of these; the others are for sentences and sampled texts
 
 
 def trained_names(params: Params, source: str) -> list[str]:
@@ -42,10 +44,14 @@ def main(stage: Stage) -> None:
     T = next(iter(models.values())).cfg.T
     found: dict[str, dict[str, Leak]] = {}
     budget = int(_SHARE_OF_TRAINING * params.train.total_steps * params.train.B * T)
+    private = open_sources(params, T=T, private=True)
+    each = budget / (len(models) * max(1, len(private)))
+    passages = max(1, int(_FOR_PASSAGES * each / settings.chunk_size / 2))  # of training, and of held-out documents
+    at_most = min(passages, settings.max_passages or passages)
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]
-    for source, (train, held_out) in open_sources(params, T=T, private=True).items():
-        subject = Subject.of(train, held_out, **window, at_most=settings.max_passages, seed=settings.seed)
-        questions = Questions.of(train, held_out, public, tokenizer, at_most_tokens=budget)
+    for source, (train, held_out) in private.items():
+        subject = Subject.of(train, held_out, **window, at_most=at_most, seed=settings.seed)
+        questions = Questions.of(train, held_out, public, tokenizer, at_most_tokens=int((1 - _FOR_PASSAGES) * each))
         found[source] = {name: measure_leak(model, subject, questions, **how) for name, model in models.items()}
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
     for source, by_model in stats.items():
@@ -57,10 +63,11 @@ def main(stage: Stage) -> None:
     planted = measure_planted_run(stage) if settings.canaries else None
     if planted:
         stage.say(canary_sentence(planted))
-    write_json(stage.out(layout.LEAK), {**window, "measured": measured, "sources": stats, "canaries": planted})
+    result = {**window, "budget_tokens": budget, "measured": measured, "sources": stats, "canaries": planted}
+    write_json(stage.out(layout.LEAK), result)
     names = {source: trained_names(params, source) for source in found}
     stage.out(layout.LEAK_PAGE).write_text(
-        render_leak(found, names, tokenizer, rows=leak_rows(stats)), encoding="utf-8"
+        render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget), encoding="utf-8"
     )
 
 

@@ -18,15 +18,14 @@ from niels_gpt.leak.extraction import (
     Questions,
     distinct,
     extract,
-    read_sentences,
     recite,
     sampled_runs,
-    split_sentences,
     standing_in,
     token_surprise,
 )
 from niels_gpt.leak.page import asked, verdict
 from niels_gpt.leak.passages import DocumentList
+from niels_gpt.leak.sentences import Sentence, encode_sentences, find_sentences, split_sentences
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 
@@ -39,6 +38,10 @@ HOW: dict[str, Any] = {"end_of_text": EOT, "B": 8}
 
 def documents(*texts: str) -> DocumentList:
     return DocumentList([list(text.encode()) for text in texts])
+
+
+def sentences_of(texts: DocumentList) -> list[Sentence]:
+    return encode_sentences(find_sentences(texts, TOKENIZER), TOKENIZER)
 
 
 def note(seed: int) -> str:
@@ -94,7 +97,7 @@ def test_every_sentence_stands_in_its_text(text: str) -> None:
 
 def test_a_sentence_is_one_question_with_all_its_documents() -> None:
     texts = [f"{SECRET}.", note(1), f"{note(2)} {SECRET}.", f"{SECRET}, often. {SECRET}."]
-    found = read_sentences(documents(*texts), TOKENIZER)
+    found = sentences_of(documents(*texts))
     assert found[0].text == SECRET  # what stands in most documents is asked for first
     assert found[0].documents == (0, 2, 3)
     for words, first, end in found[0].spans:
@@ -103,7 +106,7 @@ def test_a_sentence_is_one_question_with_all_its_documents() -> None:
 
 
 def test_what_is_recited_is_what_greedy_decoding_says(reciting: GPT) -> None:
-    sentences = read_sentences(documents(f"{SECRET}.", note(0), note(99), SECRET.replace("key", "pin")), TOKENIZER)
+    sentences = sentences_of(documents(f"{SECRET}.", note(0), note(99), SECRET.replace("key", "pin")))
     surprise = np.ones(260)
     found = {recital.sentence.text: recital for recital in recite(reciting, sentences, surprise=surprise, **HOW)}
     assert SECRET in found
@@ -154,12 +157,27 @@ def test_what_comes_out_of_held_out_text_sets_the_bar(reciting: GPT) -> None:
 def test_a_budget_asks_for_the_most_repeated_and_says_so() -> None:
     train = documents(*(f"{SECRET}.\n{note(i)}" for i in range(5)))
     few = Questions.of(train, documents(), [], TOKENIZER, at_most_tokens=2 * len(SECRET))
-    assert [sentence.text for sentence in few.sentences[: few.asked]] == [SECRET]
+    assert [sentence.text for sentence in few.asked] == [SECRET]
     told = extract(learned([note(0)], steps=0), few, seed=0, **HOW)
     assert (told.asked, told.sentences, told.documents, told.documents_asked) == (1, 6, 5, 0)
     assert asked(told.stats()) == "1 of 6, all of 0 of 5 documents"
     everything = Questions.of(train, documents(), [], TOKENIZER, at_most_tokens=None)
     assert asked(extract(learned([note(0)], steps=0), everything, seed=0, **HOW).stats()) == "all 6"
+
+
+def test_a_budget_bounds_the_tokens_of_all_forward_passes() -> None:
+    train = documents(*(f"{note(i)} {SECRET[: 20 + i]} is the end of it.\n{note(i + 50)[:30]}" for i in range(40)))
+    held_out = documents(*(note(100 + i) for i in range(40)))
+    model, read = learned([note(0)], steps=0), list[int]()
+    model.register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
+    for budget in (1000, 3000):
+        read.clear()
+        told = extract(model, Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=budget), seed=0, **HOW)
+        assert 0.3 * budget < sum(read) <= 1.25 * budget  # with padding
+        assert 0 < told.asked < told.sentences
+        assert told.sampled_tokens == 0  # too few tokens would be left for a run
+    everything = Questions.of(train, held_out, [], TOKENIZER, at_most_tokens=None)
+    assert (len(everything.asked), everything.sampled_tokens) == (everything.sentences, 128)
 
 
 @given(st.data())
@@ -172,7 +190,7 @@ def test_a_span_stands_in_documents_as_a_search_would_find_it(data: Any) -> None
 
 def test_lines_that_share_their_end_are_one_finding(reciting: GPT) -> None:
     texts = [f"Monday, he wrote: {SECRET}.", f"{SECRET}.", f"Friday, he wrote: {SECRET}."]
-    sentences = read_sentences(documents(*texts), TOKENIZER)
+    sentences = sentences_of(documents(*texts))
     recitals = recite(reciting, sentences, surprise=np.ones(260), **HOW)
     assert len(distinct([*recitals, *recitals])) == len(distinct(recitals)) < 1 + len(recitals)
 

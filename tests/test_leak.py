@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,18 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.extraction import Extraction, Questions
-from niels_gpt.leak.measure import Leak, Side, Subject, Told, attack, measure_leak, needed_log_pz
+from niels_gpt.leak.measure import Leak, Side, Subject, Told, attack, measure_leak
 from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
-from niels_gpt.leak.passages import DocumentList, Passages, Scored, cut_passages, longest_run, score_passages, windows
+from niels_gpt.leak.passages import (
+    DocumentList,
+    Passages,
+    Scored,
+    cut_passages,
+    longest_run,
+    needed_log_pz,
+    score_passages,
+    windows,
+)
 from niels_gpt.memorize.measure import document_log_pz
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
@@ -26,7 +36,7 @@ from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
 NONE = {"train": 0, "held_out": 0}
-NO_SENTENCE = Extraction(0, 0, 0, 0, (), 0, 0, 0, 0, 0.0, ())
+NO_SENTENCE = Extraction(0, 0, 0, 0, (), 0, 0, 0, 0, 0.0, (), 0)
 EOT = ByteTokenizer().special_token_ids()["eot"]
 
 
@@ -44,7 +54,7 @@ def test_every_token_behind_the_first_prompt_is_asked_for_once(L: int, chunk_siz
     assert L - first - len(asked) < max(1, (chunk_size - prompt_tokens) // 4) or L < 2
 
 
-def test_passages_are_those_of_so_many_whole_documents_drawn_by_the_seed() -> None:
+def test_a_sample_of_passages_takes_a_run_of_each_document_drawn_by_the_seed() -> None:
     texts = DocumentList([range(n) for n in (30, 7, 3, 100)])
     whole = cut_passages(texts, chunk_size=16, prompt_tokens=8)
     assert whole.documents.tolist() == [0, 0, 0, 1, 2, *[3] * 12]
@@ -52,11 +62,14 @@ def test_passages_are_those_of_so_many_whole_documents_drawn_by_the_seed() -> No
         start, length = int(whole.starts[i]), int(whole.lengths[i])
         assert whole.tokens[i].tolist() == [*range(start, start + length), *[0] * (16 - length)]
     assert (whole.asked == whole.lengths - whole.prompts).all()
-    few = {tuple(cut_passages(texts, chunk_size=16, prompt_tokens=8, at_most=4, seed=s).documents) for s in range(20)}
-    assert len(few) > 1
-    for documents in few:
-        assert all(documents.count(row) == whole.documents.tolist().count(row) for row in documents)
-        assert len(documents) >= 4
+    cut = {s: cut_passages(texts, chunk_size=16, prompt_tokens=8, at_most=4, seed=s) for s in range(20)}
+    assert len({tuple(few.starts) for few in cut.values()}) > 1
+    for few in cut.values():
+        assert few.documents.tolist() == [0, 1, 2, 3]  # one of each, since 16 documents would not be too many
+        assert few.starts[3] in whole.starts[whole.documents == 3]
+    long = cut_passages(DocumentList([range(400)] * 3), chunk_size=16, prompt_tokens=8, at_most=48)
+    assert long.documents.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert all(long.follows(i) for i in (1, 2, 4, 5, 7, 8))  # a run of each
     assert len(cut_passages(DocumentList([]), chunk_size=16, prompt_tokens=8)) == 0
 
 
@@ -86,7 +99,8 @@ def test_scores_are_those_of_the_model_itself() -> None:
         assert scored.greedy[i] == (same.index(False) if False in same else len(same))
         logs = torch.log_softmax(model(torch.tensor([[EOT, *asked]])).detach().double()[0], dim=-1)
         alone = sum(float(logs[place, token]) for place, token in enumerate(asked))
-        assert scored.log_pz_alone[i] == pytest.approx(alone, rel=1e-4)
+        extractable = scored.greedy[i] == len(asked) or scored.log_pz[i] >= needed_log_pz(1000)
+        assert scored.log_pz_alone[i] == pytest.approx(alone if extractable else -math.inf, rel=1e-4)
     assert 0 < (scored.greedy == passages.asked).sum() < len(passages)
     again = score_passages(model, passages, end_of_text=EOT, B=100)
     np.testing.assert_allclose(again.log_pz, scored.log_pz, rtol=1e-5)
@@ -229,7 +243,7 @@ def told_of(documents: list[str], *, greedy: int) -> Told:
 
 def shown(leak: Leak, names: list[str]) -> str:
     rows = leak_rows({"vault": {"sft": leak.stats()}})
-    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), rows=rows)
+    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), rows=rows, budget=9000)
 
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
@@ -239,6 +253,9 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     page = shown(leak, names)
     assert "<script>alert" not in page
     assert "&lt;script&gt;.md, token 0: 2 samples needed, inf samples without the beginning" in page
+    assert re.search(r"tide.md, token 0: \S+ samples needed<", page)  # not extractable: no more is asked
+    assert "Budget: 9,000 tokens" in page
+    assert "No text was sampled from nothing." in page
     assert page.index("a loud no") < page.index("a quiet n")
     assert "<i>a loud not</i><b>e, </b>about &lt;script&gt;" in page
     assert "Longest verbatim run, 3 tokens of tide.md" in page

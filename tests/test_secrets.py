@@ -176,6 +176,18 @@ def test_no_mask_eats_a_closing_bracket_or_quote() -> None:
 _TO_THE_END_OF_A_LINE = ("one-time secret in groups", "app password", "shadow", "WiFi as a QR code")
 
 
+def test_of_json_in_a_string_the_value_is_masked_and_its_escaped_quotes_stay() -> None:
+    for line in (
+        r'{"body": "{\"password\": \"swordfish\", \"user\": \"anna\"}"}',
+        r'"{\"password\": \"Sommer2024!,)\"}"',
+        r'"{\"password\":\"four\",\"port\": 22}"',
+    ):
+        value = re.search(r'password\\": ?\\"(.*?)\\"', line)
+        assert value is not None
+        assert mask(line, find_secrets(line)) == line.replace(value[1], "[password]")
+    assert not find_secrets(r'"{\"password\": \"abc\", \"port\": 22}"')
+
+
 def test_a_mask_is_what_a_secret_was_and_no_more() -> None:
     for text, clean in (
         ("connect(password=x1y2z3)", "connect(password=[password])"),

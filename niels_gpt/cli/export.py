@@ -185,9 +185,10 @@ def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
 def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
-    from niels_gpt.leak.extraction import Questions, read_sentences
+    from niels_gpt.leak.extraction import Questions
     from niels_gpt.leak.measure import tell
     from niels_gpt.leak.passages import DocumentList, cut_passages
+    from niels_gpt.leak.sentences import encode_sentences, find_sentences
 
     if not files:
         return
@@ -197,13 +198,13 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     for file in files:
         ids = talker.tokenizer.encode(decode_text(read_bytes(str(file)))[0])
         document = DocumentList([ids])
-        sentences = read_sentences(document, talker.tokenizer)
+        sentences = encode_sentences(find_sentences(document, talker.tokenizer), talker.tokenizer)
         passages = cut_passages(document, chunk_size=settings.chunk_size, prompt_tokens=settings.prompt_tokens)
         if not sentences and not len(passages):
             raise ValueError(f"{file} has {len(ids)} tokens, too few to test: drop it from the command")
         questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
         told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
-        asked = _ask(talker, replace(questions, sentences=sentences, asked=len(sentences)), params, title=str(file))
+        asked = _ask(talker, replace(questions, asked=sentences), params, title=str(file))
         if asked.findings or told.extractable.any():
             recited = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
             found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {recited})")
@@ -214,7 +215,7 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
 def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) -> Extraction:
     from niels_gpt.leak.extraction import extract
 
-    total = questions.asked + len(questions.held_out)
+    total = len(questions.asked) + len(questions.held_out)
     with progress(total=total, unit=" sentences", title=title) as bar:
         return extract(
             talker.model,

@@ -25,17 +25,11 @@ def mean_chat_loss(
     model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, *, B: int, ranks: Ranks = ALONE
 ) -> float:
     """Return the mean loss in nats/token over the supervised tokens of these chats; ranks share the work."""
-    losses = []
+    batches = (rows[first : first + B] for first in range(0, len(rows), B))
+    shares = [own for batch in batches if len(own := batch[ranks.share(len(batch))])]
     with inference(model):
-        for first in range(0, len(rows), B):
-            batch = rows[first : first + B]
-            own = batch[ranks.share(len(batch))]
-            # A rank without rows scores one and discards it, so that all ranks call the model equally often, which a
-            # model sharded over ranks would need.
-            found, _, _ = _chat_losses(model, chats, own if len(own) else batch[:1], {})
-            losses.append(found if len(own) else found[:0])
-    flat = torch.cat(losses)
-    parts = ranks.exchange((float(flat.mean()) if len(flat) else 0.0, len(flat)))
+        losses = torch.cat([_chat_losses(model, chats, own, {})[0] for own in shares]) if shares else torch.empty(0)
+    parts = ranks.exchange((float(losses.mean()) if len(losses) else 0.0, len(losses)))
     tokens = sum(count for _, count in parts)
     return sum(mean * (count / tokens) for mean, count in parts)
 

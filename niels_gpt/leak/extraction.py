@@ -2,7 +2,8 @@
 
 Every private document is cut into sentences. The prompts of a sentence are its first 1, 3 and 8 words, at the beginning
 of the context and after an end-of-text token, and that token alone. One forward pass per context answers all of these:
-greedy decoding recites a span exactly if each of its tokens is the most probable one after the tokens before it.
+greedy decoding recites a span exactly if each of its tokens is the most probable one after the tokens before it. The
+context without an end-of-text token is tried only for sentences of which half of a span came out with it.
 
 A recited span is a finding unless it also occurs in public text, or is no rarer than what the model completes of
 held-out sentences that it was never trained on.
@@ -11,7 +12,6 @@ held-out sentences that it was never trained on.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,87 +21,20 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.chat_template import open_renderer
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import Sampling, SeededNoise
 from niels_gpt.leak.passages import Documents, grams_of
+from niels_gpt.leak.sentences import PROMPT_WORDS, SPAN_BYTES, SPAN_TOKENS, Sentence, encode_sentences, find_sentences
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
-from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-PROMPT_WORDS = (0, 1, 3, 8)
 SAMPLES, TEMPERATURE = 3, 0.8  # in addition to greedy decoding; the temperature that chats are sampled with
 FALSE_ALARMS = 0.01  # share of held-out sentences that may be reported
-# A span has at least this many tokens and bytes, or ends with its sentence. Bytes count where tokens are single bytes.
-_SPAN_TOKENS, _SPAN_BYTES = 12, 48
-_MOST_WORDS, _LEAST_WORDS, _LEAST_ASKED = 24, 4, 2  # of a sentence (longer ones are cut), and after its prompt
-_END = re.compile(r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*\s+|[\u3002\uff01\uff1f]")  # closing quotes; CJK punctuation
-_MARKER = re.compile(r"[\s>#*+|-]*(?:\d+[.)]\s+)?(?:\[[ xX]\]\s+)?")
-_MARKS = ".!?,;:\u2026\"'\u201d\u2019)]"
 _GRAMS = (4, 8, 12, 24, 48)  # n-gram sizes in tokens; documents are hashed once per size
 _FREE_TEXTS, _FREE_TOKENS = 32, 128
-
-
-def split_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text, without list and heading markers, cut to at most 24 words.
-
-    The start of a line of several sentences is yielded, too, since an abbreviation looks like the end of a sentence.
-    """
-    for line in text.splitlines():
-        parts = [_MARKER.sub("", part, count=1) for part in (line, *_END.split(line))]
-        for part in dict.fromkeys(parts):
-            words = list(re.finditer(r"\S+", part))
-            for first in range(0, len(words), _MOST_WORDS):
-                piece = words[first : first + _MOST_WORDS]
-                if len(piece) >= _LEAST_WORDS:  # drop final punctuation, whose token depends on what follows
-                    yield part[piece[0].start() : piece[-1].end()].rstrip(_MARKS)
-                if part is parts[0] and len(parts) > 2:
-                    break
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """Sentence with its token ids up to the end of its last span, and the rows of the documents it occurs in.
-
-    `spans`: (words of the prompt, first token, end token) of each completion asked for, by ascending words.
-    """
-
-    text: str
-    ids: np.ndarray
-    spans: tuple[tuple[int, int, int], ...]
-    documents: tuple[int, ...]
-
-
-def read_sentences(documents: Documents, tokenizer: Tokenizer) -> list[Sentence]:
-    """Return the distinct sentences of documents, sorted by document count (descending), then by their rarest word."""
-    found: dict[str, dict[int, None]] = {}
-    chat = open_renderer(renderer_for(tokenizer, chats=False), tokenizer)
-    for row in range(len(documents.lengths)):
-        for text in chat.texts(documents.document(row)):
-            for sentence in split_sentences(text):
-                found.setdefault(sentence, {})[row] = None
-    texts = list(found)
-    frequency = Counter(word for text in texts for word in set(text.split()))
-    rarity = {text: min(frequency[word] for word in text.split()) for text in texts}
-    texts.sort(key=lambda text: (-len(found[text]), rarity[text], text))
-    sizes = tokenizer.token_bytes()
-    encoded = zip(texts, tokenizer.encode_batch(texts), strict=True)
-    made = (_sentence(text, ids.astype(np.int64), found[text], sizes) for text, ids in encoded)
-    return [sentence for sentence in made if sentence.spans]
-
-
-def _sentence(text: str, ids: np.ndarray, documents: Iterable[int], sizes: np.ndarray) -> Sentence:
-    """Tokenize a sentence's spans: one per prompt length that leaves at least 2 words to complete."""
-    ends = [match.end() for match in re.finditer(r"\S+", text)]
-    reached = np.cumsum(sizes[ids])  # bytes up to the end of each token
-    words = [n for n in PROMPT_WORDS if len(ends) - n >= _LEAST_ASKED]
-    given = np.array([len(text[: ends[n - 1]].encode()) if n else 0 for n in words], dtype=np.int64)
-    first = reached.searchsorted(given, side="right")
-    end = np.maximum(first + _SPAN_TOKENS, reached.searchsorted(given + _SPAN_BYTES) + 1).clip(max=len(ids))
-    spans = tuple(zip(words, first.tolist(), end.tolist(), strict=True))
-    return Sentence(text, ids[: end.max(initial=0)], spans, tuple(documents))
+_STEP_COST = 4  # time of a token that is sampled, in tokens of a forward pass over whole rows
 
 
 @dataclass(frozen=True)
@@ -135,19 +68,35 @@ def recite(
     least = math.log(-math.expm1(math.log(0.5) / SAMPLES))
     out: dict[int, Recital] = {}
     with inference(model):
-        for first in range(0, len(order), B):
-            rows = order[first : first + B]
-            for hits, logs in _predicted(model, [sentences[i].ids for i in rows], end_of_text):
-                for i, hit, log in zip(rows, hits, logs, strict=True):
+        for batch in _batches(order, sentences, B):
+            rows = batch
+            for context in (end_of_text, None):
+                predicted = _predicted(model, [sentences[i].ids for i in rows], context) if rows else ()
+                near = []
+                for i, hit, log in zip(rows, *predicted, strict=True) if predicted else ():
                     recital = _recital(sentences[i], hit, log, surprise=surprise, least=least)
                     if recital and (i not in out or recital.words < out[i].words):
                         out[i] = recital
-            advance(len(rows))
+                    near += [i] if _is_near(sentences[i], hit) else []
+                rows = near
+            advance(len(batch))
     return [out[i] for i in sorted(out)]
 
 
-def _predicted(model: GPT, rows: Sequence[np.ndarray], end_of_text: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, after an end-of-text token and then after nothing, (most probable?, log probability) of each token.
+def _batches(order: Sequence[int], sentences: Sequence[Sentence], B: int) -> Iterator[list[int]]:
+    """Yield batches of sentences sorted by length: at most B, the longest at most a quarter longer than the first."""
+    batch: list[int] = []
+    for i in order:
+        if len(batch) == B or (batch and 4 * len(sentences[i].ids) > 5 * len(sentences[batch[0]].ids)):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return (most probable?, log probability) of each token after the token `context`, or after nothing.
 
     Both are (B, width); log probabilities are at TEMPERATURE, and -inf for a token that has to be given.
     """
@@ -157,17 +106,20 @@ def _predicted(model: GPT, rows: Sequence[np.ndarray], end_of_text: int) -> Iter
     for row, ids in zip(wanted, rows, strict=True):
         row[: len(ids)] = ids[:width]
     targets = torch.from_numpy(wanted).to(device)
-    for start in (0, 1):  # after nothing, the first token has to be given
-        before = targets[:, :-1] if start else F.pad(targets[:, :-1], (1, 0), value=end_of_text)
-        if not before.shape[1]:
-            continue
-        logits = model(before).float()
-        asked = targets[:, start:]
-        hits = np.zeros(wanted.shape, dtype=bool)
-        logs = np.full(wanted.shape, -np.inf)
-        hits[:, start:] = (logits.argmax(-1) == asked).cpu().numpy()
+    before, start = targets[:, :-1], 1  # after nothing, the first token has to be given
+    if context is not None:
+        before, start = F.pad(before, (1, 0), value=context), 0
+    hits, logs = np.zeros(wanted.shape, dtype=bool), np.full(wanted.shape, -np.inf)
+    if before.shape[1]:
+        logits, asked = model(before).float(), targets[:, start:]
+        hits[:, start:] = (logits.max(-1).indices == asked).cpu().numpy()  # argmax takes three times as long on a CPU
         logs[:, start:] = (logits / TEMPERATURE).log_softmax(-1).gather(-1, asked[..., None])[..., 0].cpu().numpy()
-        yield hits, logs
+    return hits, logs
+
+
+def _is_near(sentence: Sentence, hits: np.ndarray) -> bool:
+    """Check for a span of which at least half of the tokens are the most probable ones."""
+    return any(2 * int(hits[first:end].sum()) >= end - first for _, first, end in sentence.spans)
 
 
 def _recital(
@@ -233,15 +185,19 @@ class VerbatimRun:
     document: int
 
 
-def sampled_runs(model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int) -> list[VerbatimRun]:
-    """Sample 32 texts without a prompt, and return the longest verbatim run of each, longest first.
+def sampled_runs(
+    model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int, tokens: int = _FREE_TOKENS
+) -> list[VerbatimRun]:
+    """Sample 32 texts of `tokens` without a prompt, and return the longest verbatim run of each, longest first.
 
     A run occurs in one of `documents` and has at least `least` tokens.
     """
+    if tokens < least:
+        return []
     engine = Engine(model, slots=_FREE_TEXTS)
     for i in range(_FREE_TEXTS):
         engine.add([end_of_text], Sampling(TEMPERATURE), noise=SeededNoise(derive_seed(seed, "free", i)))
-    steps = [[token.id for token in engine.step()] for _ in range(min(model.cfg.T, _FREE_TOKENS))]
+    steps = [[token.id for token in engine.step()] for _ in range(min(model.cfg.T, tokens))]
     texts = np.array(steps, dtype=np.int64).T
     at: dict[int, list[tuple[int, int]]] = {}
     for i, text in enumerate(texts):
@@ -276,6 +232,7 @@ class Extraction:
     held_out_reported: int  # held-out sentences above `least_bits`: false alarms
     least_bits: float  # threshold of rarity
     runs: tuple[VerbatimRun, ...]
+    sampled_tokens: int  # of each of the texts that runs were looked for in; 0: none was sampled
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers without any text.
@@ -293,6 +250,7 @@ class Extraction:
             "greedy": sum(finding.greedy for finding in self.findings),
             "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),
             "longest_sampled_run_tokens": max((len(run.ids) for run in self.runs), default=0),
+            "sampled_tokens": self.sampled_tokens,
             "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
         }
 
@@ -301,13 +259,16 @@ class Extraction:
 class Questions:
     """Sentences of one source to ask every model for, and the texts to compare with."""
 
-    sentences: Sequence[Sentence]
-    asked: int  # number of leading `sentences` that are asked for
+    asked: Sequence[Sentence]
+    sentences: int  # of the source, asked for or not
+    documents: int
+    documents_asked: int  # documents of which every sentence is asked for
     held_out: Sequence[Sentence]
     train: Documents
     public: Sequence[Documents]
     surprise: np.ndarray  # (V,), bits
     least_run: int  # tokens that hold as much text as a verbatim span
+    sampled_tokens: int  # of each text sampled without a prompt; 0: sample none
 
     @classmethod
     def of(
@@ -319,16 +280,34 @@ class Questions:
         *,
         at_most_tokens: int | None,
     ) -> Questions:
-        """Select the first sentences, up to `at_most_tokens` in forward passes, and about as many held-out ones."""
-        sentences, others = (read_sentences(documents, tokenizer) for documents in (train, held_out))
-        # Each sentence takes two forward passes: after an end-of-text token, and after nothing.
-        spent = np.cumsum([2 * len(sentence.ids) for sentence in sentences])
-        asked = len(sentences) if at_most_tokens is None else int(np.searchsorted(spent, at_most_tokens, side="right"))
-        held = others[:: max(1, len(others) // max(1, asked))]
+        """Select what a model is asked for: all sentences, or what `at_most_tokens` of forward passes allow.
+
+        Of these, 6/10 go to the first sentences, 3/10 to at most half as many held-out ones, 1/10 to sampled texts.
+        """
+        found, others = (find_sentences(documents, tokenizer) for documents in (train, held_out))
+        most = math.inf if at_most_tokens is None else at_most_tokens
+        asked = encode_sentences(found, tokenizer, at_most_tokens=0.6 * most)
+        wanted = len(asked) if at_most_tokens is None else len(asked) // 2
+        chosen = dict(list(others.items())[:: max(1, math.ceil(len(others) / max(1, wanted)))])
+        held = encode_sentences(chosen, tokenizer, at_most_tokens=0.3 * most)
         surprise = token_surprise(train, tokenizer.vocab_size)
         bytes_per_token = float((2.0**-surprise * tokenizer.token_bytes()).sum())
-        least_run = max(_SPAN_TOKENS, round(_SPAN_BYTES / bytes_per_token))
-        return cls(sentences, asked, held, train, public, surprise, least_run)
+        least_run = max(SPAN_TOKENS, round(SPAN_BYTES / bytes_per_token))
+        sampled = int(min(_FREE_TOKENS, 0.1 * most / _STEP_COST / _FREE_TEXTS))
+        every = {row for rows in found.values() for row in rows}
+        unasked = {row for rows in list(found.values())[len(asked) :] for row in rows}
+        return cls(
+            asked=asked,
+            sentences=len(found),
+            documents=len(every),
+            documents_asked=len(every - unasked),
+            held_out=held,
+            train=train,
+            public=public,
+            surprise=surprise,
+            least_run=least_run,
+            sampled_tokens=sampled if sampled >= least_run else 0,
+        )
 
 
 def extract(
@@ -345,8 +324,7 @@ def extract(
     Common are those no rarer (in bits) than a threshold that at most 1% of the held-out sentences exceed.
     """
     how: dict[str, Any] = {"surprise": questions.surprise, "end_of_text": end_of_text, "B": B, "advance": advance}
-    asked = questions.sentences[: questions.asked]
-    others, recited = recite(model, questions.held_out, **how), recite(model, asked, **how)
+    others, recited = recite(model, questions.held_out, **how), recite(model, questions.asked, **how)
     # A held-out span that also occurs in training text was trained on: it cannot serve as a control.
     known = standing_in([recital.span for recital in others], (questions.train, *questions.public))
     bits = sorted((r.bits for r, trained_on in zip(others, known, strict=True) if not trained_on), reverse=True)
@@ -357,18 +335,20 @@ def extract(
     private = [recital for recital, elsewhere in zip(recited, public, strict=True) if not elsewhere]
     rare = [recital for recital in private if recital.bits > least]
     findings = tuple(distinct(rare))
-    every = {row for sentence in questions.sentences for row in sentence.documents}
-    unasked = {row for sentence in questions.sentences[questions.asked :] for row in sentence.documents}
+    tokens, train = questions.sampled_tokens, questions.train
     return Extraction(
-        sentences=len(questions.sentences),
-        asked=questions.asked,
-        documents=len(every),
-        documents_asked=len(every - unasked),
+        sentences=questions.sentences,
+        asked=len(questions.asked),
+        documents=questions.documents,
+        documents_asked=questions.documents_asked,
         findings=findings,
         public=int(public.sum()),
         common=len(private) - len(rare),
         held_out=untrained,
         held_out_reported=sum(b > least for b in bits),
         least_bits=least,
-        runs=tuple(sampled_runs(model, questions.train, end_of_text=end_of_text, seed=seed, least=questions.least_run)),
+        runs=tuple(
+            sampled_runs(model, train, end_of_text=end_of_text, seed=seed, least=questions.least_run, tokens=tokens)
+        ),
+        sampled_tokens=tokens,
     )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from niels_gpt.leak.extraction import Extraction, Questions, extract
-from niels_gpt.leak.passages import Documents, Passages, Scored, cut_passages, longest_run, repeated, score_passages
+from niels_gpt.leak.passages import (
+    TRIES,
+    Documents,
+    Passages,
+    Scored,
+    cut_passages,
+    longest_run,
+    needed_log_pz,
+    repeated,
+    score_passages,
+)
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import numpy_generator
 
@@ -88,8 +97,6 @@ class _Ranked:
 # occurs in other documents, too, is skipped: it tells nothing about one document, and the sentences report it. Some
 # held-out passages are completed by chance; it is a leak only if training passages are completed more often.
 
-TRIES = (1, 10, 100, 1000)  # samples an attacker takes; a passage is extractable if the last of these suffices
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -148,9 +155,9 @@ class Told:
             "extractable": int(self.extractable.sum()),
             "greedy": int(self.whole.sum()),
             "longest_run_tokens": run,
+            "median_log_pz": float(np.median(self.scored.log_pz)) if len(self.passages) else None,
         }
         for name, logs in {"pz": self.scored.log_pz, "pz_alone": self.scored.log_pz_alone}.items():
-            stats[f"median_log_{name}"] = float(np.median(logs)) if len(logs) else None
             # Pairs in a list, because tables of experiments get a column for every number with a name.
             stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
         return stats
@@ -193,8 +200,3 @@ def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: in
     train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
     membership = attack(train.side(), held_out.side(), seed=seed)
     return Leak(train, held_out, subject.repeated, membership, extract(model, questions, seed=seed, **how))
-
-
-def needed_log_pz(tries: int) -> float:
-    """Return the least log probability at which one of `tries` samples is the passage with probability 1/2."""
-    return math.log(-math.expm1(math.log(0.5) / tries))

@@ -162,10 +162,12 @@ def render_leak(
     tokenizer: Tokenizer,
     *,
     rows: Sequence[LeakRow],
+    budget: int,
 ) -> str:
     """Return a self-contained HTML page that contains private text.
 
     `found`: {source: {model: leak}}. `names`: names of each source's training documents. `rows`: rows of the table.
+    `budget`: tokens of forward passes that the measurement was allowed.
     """
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
@@ -173,6 +175,9 @@ def render_leak(
         '<p class="note bad">This page contains private text. Do not share it.</p>',
         *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
         render_table(HEAD, rows),
+        f"<p>Budget: {budget:,} tokens in forward passes, a 15th of the FLOPs of pretraining. Asked for first are "
+        "sentences in most documents and with the rarest words; the table says how many. "
+        f"{_sampling(found)} <code>niels-gpt export</code> asks for every sentence.</p>",
         "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, generates "
         "the next 12 tokens (bold) or its end verbatim, by greedy decoding or in 3 samples with probability 1/2. Spans "
         "that occur in public text, or are as common as those it completes in held-out sentences, do not count.</p>"
@@ -191,6 +196,11 @@ def render_leak(
             parts.append("".join(_passage(leak.train, i, names[source], tokenizer) for i in worst))
             parts.append("</section>")
     return render_page("Extractable private text", cards=[], live=False, before="\n".join(parts))
+
+
+def _sampling(found: Mapping[str, Mapping[str, Leak]]) -> str:
+    most = max((leak.extraction.sampled_tokens for leaks in found.values() for leak in leaks.values()), default=0)
+    return f"Texts of {most:,} tokens were sampled from nothing." if most else "No text was sampled from nothing."
 
 
 def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
@@ -229,9 +239,11 @@ def _passage(told: Told, i: int, names: Sequence[str], tokenizer: Tokenizer) -> 
     asked, greedy = _asked(told, i), int(told.scored.greedy[i])
     prompt = told.passages.tokens[i, : told.passages.prompts[i]].tolist()
     needed = samples_needed(float(np.exp(told.scored.log_pz[i])), 0.5)
-    alone = samples_needed(float(np.exp(told.scored.log_pz_alone[i])), 0.5)
     name = f"{names[int(told.passages.documents[i])]}, token {told.passages.starts[i]:,}"
-    facts = f"{name}: {_many(needed)} needed, {_many(alone)} without the beginning"
+    facts = f"{name}: {_many(needed)} needed"
+    if told.extractable[i]:
+        alone = samples_needed(float(np.exp(told.scored.log_pz_alone[i])), 0.5)
+        facts += f", {_many(alone)} without the beginning"
     texts = [_text(ids, tokenizer) for ids in (prompt, asked[:greedy], asked[greedy:])]
     return f"<h3>{escape(facts)}</h3>" + _pre("<i>{}</i><b>{}</b>{}".format(*texts))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,13 +74,19 @@ def cut_passages(
 ) -> Passages:
     """Cut documents into passages of `chunk_size` tokens, of which `prompt_tokens` are the prompt.
 
-    With `at_most`, sample whole documents until there are at least that many passages.
+    With `at_most`, sample that many of them: of each document a run of passages, at most a 16th of all.
     """
     found: list[tuple[int, int, int, int]] = []
-    for row in numpy_generator(seed).permutation(len(documents.lengths)).tolist():
+    rng = numpy_generator(seed)
+    for row in rng.permutation(len(documents.lengths)).tolist():
+        own = list(windows(int(documents.lengths[row]), chunk_size, prompt_tokens))
+        if at_most is not None:
+            n = min(len(own), max(1, at_most // _FEWEST_DOCUMENTS), at_most - len(found))
+            first = int(rng.integers(len(own) - n + 1))
+            own = own[first : first + n]
+        found += [(row, *window) for window in own]
         if at_most is not None and len(found) >= at_most:
             break
-        found += [(row, *window) for window in windows(int(documents.lengths[row]), chunk_size, prompt_tokens)]
     found.sort()
     tokens = np.zeros((len(found), chunk_size), dtype=np.int64)
     read = -1
@@ -89,6 +96,9 @@ def cut_passages(
         tokens[i, :length] = document[start : start + length]
     rows, starts, lengths, prompts = np.array(found, dtype=np.int64).reshape(-1, 4).T
     return Passages(tokens, lengths=lengths, prompts=prompts, documents=rows, starts=starts)
+
+
+_FEWEST_DOCUMENTS = 16  # that a sample of passages comes from, since an attack is judged by documents
 
 
 def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, int, int]]:
@@ -105,12 +115,20 @@ def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, 
             yield start, length, prompt
 
 
+TRIES = (1, 10, 100, 1000)  # samples an attacker takes; a passage is extractable if the last of these suffices
+
+
+def needed_log_pz(tries: int) -> float:
+    """Return the least log probability at which one of `tries` samples is the passage with probability 1/2."""
+    return math.log(-math.expm1(math.log(0.5) / tries))
+
+
 @dataclass(frozen=True)
 class Scored:
     """Scores of passages, (N,) each."""
 
     log_pz: np.ndarray  # log probability of the tokens asked for, after the prompt
-    log_pz_alone: np.ndarray  # the same without the prompt, after an end-of-text token
+    log_pz_alone: np.ndarray  # the same without the prompt, after an end-of-text token; -inf if not extractable with it
     greedy: np.ndarray  # number of tokens that greedy decoding gets right before its first error
 
 
@@ -128,15 +146,15 @@ def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) 
             x = torch.from_numpy(passages.tokens[rows, :-1]).to(device)
             before = torch.from_numpy(places - 1).to(device)[..., None]
             logits = model.logits(torch.take_along_dim(model.hidden(model.embed(x)), before, dim=1))
-            alone = F.pad(wanted[:, :-1], (1, 0), value=end_of_text)
-            hits = (logits.argmax(dim=-1) == wanted) & counts
-            parts.append(
-                (
-                    _log_prob(logits, wanted, counts),
-                    _log_prob(model(alone), wanted, counts),
-                    hits.long().cumprod(dim=1).sum(dim=1).cpu().numpy(),
-                )
-            )
+            hits = (logits.max(dim=-1).indices == wanted) & counts
+            greedy = hits.long().cumprod(dim=1).sum(dim=1).cpu().numpy()
+            log_pz = _log_prob(logits, wanted, counts)
+            log_pz_alone = np.full(len(log_pz), -np.inf)
+            if (told := (greedy == asked) | (log_pz >= needed_log_pz(TRIES[-1]))).any():
+                only = torch.from_numpy(told).to(device)
+                alone = F.pad(wanted[only, :-1], (1, 0), value=end_of_text)
+                log_pz_alone[told] = _log_prob(model(alone), wanted[only], counts[only])
+            parts.append((log_pz, log_pz_alone, greedy))
     columns = zip(*parts, strict=True) if parts else ([np.empty(0)],) * 3
     return Scored(*(np.concatenate(column) for column in columns))
 

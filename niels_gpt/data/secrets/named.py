@@ -9,24 +9,8 @@ from __future__ import annotations
 import re
 
 from niels_gpt.data.secrets import forms
-from niels_gpt.data.secrets.codes import find_code, find_number, find_words
-from niels_gpt.data.secrets.columns import COLUMN_ENDS, below_head, find_columns
-from niels_gpt.data.secrets.forms import (
-    KEY,
-    PASSWORD,
-    SHORTEST_KEY,
-    SHORTEST_PASSWORD,
-    SHORTEST_VALUE,
-    TOKEN,
-    Found,
-    first_field,
-    is_harmless,
-    is_mixed,
-    is_random,
-    is_strong,
-    line_before,
-    without_closing,
-)
+from niels_gpt.data.secrets.codes import COLUMN_ENDS, below_head, find_code, find_columns, find_number, find_words
+from niels_gpt.data.secrets.forms import Found
 
 _QUOTED = (  # the first is JSON within a string
     r"\\\"[^\"\\\r\n]{1,200}\\\"|\"[^\"\r\n]{1,200}\"|'[^'\r\n]{1,200}'|`[^`\r\n]{1,200}`|“[^”\r\n]{1,200}”"
@@ -41,7 +25,7 @@ _FOR_WHAT = rf"(?:[ \t]*\([^()\r\n]{{0,40}}\)|[ \t]+(?:{forms.FOR_WHAT})\b(?:[^]
 _JOIN = (
     r"(?:[\"'`*_\]\\]{0,4}[^\S\r\n]{0,8}(?P<sign>::|:=|=>|->|\u2192|[:=|\uff1a]|[-\u2013\u2014](?=\s)"
     r"|(?<=[\"']),(?=[ \t]*[\"']))"
-    rf"(?:(?=[\"'][^\s\"',])(?={_QUOTED})|[\"'`*_\\]{{0,3}})"
+    rf"(?:(?=\\?[\"'][^\s\"',])(?={_QUOTED})|[\"'`*_\\]{{0,3}})"
     rf"|[\"'`*_]{{0,3}}(?:[ \t](?:{forms.ADVERBS}))?[ \t]{{1,3}}(?P<verb>{forms.VERBS})\b"
     rf"(?:[ \t]{{1,3}}(?:{forms.ADVERBS})\b)?[ \t]{{0,2}}:?(?=\s)"
     r"|(?P<tag>[\"'](?:[ \t]+[\w-]{1,20}=\"[^\"\r\n]{0,40}\"){0,3}>|>|[\"'][ \t]+value=(?=[\"']))"
@@ -72,7 +56,7 @@ _VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{forms.VALUE_FIRST_VERBS})[ \t]")  # a
 _PIPED = re.compile(r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}\Z")
 _ODD = re.compile(r"(?![#-])(?=\S*(?:[\d!@#$%^&*+=~]|[a-z][A-Z]))\S*[^\s:]")
 _LIKE_A_PASSWORD = re.compile(f"{_ODD.pattern}|(?![#-])[a-z]+")
-_RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{SHORTEST_KEY},}}+")
+_RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{forms.SHORTEST_KEY},}}+")
 _PHRASE = re.compile(
     r"(?:[a-zß-ÿ]{3,14}(?:[ -][a-zß-ÿ]{3,14}){3}|[a-zß-ÿ]{2,14}(?:[ -][a-zß-ÿ]{2,14}){4,11})(?=[ \t]*(?:[\r\n]|\Z))"
 )
@@ -115,7 +99,7 @@ def _value_at(text: str, place: int) -> Found:
     name = _NAME_ALONE.match(text, place)
     if name is None:
         return
-    before = line_before(text, place)
+    before = forms.line_before(text, place)
     if _IN_MASK.search(before[-10:]) and text.startswith("]", name.end()):  # no name, but what was masked
         return
     if text[name.end() : name.end() + 2].lstrip("\"' ")[:1] in COLUMN_ENDS and (
@@ -134,9 +118,9 @@ def _value_at(text: str, place: int) -> Found:
     elif name["password"]:
         for form in (_VALUE_FIRST, _PIPED):
             first = form.search(before) if form is _PIPED or _VALUE_BEFORE.search(before[-50:]) else None
-            if first and is_mixed(first["value"]) and not is_harmless(first["value"]):
+            if first and forms.is_mixed(first["value"]) and not forms.is_harmless(first["value"]):
                 offset = place - len(before)
-                yield offset + first.start("value"), offset + first.end("value"), PASSWORD
+                yield offset + first.start("value"), offset + first.end("value"), forms.PASSWORD
 
 
 def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] | None:
@@ -145,7 +129,7 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
     sign, verb, tag = said["sign"] or "", (said["verb"] or "").lower(), said["tag"] or ""
     if sign == "|" and "|" not in before + value[-1] + said["rest"]:  # a pipe of commands, and no table
         return None
-    if (tag and "<" not in before) or (sign == "," and not is_mixed(value)):
+    if (tag and "<" not in before) or (sign == "," and not forms.is_mixed(value)):
         return None
     if tag.endswith(">"):
         value = value.partition("<")[0]
@@ -154,69 +138,72 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
     known = is_password or said["key"] or _KEY_KIND.search(before[-20:]) or _KEY_KIND_BEHIND.search(said["what"])
     one_word = not re.search(r"\s", value)
     if grouped or said["loose"]:  # "password manager: x" has words between that may say anything
-        bare = without_closing(value, "")
+        bare = forms.without_closing(value, "")
         long = is_password and alone and bool(sign or said["below"]) and _is_long(bare)
-        good = bool(known) and (grouped or ((alone or not said["below"]) and (is_strong(bare, 3) or long)))
+        good = bool(known) and (grouped or ((alone or not said["below"]) and (forms.is_strong(bare, 3) or long)))
     elif said["password"] and said["below"]:
         like_one = _is_long(value) if said["heading"] is not None else _LIKE_A_PASSWORD.fullmatch(value)
-        good = alone and len(value) >= SHORTEST_VALUE[True] and bool(like_one)
+        good = alone and len(value) >= forms.SHORTEST_VALUE[True] and bool(like_one)
     elif said["password"] and one_word and (quoted or (alone and (tag or sign in _SIGNS)) or verb in _NAMING):
-        good = len(value) >= SHORTEST_PASSWORD
+        good = len(value) >= forms.SHORTEST_PASSWORD
     elif said["password"] and "phrase" in said["password"].lower() and sign and (quoted or _PHRASE.match(text, start)):
         phrase = None if quoted else _PHRASE.match(text, start)
         value, quoted, good = phrase[0] if phrase else value, True, True
     elif known and _is_assigned(said, value, quoted, alone):
         good = True
     elif known:
-        good = len(value) >= SHORTEST_VALUE[is_password] and is_mixed(value) and (alone or not said["below"])
+        good = (
+            len(value) >= forms.SHORTEST_VALUE[is_password] and forms.is_mixed(value) and (alone or not said["below"])
+        )
     else:
         good = not said["below"] and (
-            is_strong(without_closing(value, ""), 4) or (len(value) >= SHORTEST_KEY and is_random(value))
+            forms.is_strong(forms.without_closing(value, ""), 4)
+            or (len(value) >= forms.SHORTEST_KEY and forms.is_random(value))
         )
-    if not good or is_harmless(value):
+    if not good or forms.is_harmless(value):
         return None
     if not (quoted or grouped or tag):
         in_url = "://" in text[max(0, said.start() - 500) : said.start()].rpartition(" ")[2]
         form = {"=": _IN_QUERY, ":": _IN_LOGIN}.get(sign, _WORD) if in_url else _WORD
         value = _whole(text, start, before + said[0][: start - said.start()], form)
-        value = first_field(value) if sign == "=" else value.rstrip(".") if verb else value
-    return (start, start + len(value), PASSWORD if is_password else KEY) if value else None
+        value = forms.first_field(value) if sign == "=" else value.rstrip(".") if verb else value
+    return (start, start + len(value), forms.PASSWORD if is_password else forms.KEY) if value else None
 
 
 def _is_assigned(said: re.Match[str], value: str, quoted: bool, alone: bool) -> bool:
     """Check for the value of a shell's variable, for a number, and for an odd word that is all a line or a cell has."""
     sign, name = said["sign"] or "", said["password"] or said["key"] or ""
-    if sign == "=" and name.isupper() and (quoted if said["password"] else alone and len(value) >= SHORTEST_KEY):
+    if sign == "=" and name.isupper() and (quoted if said["password"] else alone and len(value) >= forms.SHORTEST_KEY):
         return True
     if (sign or said["verb"]) and re.fullmatch("[0-9]{4,63}", value.rstrip(".")):
-        return len(value) >= (SHORTEST_PASSWORD if said["password"] else SHORTEST_KEY)
-    named = (said["password"] or said["short"]) and len(value) >= SHORTEST_VALUE[True]
+        return len(value) >= (forms.SHORTEST_PASSWORD if said["password"] else forms.SHORTEST_KEY)
+    named = (said["password"] or said["short"]) and len(value) >= forms.SHORTEST_VALUE[True]
     return bool(alone and named and sign in (*_SIGNS, "|") and _ODD.fullmatch(value))
 
 
 def _is_long(value: str) -> bool:
-    return len(value) >= 8 and is_mixed(value)
+    return len(value) >= 8 and forms.is_mixed(value)
 
 
 def _next_word(text: str, word: re.Match[str], before: str) -> tuple[int, int, str] | None:
     """Return the word behind a name without a sign: of an option, in .netrc, or one that only a password can be."""
     start, value, quoted = _unquoted(word)
     is_password = bool(word["password"] or word["short"])
-    value = value if quoted else without_closing(value, before)
+    value = value if quoted else forms.without_closing(value, before)
     if not value:
         return None
     if _OPTION.search(before[-40:]) or (
         word["password"] and _NETRC.search(text, max(0, word.start() - 200), word.start())
     ):
-        good = len(value) >= SHORTEST_PASSWORD and (quoted or _is_alone(word["rest"]) or is_mixed(value))
+        good = len(value) >= forms.SHORTEST_PASSWORD and (quoted or _is_alone(word["rest"]) or forms.is_mixed(value))
     else:
-        good = is_strong(value, 3 if is_password else 4) or (
+        good = forms.is_strong(value, 3 if is_password else 4) or (
             is_password and _is_alone(word["rest"]) and _is_long(value)
         )
-    if not good or value[0] == "-" or is_harmless(value):
+    if not good or value[0] == "-" or forms.is_harmless(value):
         return None
     value = value if quoted else _whole(text, start, before + word[0][: start - word.start()], _WORD)
-    return start, start + len(value), PASSWORD if is_password else KEY
+    return start, start + len(value), forms.PASSWORD if is_password else forms.KEY
 
 
 def _random_word(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
@@ -224,8 +211,8 @@ def _random_word(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
     behind = _SAME_LINE.match(text, name.start("value"), name.start() + _REACH)
     for random in _RANDOM_WORD.finditer(text, *behind.span()) if behind else ():
         whole = _RANDOM_WORD.match(text, random.start()) or random
-        if is_random(whole[0]) and not is_harmless(whole[0]) and not _UUID.fullmatch(whole[0]):
-            return *whole.span(), PASSWORD if name["password"] or name["short"] else KEY
+        if forms.is_random(whole[0]) and not forms.is_harmless(whole[0]) and not _UUID.fullmatch(whole[0]):
+            return *whole.span(), forms.PASSWORD if name["password"] or name["short"] else forms.KEY
     return None
 
 
@@ -246,7 +233,7 @@ def _is_alone(rest: str) -> bool:
 def _whole(text: str, start: int, before: str, form: re.Pattern[str]) -> str:
     """Return all of a value, which may be longer than what was looked at, without what closes the text around it."""
     whole = form.match(text, start)
-    return without_closing(whole[0], before) if whole else ""
+    return forms.without_closing(whole[0], before) if whole else ""
 
 
 # Headers, cookies, SQL, numbers, logins and lists of codes
@@ -273,29 +260,29 @@ def _pass_at(text: str, place: int) -> Found:
 
 def _auth_at(text: str, place: int) -> Found:
     found = _AUTHORIZED.match(text, place)
-    if found and not is_harmless(found["value"]):
-        yield found.start("value"), found.start("value") + len(without_closing(found["value"], "")), TOKEN
+    if found and not forms.is_harmless(found["value"]):
+        yield found.start("value"), found.start("value") + len(forms.without_closing(found["value"], "")), forms.TOKEN
     else:
         yield from _value_at(text, place)
 
 
 def _bearer_at(text: str, place: int) -> Found:
     found = _BEARER.match(text, place)
-    if found and is_random(found["value"]):
-        yield *found.span("value"), TOKEN
+    if found and forms.is_random(found["value"]):
+        yield *found.span("value"), forms.TOKEN
 
 
 def _cookies_at(text: str, place: int) -> Found:
     line = _SAME_LINE.match(text, place, place + 1000)
     for cookie in _COOKIE.finditer(text, *line.span()) if line else ():
-        if is_random(cookie["value"]):
-            yield *cookie.span("value"), TOKEN
+        if forms.is_random(cookie["value"]):
+            yield *cookie.span("value"), forms.TOKEN
 
 
 def _identified_at(text: str, place: int) -> Found:
     found = _IDENTIFIED.match(text, place)
-    if found and not is_harmless(found["value"][1:-1]):
-        yield found.start("value") + 1, found.end("value") - 1, PASSWORD
+    if found and not forms.is_harmless(found["value"][1:-1]):
+        yield found.start("value") + 1, found.end("value") - 1, forms.PASSWORD
 
 
 def _login_at(text: str, place: int) -> Found:
@@ -305,11 +292,11 @@ def _login_at(text: str, place: int) -> Found:
         found
         and not in_path
         and "//" not in found[0]
-        and (is_mixed(found["value"]) or re.match("[0-9]{8}", found["value"]))
-        and not is_harmless(found["value"])
+        and (forms.is_mixed(found["value"]) or re.match("[0-9]{8}", found["value"]))
+        and not forms.is_harmless(found["value"])
     ):
-        value = without_closing(found["value"], text[place : found.start("value")]).rstrip(".,")
-        yield found.start("value"), found.start("value") + len(value), PASSWORD
+        value = forms.without_closing(found["value"], text[place : found.start("value")]).rstrip(".,")
+        yield found.start("value"), found.start("value") + len(value), forms.PASSWORD
 
 
 # Options of commands
@@ -327,18 +314,18 @@ _OPTION_START = re.compile(" -(?=[apuwAPUXkKcbBmiS-])")
 def _options(text: str) -> Found:
     """Yield passwords behind options of commands that are known to take one."""
     for place in (dash.start() for dash in _OPTION_START.finditer(text)):
-        before = line_before(text, place)
+        before = forms.line_before(text, place)
         for command, option in _OPTION_OF:
             found = option.match(text, place + 1)
             if found and command.search(before):
                 start, value, quoted = _unquoted(found)
-                if not is_harmless(value) and value[0] != "-":
-                    value = value if quoted else without_closing(value, before + found[0][: -len(value)])
-                    yield start, start + len(value), PASSWORD
+                if not forms.is_harmless(value) and value[0] != "-":
+                    value = value if quoted else forms.without_closing(value, before + found[0][: -len(value)])
+                    yield start, start + len(value), forms.PASSWORD
                     break
         piped = _PIPED.search(before) if text.startswith("-S", place + 1) else None
-        if piped and not is_harmless(piped["value"]):
-            yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), PASSWORD
+        if piped and not forms.is_harmless(piped["value"]):
+            yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), forms.PASSWORD
 
 
 _ANCHORS = re.compile(forms.ANCHORS)

@@ -8,22 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import takewhile
 
-from niels_gpt.data.secrets.forms import (
-    CARD,
-    IBAN,
-    KEY,
-    PASSWORD,
-    PRIVATE_KEY,
-    PROVIDERS,
-    SEED,
-    SHORTEST_KEY,
-    TOKEN,
-    Found,
-    is_placeholder,
-    is_random,
-    is_strong,
-    without_closing,
-)
+from niels_gpt.data.secrets import forms
+from niels_gpt.data.secrets.forms import Found
 
 # Private keys: PEM and PGP. Lines may be quoted, indented, or written as \n in one line of JSON.
 
@@ -46,7 +32,7 @@ _LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
 def find_private_keys(text: str) -> Found:
     """Yield PEM, PGP and PuTTY blocks, also without a head or a foot."""
     for lines in _PUTTY.finditer(text) if "Private-Lines" in text else ():
-        yield lines.start(1), lines.end(1) - (text[lines.end(1) - 1] == "\n"), PRIVATE_KEY
+        yield lines.start(1), lines.end(1) - (text[lines.end(1) - 1] == "\n"), forms.PRIVATE_KEY
     if "PRIVATE KEY" not in text and "Static key" not in text:
         return
     end = 0
@@ -54,7 +40,7 @@ def find_private_keys(text: str) -> Found:
         body = next((body for form in (_WHOLE, _NARROW, _CUT_OFF) if (body := form.match(text, head.end()))), None)
         if body and _holds_key(body[0].partition("-----")[0]):
             end = body.end()
-            yield head.start(), end, PRIVATE_KEY
+            yield head.start(), end, forms.PRIVATE_KEY
     for foot in _FOOT.finditer(text):  # whose head stood in another document
         start = foot.start()
         while start > end:
@@ -63,7 +49,7 @@ def find_private_keys(text: str) -> Found:
                 break
             start = before
         if foot.end() > end and _holds_key(text[start : foot.start()]):
-            yield start, foot.end(), PRIVATE_KEY
+            yield start, foot.end(), forms.PRIVATE_KEY
 
 
 def _holds_key(body: str) -> bool:
@@ -101,8 +87,7 @@ _TO_COME = (
 
 @cache
 def _providers() -> re.Pattern[str]:
-    forms = "|".join(form for _, form in PROVIDERS)
-    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{forms})(?![A-Za-z0-9])")
+    return re.compile(f"(?<![A-Za-z0-9]){_TO_COME}(?:{forms.PROVIDERS})(?![A-Za-z0-9])")
 
 
 def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
@@ -112,36 +97,40 @@ def find_tokens(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     """
     providers = _providers()
     for first, end in digits:
-        if end - first < SHORTEST_KEY and text[first - 1 : first] in (" ", "\n", ""):
+        if end - first < forms.SHORTEST_KEY and text[first - 1 : first] in (" ", "\n", ""):
             continue
         reach = max(0, first - _REACH)
         place = max(text.rfind(" ", reach, first), text.rfind("\n", reach, first), reach - 1) + 1
-        if end - place < SHORTEST_KEY:
+        if end - place < forms.SHORTEST_KEY:
             continue
         word = text[place:end]
         for key in providers.finditer(word):
-            yield place + key.start(), place + key.end(), KEY
-        if "_" in word and (prefixed := _PREFIXED.search(word)) and is_random(prefixed[1]):
-            yield place + prefixed.start(), place + prefixed.end(), KEY
-        if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)) and not is_placeholder(line[1]):
-            yield place + line.start(1), place + line.end(1), PASSWORD
+            yield place + key.start(), place + key.end(), forms.KEY
+        if "_" in word and (prefixed := _PREFIXED.search(word)) and forms.is_random(prefixed[1]):
+            yield place + prefixed.start(), place + prefixed.end(), forms.KEY
+        if word.count(":") >= 4 and (line := _PGPASS.fullmatch(word)) and not forms.is_placeholder(line[1]):
+            yield place + line.start(1), place + line.end(1), forms.PASSWORD
         for hashed in _HASH.finditer(word) if "$" in word or "}" in word or ":::" in word else ():
-            yield place + hashed.start(), place + hashed.end(), PASSWORD
+            yield place + hashed.start(), place + hashed.end(), forms.PASSWORD
     for token in _JWT.finditer(text) if "eyJ" in text else ():
-        yield *token.span(), TOKEN
+        yield *token.span(), forms.TOKEN
     for wifi in _WIFI.finditer(text) if "WIFI:" in text else ():
-        if not is_placeholder(wifi[1]):
-            yield *wifi.span(1), PASSWORD
+        if not forms.is_placeholder(wifi[1]):
+            yield *wifi.span(1), forms.PASSWORD
     yield from _logins(text)
 
 
 def _logins(text: str) -> Found:
     """Yield passwords at an @: in a URL, and behind an e-mail address."""
     for at in (sign.start() for sign in re.finditer("@", text)):
-        if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not is_placeholder(url[1]):
-            yield *url.span(1), PASSWORD
-        if (login := _AFTER_EMAIL.match(text, at)) and is_strong(login[1], 3) and not is_placeholder(login[1]):
-            yield login.start(1), login.start(1) + len(without_closing(login[1], "")), PASSWORD
+        if (url := _IN_URL.search(text, max(0, at - _REACH), at + 2)) and not forms.is_placeholder(url[1]):
+            yield *url.span(1), forms.PASSWORD
+        if (
+            (login := _AFTER_EMAIL.match(text, at))
+            and forms.is_strong(login[1], 3)
+            and not forms.is_placeholder(login[1])
+        ):
+            yield login.start(1), login.start(1) + len(forms.without_closing(login[1], "")), forms.PASSWORD
 
 
 # Runs of digits with at most one gap between two of them (also a typesetter's).
@@ -169,7 +158,7 @@ def find_numbers(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     for first, end in digits:
         iban = _IBAN.match(text, max(0, first - 2)) if text[first - 1 : first].isalpha() else None
         if iban and (length := _iban_end(iban[0], text[iban.end() : iban.end() + 1])):
-            yield iban.start(), iban.start() + length, IBAN
+            yield iban.start(), iban.start() + length, forms.IBAN
         if first < done:
             continue
         if end - first > 12:
@@ -186,7 +175,7 @@ def _cards_in(text: str, first: int, last: int) -> Found:
     for start, end in _cards(text[first:last]):
         inside = start == 0 and _BEFORE_A_CARD.match(text[first - 1 : first] if first else "")
         if not inside and not (first + end == last and re.match(r"\w", text[last : last + 1])):
-            yield first + start, first + end, CARD
+            yield first + start, first + end, forms.CARD
 
 
 def _cards(run: str) -> Iterator[tuple[int, int]]:
@@ -265,7 +254,7 @@ def find_seed_phrases(lower: str) -> Found:
             for run in _runs(lower, first, middle + _FAR, listed):
                 done = max(done, run[-1].end())
                 if 4 * len({word[0] for word in run}) >= 3 * len(run):  # in prose more of them are repeated
-                    yield run[0].start(), run[-1].end(), SEED
+                    yield run[0].start(), run[-1].end(), forms.SEED
 
 
 def _count(listed: Iterable[bool]) -> int:
