@@ -86,6 +86,7 @@ class ChatRenderer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = tokenizer.special_token_ids()
+        self.answer, self.end = (), self._special["eot"]
 
     def prompt(self, messages: Messages) -> list[int]:
         """Return the ids up to where the assistant's answer begins."""
@@ -109,7 +110,11 @@ class ChatRenderer:
 
     def contents(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Return the concatenated contents of all messages, and the number of their bytes in each token."""
-        return self._tokenizer.decode(ids), self._tokenizer.token_bytes()[ids]
+        return self._tokenizer.decode(ids), self._token_bytes[ids]
+
+    @cached_property
+    def _token_bytes(self) -> np.ndarray:
+        return self._tokenizer.token_bytes()
 
 
 class ChatTokens(ChatRenderer):
@@ -117,7 +122,7 @@ class ChatTokens(ChatRenderer):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
-        self.answer, self.end = (self._special["asst"],), self._special["eot"]
+        self.answer = (self._special["asst"],)
 
     def example(self, messages: Messages) -> list[int]:
         return format_chat(self._tokenizer, messages)
@@ -210,7 +215,7 @@ class ChatML(ChatRenderer):
     def contents(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
         lengths, contents = np.zeros(len(ids), dtype=np.int64), []
         for part, turn, head in self._turns(ids):
-            reached = np.cumsum([len(self._tokenizer.piece(id)) for id in ids[part]])
+            reached = np.cumsum(self._token_bytes[ids[part]])
             lengths[part] = np.diff(np.maximum(reached - head, 0), prepend=0)
             contents.append(turn[head:])
         return self._decoded(b"".join(contents)), lengths

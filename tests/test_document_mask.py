@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from niels_gpt.train.pretraining import PretrainTask
 EOT = 19
 A_FILE = 20  # documents of a token file
 CFG = ModelConfig(V=20, T=16, C=16, L=2, H=2, d_ff=32, dropout=0.0)
+PORTABLE = replace(CFG, norm="rms", bias=False, activation="swiglu", kv_heads=1, qk_norm=True, qk_gain=True)
 
 
 def corpus(seed: int = 0, documents: int = 90) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +94,10 @@ def losses_one_by_one(model: GPT, stream: TokenStream, numbers: np.ndarray, T: i
     return torch.stack(rows).detach()
 
 
-@pytest.fixture
-def model() -> GPT:
+@pytest.fixture(params=[CFG, PORTABLE], ids=["default block", "portable block"])
+def model(request: pytest.FixtureRequest) -> GPT:
     set_seed(0)
-    model = GPT(CFG).eval()
+    model = GPT(request.param).eval()
     with torch.no_grad():  # as if it had learned something: a fresh one hardly looks at what came before
         for parameter in model.parameters():
             parameter.mul_(5)

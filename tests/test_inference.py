@@ -34,6 +34,8 @@ from niels_gpt.model.precision import computing_in, settle_bf16
 from tests.played_graphs import Graph
 
 CFG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
+BLOCK: dict[str, Any] = {"norm": "rms", "bias": False, "activation": "swiglu", "qk_norm": True, "qk_gain": True}
+PORTABLE = replace(CFG, kv_heads=2, head_dim=10, **BLOCK)
 CPU = torch.device("cpu")
 # Of every kind of setting one, and some together.
 SAMPLINGS = (
@@ -51,6 +53,11 @@ SAMPLINGS = (
 @pytest.fixture(scope="module")
 def model() -> GPT:
     return talkative(CFG)
+
+
+@pytest.fixture(scope="module", params=[CFG, PORTABLE], ids=["default block", "portable block"])
+def any_model(request: pytest.FixtureRequest) -> GPT:
+    return talkative(request.param)
 
 
 def plain(model: GPT, ids: Sequence[int]) -> torch.Tensor:
@@ -124,11 +131,11 @@ def test_text_for_a_generator_is_as_it_was_before_the_engine(model: GPT) -> None
             assert text[5:] == [int(token) for token in ids.split()]
 
 
-def test_cached_and_uncached_text_are_equal_far_past_the_context(model: GPT) -> None:
+def test_cached_and_uncached_text_are_equal_far_past_the_context(any_model: GPT) -> None:
     ids = list(b"hello")
     for _ in range(2 * CFG.T + 9):
-        ids.append(int(plain(model, ids[-CFG.T :]).argmax()))
-    assert generate_ids(model, b"hello", max_new_tokens=2 * CFG.T + 9, sampling=GREEDY) == ids
+        ids.append(int(plain(any_model, ids[-CFG.T :]).argmax()))
+    assert generate_ids(any_model, b"hello", max_new_tokens=2 * CFG.T + 9, sampling=GREEDY) == ids
     assert len(set(ids)) > 10
 
 
@@ -443,17 +450,18 @@ def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sa
     return found
 
 
-def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it() -> None:
-    long = talkative(replace(CFG, T=150))  # keys are looked at in blocks of 64: neighbours reach the next one earlier
+@pytest.mark.parametrize("cfg", [CFG, PORTABLE], ids=["default block", "portable block"])
+def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it(cfg: ModelConfig) -> None:
+    long = talkative(replace(cfg, T=150))  # keys are looked at in blocks of 64: neighbours reach the next one earlier
     few = with_neighbours(long, [b"a", b"b"], [GREEDY] * 2, steps=120)
     for prompts in ([b"x" * 140, b"y" * 60, b"z" * 3, b"u" * 149], [b"m" * (20 * i + 1) for i in range(7)]):
         beside = with_neighbours(long, prompts, SAMPLINGS, steps=120)
         assert beside == few
 
 
-def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(model: GPT) -> None:
+def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(any_model: GPT) -> None:
     prompts = [b"b", b"hello there", b"abc", b"x" * 40, b"hello", b"q" * 23, b"hello there", b"zz"]
-    engine = Engine(model, slots=8)
+    engine = Engine(any_model, slots=8)
     rows = [
         engine.add(prompt, sampling, noise=SeededNoise(i))
         for i, (prompt, sampling) in enumerate(zip(prompts, SAMPLINGS, strict=True))
@@ -463,7 +471,7 @@ def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(model:
         for token in engine.step():
             texts[token.row].append(token.id)
     for i, row in enumerate(rows):
-        assert texts[row] == alone(model, prompts[i], SAMPLINGS[i], seed=i, n=60)
+        assert texts[row] == alone(any_model, prompts[i], SAMPLINGS[i], seed=i, n=60)
 
 
 def test_the_next_turn_reads_only_what_is_new(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +607,7 @@ def test_rows_with_a_seed_and_with_a_generator_draw_side_by_side() -> None:
     assert torch.equal(both[[0, 3]], seeded[[0, 3]])
 
 
-def test_in_bf16_an_engine_writes_what_autocast_writes(model: GPT) -> None:
+def test_in_bf16_an_engine_writes_what_autocast_writes(any_model: GPT) -> None:
     settle_bf16("cpu", say=lambda sentence: None)
 
     def text(engine: Engine) -> list[Token]:
@@ -608,11 +616,11 @@ def test_in_bf16_an_engine_writes_what_autocast_writes(model: GPT) -> None:
         return [token for _ in range(CFG.T) for token in engine.step()]
 
     with computing_in("bf16", "cpu"):
-        expected = text(Engine(model, slots=2))
-    copied = Engine(model, slots=2, precision="bf16")
+        expected = text(Engine(any_model, slots=2))
+    copied = Engine(any_model, slots=2, precision="bf16")
     assert text(copied) == expected
-    assert {p.dtype for p in model.parameters()} == {torch.float32}, "the model itself stays as it was"
-    assert text(Engine(model, slots=2)) != expected
+    assert {p.dtype for p in any_model.parameters()} == {torch.float32}, "the model itself stays as it was"
+    assert text(Engine(any_model, slots=2)) != expected
 
 
 @pytest.fixture
@@ -628,7 +636,7 @@ def recorded_engine(monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> Cal
 
 
 def test_recorded_graphs_write_what_the_decoder_writes(
-    model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph]
+    any_model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph]
 ) -> None:
     def texts(engine: Engine) -> list[Token]:
         rows = [
@@ -644,7 +652,7 @@ def test_recorded_graphs_write_what_the_decoder_writes(
         engine.drop(rows[2])
         return said + [token for _ in range(5) for token in engine.step()]
 
-    assert texts(recorded_engine(model, slots=4)) == texts(Engine(model, slots=4))
+    assert texts(recorded_engine(any_model, slots=4)) == texts(Engine(any_model, slots=4))
     assert len(graphs) == 4, "for four rows and for one, and for reading up to 16 ids and up to 32"
 
 

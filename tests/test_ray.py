@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.cache.token_parts import encode_part, encode_parts
 from niels_gpt.data.corpus.parts import Part, Texts, write_documents
 from niels_gpt.data.corpus.split import Drawn
@@ -21,6 +22,7 @@ from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Worker
 from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.tokenizer.pretrained import byte_alphabet
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from tests.ray_cluster import run_in_cluster, why_not
 
@@ -36,14 +38,18 @@ def corpus(folder: Path) -> Texts:
         count = write_documents(path, [Document(id=f"{number}/{i}", text=text) for i, text in enumerate(texts)])
         parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
     write_tokenizer(folder / "tokenizer", model=None)
+    tokens = ["<|endoftext|>", *byte_alphabet(), "th", "the"]
+    fields = {"model": "gpt2", "pre": "smollm", "tokens": tokens, "merges": ["t h", "th e"]}
+    fields["token_type"] = [3, *[1] * (len(tokens) - 1)]
+    write_tokenizer_from_gguf({f"tokenizer.ggml.{key}": value for key, value in fields.items()}, folder / "pretrained")
     return Texts(Store(str(folder)), tuple(parts), {}, "")
 
 
-def encoded(engine: Engine, texts: Texts, out: Path) -> dict[str, Any]:
+def encoded(engine: Engine, texts: Texts, out: Path, *, by: str = "tokenizer") -> dict[str, Any]:
     """The manifest, and the sha256 of every file."""
     splits = Splits(ByHash(Drawn(val_frac=0.2, seed=1)), facts={})
     options: dict[str, Any] = {"budgets": {"train": None, "val": None}, "say": bool, "tick": bool}
-    tokenizer = Path(texts.store.root, "tokenizer")
+    tokenizer = Path(texts.store.root, by)
     counted = encode_parts(engine, texts, splits, tokenizer, tokens=Store(str(out)), **options)
     files = {path.relative_to(out).as_posix(): sha256_file(path) for path in sorted(out.rglob("*")) if path.is_file()}
     return {"manifest": counted, "files": files}
@@ -65,6 +71,7 @@ def on_the_cluster(folder: Path) -> None:
 
     engine, texts = RayEngine(os.environ["RAY_ADDRESS"]), corpus(folder)
     found = {"plain": encoded(engine, texts, folder / "plain")}
+    found["pretrained"] = encoded(engine, texts, folder / "bpe", by="pretrained")
     token_parts.encode_part = killed_once
     found["killed"] = encoded(engine, texts, folder / "killed")
     assert (folder / "killed.killed").exists()
@@ -76,7 +83,9 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
 ) -> None:
     if reason := why_not():
         pytest.skip(reason)
-    alone = encoded(LocalEngine(1), corpus(tmp_path / "here"), tmp_path / "alone")
+    texts = corpus(tmp_path / "here")
+    alone = encoded(LocalEngine(1), texts, tmp_path / "alone")
+    pretrained = encoded(LocalEngine(1), texts, tmp_path / "bpe", by="pretrained")
     script = (
         f"from pathlib import Path; from tests.test_ray import *; on_the_cluster(Path({str(tmp_path / 'there')!r}))"
     )
@@ -85,6 +94,9 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
     found = json.loads((tmp_path / "there/found.json").read_text())
     assert found["plain"] == alone
     assert found["killed"] == alone
+    assert found["pretrained"] == pretrained
+    assert pretrained["files"].keys() == alone["files"].keys()
+    assert pretrained != alone
     assert len(alone["files"]) == PARTS * 5  # two files a split, and a record
 
 

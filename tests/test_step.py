@@ -332,14 +332,17 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return steps
 
 
+@pytest.mark.parametrize(("shape", "frozen"), [(DRY, 0), (V3, 0), (V3, 2)], ids=["default", "v3", "v3 frozen"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(recording: list[Any], optimizer: Any) -> None:
+def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(
+    recording: list[Any], optimizer: Any, shape: ModelConfig, frozen: int
+) -> None:
     """What it warms up with leaves no trace, and it takes the rates and the momentum of every step."""
-    cfg = replace(CONFIG, **RECIPE, optimizer=optimizer)
+    cfg = replace(CONFIG, **RECIPE, optimizer=optimizer, freeze_blocks=frozen)
     losses = []
     for kind in (PlainStep, GraphStep):
         set_seed(1)
-        model, state = GPT(DRY), None
+        model, state = GPT(shape), None
         for first in (0, 4):  # the second half by a step that is given the state of the first
             step = kind(model, cfg, Execution(), state=state)
             recording.append(step)

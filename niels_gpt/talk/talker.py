@@ -185,8 +185,8 @@ class Talker:
         return self._text(self.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.stops)
 
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
-        """Yield the text after a prompt, until the end-of-turn token or `max_new_tokens` tokens."""
-        ids, ends = self.tokenizer.encode(prompt), [self.tokenizer.special_token_ids()["eot"]]
+        """Yield the text after a prompt, until the end of a text or turn or `max_new_tokens` tokens."""
+        ids, ends = self.tokenizer.encode(prompt), {self.tokenizer.special_token_ids()["eot"], self.chat.end}
         return self._text(ids, sampling, max_new_tokens, seed=seed, ends=ends)
 
     def _text(

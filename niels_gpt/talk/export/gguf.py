@@ -47,8 +47,7 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
     writer.add_sampling_top_k(SAMPLING.top_k or 0)
     writer.add_file_type(_FILE_TYPES[precision])
     for key, number in architecture.gguf_fields(cfg).items():
-        add = writer.add_bool if isinstance(number, bool) else writer.add_uint32
-        (writer.add_float32 if isinstance(number, float) else add)(f"{architecture.gguf_name}.{key}", number)
+        _add_number(writer, f"{architecture.gguf_name}.{key}", number)
     _add_tokenizer(writer, talker)
     for name, weight in architecture.weights_to_gguf(talker.model.state_dict(), cfg).items():
         _add_weight(writer, name, weight.detach().float().numpy(), precision)
@@ -71,6 +70,15 @@ def _writer_class() -> type[GGUFWriter]:
             "--gguf needs the package gguf, which is not installed: pip install 'niels_gpt[gguf]'"
         ) from error
     return GGUFWriter
+
+
+def _add_number(writer: GGUFWriter, key: str, number: float | bool) -> None:
+    if isinstance(number, bool):
+        writer.add_bool(key, number)
+    elif isinstance(number, int):
+        writer.add_uint32(key, number)
+    else:
+        writer.add_float32(key, number)
 
 
 def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Precision) -> None:
