@@ -141,7 +141,7 @@ def main() -> None:
             old = (folder / mutant.file).read_bytes()[mutant.start : mutant.end].decode()
             killed = noticed(mutant, tests_of(mutant, record), folder)
             survivors += not killed
-            change = " ".join(f"{mutant.file}:{mutant.lines[0]}: {old} -> {mutant.new}".split())
+            change = " ".join(f"{mutant.file}:{mutant.lines.start}: {old} -> {mutant.new}".split())
             print("noticed " if killed else "SURVIVED", change[:200], flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} noticed ({1 - survivors / len(chosen):.1%}), of {len(every):,}")
 

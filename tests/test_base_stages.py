@@ -13,9 +13,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from niels_gpt.base import importing
 from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
+from niels_gpt.cli.doctor import examine, seconds_to_train
 from niels_gpt.cli.results import summary_lines
 from niels_gpt.eval.held_out import score_stream
 from niels_gpt.files.atomic import write_json
@@ -226,3 +228,32 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     listed = CliRunner().invoke(app, ["base"])
     assert f"models/base holds tiny: llama, {own.parameter_count():,} parameters, apache-2.0" in listed.output
     assert own.cfg.V == V
+
+
+def test_doctor_and_inspect_know_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = json.loads(parameters().model_dump_json())
+    said = [finding.what for finding in examine(raw, folder=here)]
+    assert "base: tiny, imported" in said
+    assert [line for line in said if line.startswith("epochs: notes ")]
+    assert not [line for line in said if "bits per byte" in line]  # the scaling law is one of models from scratch
+    shutil.rmtree(layout.BASE)
+    said = [finding.what for finding in examine(raw, folder=here)]
+    assert "base: tiny, not imported yet; `dvc repro base` does it" in said
+    assert seconds_to_train(raw) == {}
+    monkeypatch.setattr(importing, "find_spec", lambda name: None)
+    smollm2 = raw | {"base": {"from": "smollm2", "input": "data/no-input.md", "revision": None}}
+    (missing,) = [finding for finding in examine(smollm2, folder=here) if finding.what.startswith("base: ")]
+    assert missing.fix == f"run {importing.INSTALL}"
+
+
+def test_the_list_of_bases_says_how_to_install_what_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importing, "find_spec", lambda name: None)
+    listed = CliRunner().invoke(app, ["base"])
+    assert listed.exit_code == 0
+    rows = {line.split()[0]: line for line in listed.output.splitlines() if line}
+    assert rows["smollm2"].endswith(f"98 MB  apache-2.0  no: {importing.INSTALL}")
+    assert {"Qwen/Qwen3-0.6B-Base", "FOLDER", "FILE.gguf"} <= set(rows)
+    assert "models/base holds" not in listed.output

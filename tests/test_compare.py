@@ -139,6 +139,20 @@ def test_of_each_models_texts_the_three_longest_are_compared_that_no_model_befor
             assert measure.same == ("duplicates", "eval.max_tokens", *own)
 
 
+def test_of_a_run_with_a_base_the_trained_models_are_compared() -> None:
+    """Text by the pretrained model, chats by the fine-tuned one, as in a run without a base."""
+    bits = {"base": 3.0, "pretrain": 2.0, "sft": 1.0}
+    scores = {
+        model: {name: {"tokens": 9, "bits_per_byte": each, "nats": 0.0} for name in ("val_notes", "val_own")}
+        for model, each in bits.items()
+    }
+    leaks = {"notes": {model: {"extractable_sentences": 1, "extractable_passages": 0} for model in bits}}
+    sections = {"val_notes": "sources.notes", "val_own": "chats.own"}
+    found = measures(trainings=(), scores=scores, leaks=leaks, memorized=(), sections=sections)
+    named = {measure.name: value for measure, value in found.items()}
+    assert named == {"pretrain val_notes": 2.0, "sft val_own": 1.0, "extractable": 2}
+
+
 def test_each_measure_is_of_its_own_stage_and_of_all_that_was_measured() -> None:
     def summary(number: float) -> dict[str, Any]:
         return {"parameters": number, "tokens": number + 1, "loss": number + 2, "best_val_loss": number + 3}

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import Repo, make_repo
+from tests.tiny_base import write_folder
 
 pytestmark = pytest.mark.dag
 CURVES = ["curves@train", "curves@sft"]
@@ -123,3 +125,24 @@ def test_other_chats_and_a_new_vocabulary(built_repo: Repo) -> None:
     names = [f"tokenize@{source}" for source in ("wiki", "roam", "primer")]
     chats = [f"tokenize@{source}" for source in ("dolly15k", "oasst1", "dialogues")]
     assert repro_mix(built_repo, due=("sft", "splice", "train")) == sorted(["tokenizer", *names, *chats, "cache"])
+
+
+def test_a_base_runs_what_its_tokenizer_encodes_and_another_rate_only_what_is_trained(built_repo: Repo) -> None:
+    write_folder(built_repo.path / "tiny")
+    tables = parse_yaml((built_repo.path / "params.yaml").read_text(), name="params.yaml")
+    encoded = {f"tokenize@{name}" for name in tables["sources"]}
+    built_repo.set_all(
+        {
+            "base": {"from": "tiny", "input": "tiny", "revision": None},
+            "tokenizer": {"kind": "hf", "corpus": "models/base"},
+            "model": {"T": 64, "dropout": 0.0},
+        }
+    )
+    assert set(built_repo.repro("cache")) == {"base", "tokenizer", "cache", *encoded}
+    assert built_repo.repro("train") == ["train"]
+    built_repo.set(train__base_lr=0.001)
+    assert built_repo.repro("train") == ["train"]
+    # Other weights with the same tokenizer: what it has encoded is as it was.
+    shutil.rmtree(built_repo.path / "tiny")
+    write_folder(built_repo.path / "tiny", seed=4)
+    assert built_repo.repro("train") == ["base", "tokenizer", "train"]

@@ -32,8 +32,8 @@ def tiny_config(family: str = "llama") -> ModelConfig:
     return ModelConfig(**SHAPE, **BLOCK, qk_norm=gains, qk_gain=gains)
 
 
-def tiny_model(family: str = "llama") -> GPT:
-    torch.manual_seed(3)
+def tiny_model(family: str = "llama", *, seed: int = 3) -> GPT:
+    torch.manual_seed(seed)
     model = GPT(tiny_config(family))
     with torch.no_grad():  # norms begin at 1, which would hide a gain that is lost
         for parameter in model.parameters():
@@ -41,9 +41,9 @@ def tiny_model(family: str = "llama") -> GPT:
     return model.eval()
 
 
-def write_folder(folder: Path, family: str = "llama") -> GPT:
+def write_folder(folder: Path, family: str = "llama", *, seed: int = 3) -> GPT:
     """Write the model in transformers' form; return it."""
-    model = tiny_model(family)
+    model = tiny_model(family, seed=seed)
     kind = FAMILIES[family]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(kind.transformers_config(model.cfg)))

@@ -136,19 +136,24 @@ def measures(
             text = ("p_val", "sources", "duplicates", "tokenizer", "train.eval_steps")
             found[Measure("lowest validation", "lowest", ".4f", text, _VALIDATION)] = training.summary["best_val_loss"]
     told = set[str]()
-    for model, table in scores.items():
+    trained = {model: table for model, table in scores.items() if model != layout.BASE.name}
+    for model, table in trained.items():
         # A validation set is shown for the first model only; the fine-tuned model adds those of chats.
-        new = {name: score for name, score in table.items() if name not in told}
+        # Beside a base the pretrained model has scores of chats, too: they are left to the fine-tuned one.
+        chats = {name for name in trained.get(layout.TUNED.name, ()) if sections.get(name, "").startswith("chats.")}
+        later = chats if model == layout.PRETRAINED.name else set()
+        new = {name: score for name, score in table.items() if name not in told | later}
         for name, score in sorted(new.items(), key=lambda item: -item[1]["tokens"])[:_MOST_TEXTS]:
             same = ("duplicates", "eval.max_tokens", sections.get(name, ""))
             measure = Measure(f"{model} {name}", "lowest", ".4f", tuple(filter(None, same)), _SCORES)
             found[measure] = score["bits_per_byte"]
-        told |= set(table)
+        told |= set(new)
     if leaks:
         passages = sum(
             leak["extractable_sentences"] + leak["extractable_passages"]
             for models in leaks.values()
-            for leak in models.values()
+            for model, leak in models.items()
+            if model != layout.BASE.name
         )
         found[Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
     if memorized:

