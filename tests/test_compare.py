@@ -341,7 +341,7 @@ def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
     assert "letter.html exists and was not written by this command" in refusal("--html", "letter.html")
     assert (project / "letter.html").read_text() == "dear reader"
     line = refusal("old", "nope")
-    assert "called nope; there are: workspace, HEAD, new, mid, old" in line
+    assert "commit nope; known: workspace, HEAD, new, mid, old" in line
 
 
 def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Path) -> None:
@@ -368,7 +368,7 @@ def test_without_a_project_or_a_commit_it_says_so(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
     write({"dvc.yaml": "", **result_files(weight=0.25, bits=2.5)})
     assert run().splitlines()[0].split() == ["workspace"]
-    assert "called HEAD; there are: workspace, HEAD" in refusal("HEAD")
+    assert "commit HEAD; known: workspace, HEAD" in refusal("HEAD")
     assert list_experiments(tmp_path) == {}
     assert read_committed(tmp_path, [("HEAD", "a"), ("HEAD", "b")]) == [None, None]
 

@@ -141,11 +141,17 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     parameters = parameter_count(_model_config(params))
     read = 1000 * 32 * 256  # its tokens are bytes
     bits = expected_bits_per_byte(parameters, [Reading(9e6, read)], steps=1000)
-    assert f"9.0 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {bits:.2f} bits per byte" in told()
+    assert (
+        f"9.0 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {bits:.2f} bits per byte"
+        in told()
+    )
     params["p_train"] |= {"wiki": 1.0}
     (tmp_path / params["sources"]["wiki"]["input"] / "a").write_bytes(b"x" * 400_000)
     both = expected_bits_per_byte(parameters, [Reading(9e6, read / 2), Reading(4e5, read / 2)], steps=1000)
-    assert f"9.4 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {both:.2f} bits per byte" in told()
+    assert (
+        f"9.4 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {both:.2f} bits per byte"
+        in told()
+    )
     assert round(both, 2) != round(bits, 2)
     params["p_train"] |= {"roam": 0.0}
     assert f"0.4 MB of text and {parameters / 1e6:.1f} M parameters are too little" in told()

@@ -448,7 +448,7 @@ def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project:
     before, head = files_of(project), git("rev-parse", "HEAD")
     for folders, sentence in (
         ([one, tmp_path / "link"], "are one folder: give it once"),
-        ([one, one / "sub"], "one lies in the other"),
+        ([one, one / "sub"], "are nested and would be loaded twice"),
         ([tmp_path / "pipe"], "x.md is a FIFO, no file: remove it"),
         ([tracked], "mine lies in the project's folder and git does not ignore it: `echo '/mine' >> .gitignore`"),
     ):
@@ -499,7 +499,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
         ("roam_data", ".roam-data"),
     ]
     assert re.search(r"takes    about .* of the 0\.5 h here: data stages .*, train .*, sft .*", result.output)
-    assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count("as it was") == 1
+    assert ran(odd, twin, ".roam-data", "--hours", "0.5").output.count(", unchanged") == 1
     assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     assert ran(odd).exit_code == 0
     assert git("show", "HEAD~1:params.yaml") == text

@@ -112,7 +112,7 @@ def run(*command: str, said: str = "") -> str:
 
 def test_the_commands_take_the_pretrained_model_and_say_so(own_text: Path) -> None:
     run("doctor", "--params")
-    note = "no fine-tuned model in models/sft: this is models/pretrain"
+    note = "no fine-tuned model in models/sft: using models/pretrain"
     assert note in run("chat", "--max-tokens", "2", said="hello\n")
     assert note in run("export", "away", "--i-know")
     assert "(chats)" not in Path("away/README.md").read_text()

@@ -41,7 +41,7 @@ def test_a_folder_is_described_by_type_size_and_encoding(tmp_path: Path) -> None
         "copies   1 (same text as another document): used once",
         "empty    1 (files or rows without text): skipped",
         "encoding 1 cp1252: converted to UTF-8",
-        "skipped  1 without an ending, 1 .jpg, 1 .pdf: no text",
+        "skipped  1 without extension, 1 .jpg, 1 .pdf: no text",
         f"binary   {tmp_path}/notes/noise.txt has a text extension but looks binary; exclude it",
     ]
 
