@@ -600,7 +600,7 @@ def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
         assert params.base.name == "smollm2"
         assert (raw["model"]["T"], raw["train"]["windows"]) == (plan.run.size.T, "epochs")
         assert plan.run.epochs <= 3.05
-        assert plan.run.size.T <= (1024 if machine.cuda else 512)
+        assert (1024 if machine.cuda else 512) >= plan.run.size.T
         assert sum(plan.seconds.values()) < 1.2 * hours * 3600 or hours == 0.1
         assert raw["p_train"]["wiki"] <= 0.1 < raw["p_train"]["notes"]
         assert "wiki" not in raw["p_val"]
