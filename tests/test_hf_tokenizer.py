@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.cache.build_cache import build_pretrain_cache, keep_tokenizer
-from niels_gpt.cache.manifest import Places, TokenStore, open_mix
+from niels_gpt.cache.manifest import Places, TokenStore, open_mix, train_files
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.token_parts import encode_documents, encode_parts
 from niels_gpt.cli.inspect import format_report, report_source
@@ -267,6 +267,8 @@ def test_parts_with_32_bit_ids_are_encoded_by_processes_and_opened_through_the_m
     tokenizer = load_tokenizer(large)
     assert tokenizer.decode(store.document(0)) in CORPUS
     assert store.document(0)[-1] == 66_000
+    held = [ids for _, ids in train_files("notes", counted["one"], places=places, vocab_size=70_000)]
+    assert sum(map(len, held)) == int(store.lengths.sum())
     write_json(tmp_path / "mix.json", {"vocab_size": 70_000, "sources": {"notes": {"val_name": "n", **manifest}}})
     stream = open_mix(tmp_path / "mix.json", places=places).train["notes"]
     assert len(stream) == int(store.lengths.sum())

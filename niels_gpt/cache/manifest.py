@@ -138,11 +138,13 @@ def listed_files(sources: Mapping[str, Any], places: Places, *, documents: bool)
                 yield places.listed(name, source.get("at"), file)
 
 
-def train_files(source: str, manifest: Mapping[str, Any], *, places: Places) -> Iterator[tuple[str, np.ndarray]]:
+def train_files(
+    source: str, manifest: Mapping[str, Any], *, places: Places, vocab_size: int
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (local path, all ids) of each training file of a source."""
     for part in manifest["train"]["parts"]:
         path = places.path(source, manifest.get("at"), part["file"])
-        yield str(path), TokenFile.whole(path, token_dtype(manifest["vocab_size"]))[:]
+        yield str(path), TokenFile.whole(path, token_dtype(vocab_size))[:]
 
 
 class TokenStore:

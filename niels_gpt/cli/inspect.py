@@ -192,7 +192,7 @@ def report(
         params, mix = read_params()[0], read_result(layout.MIX)
         chosen, places = load_tokenizer(layout.TOKENIZER), token_places(params)
         sources = {
-            name: report_source(chosen, train_files(name, manifest, places=places))
+            name: report_source(chosen, train_files(name, manifest, places=places, vocab_size=mix["vocab_size"]))
             for name, manifest in mix["sources"].items()
         }
         typer.echo(format_report(chosen, sources, line=line))
