@@ -124,8 +124,9 @@ def test_attention_calls_rope_once_through_its_module(monkeypatch: pytest.Monkey
     assert calls == [1]
 
 
-def test_the_fused_path_equals_the_probabilities_it_would_not_show() -> None:
-    attention = CausalSelfAttention(CFG).eval()
+@pytest.mark.parametrize("kv_heads", [None, 2, 1])
+def test_the_fused_path_equals_the_probabilities_it_would_not_show(kv_heads: int | None) -> None:
+    attention = CausalSelfAttention(replace(CFG, kv_heads=kv_heads)).eval()
     x = torch.randn(2, 9, CFG.C)
     out, attn = attention(x, return_attn=True)
     torch.testing.assert_close(attention(x), out, atol=1e-5, rtol=1e-5)

@@ -136,10 +136,12 @@ def build_optimizers(model: nn.Module, cfg: TrainConfig, *, capturable: bool = F
     `capturable`: learning rates and Muon's momentum are tensors on the model's device, which a recorded CUDA graph
     reads at every step.
     """
-    parameters = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parameters = list(model.named_parameters())
     device = parameters[0][1].device if capturable else None
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in parameters:
+        if not parameter.requires_grad:
+            continue
         groups.setdefault(group_of(name, parameter), {"params": []})["params"].append(parameter)
     for name, group in groups.items():
         group["lr"] = _number(cfg.base_lr, device)
