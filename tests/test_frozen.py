@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig
+from niels_gpt.model import loss
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.rng import set_seed
@@ -66,6 +67,21 @@ def test_a_model_trained_once_with_frozen_blocks_is_whole_again() -> None:
     train(model, TASK, cfg)
     moved = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
     assert {name.split(".")[0] for name in moved} == {"tok_emb", "lm_head", "blocks", "ln_f"}
+
+
+@pytest.mark.parametrize(("shape", "products"), [(V3, [1, 0]), (UNTIED, [1, 1])], ids=["tied", "a head of its own"])
+def test_no_gradient_of_a_frozen_head_is_multiplied(
+    shape: ModelConfig, products: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, real = [], loss._product_in_float32
+    monkeypatch.setattr(loss, "_product_in_float32", lambda *args: calls.append(1) or real(*args))  # type: ignore[func-returns-value]
+    counts = []
+    for freeze in (0, 2):
+        step = PlainStep(GPT(shape), replace(CONFIG, freeze_blocks=freeze), Execution(), state=None)
+        calls.clear()
+        step(TASK.batch(0), lr=0.0, n=0)
+        counts.append(len(calls))
+    assert counts == products
 
 
 @pytest.mark.parametrize("n", [V3.L, V3.L + 1])

@@ -257,6 +257,7 @@ def test_v0_is_the_seeds() -> None:
         ({"model.C": 129}, ["model.H: C=129 is not a multiple of H=2"]),
         ({"model.C": 6}, ["model.H: D = C/H = 6/2 = 3 is odd"]),
         ({"model.H": None}, ["model.H: give H (heads), head_dim (width of a head) or both"]),
+        ({"train.freeze_blocks": 2}, ["train.freeze_blocks: 2 leaves no block to train, since model.L is 2: lower it"]),
         ({"model.H": None, "model.head_dim": 24}, ["model.H: C=128 is not a multiple of head_dim=24"]),
         ({"p_train.roam": -0.1}, ["p_train", "'roam': -0.1"]),
         ({"p_train.room": 0.1}, ["p_train has weights for ['room'], which are no sources", "'roam'"]),

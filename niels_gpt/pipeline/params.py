@@ -373,7 +373,7 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
         raise ParamsError([Problem(("chats",), f"{name}: {_CHATS_MOVED}")], raw)
     params: Params | None = None
     base = raw.get("base")
-    shape = ParamsOnBase if isinstance(base, dict) and base.get("from") is not None else Params
+    shape = ParamsOnBase if isinstance(base, dict) and isinstance(base.get("from"), str) else Params
     try:
         params = shape.model_validate(raw)
     except ValidationError as error:
