@@ -223,6 +223,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     shown = "\n".join(summary_lines())
     assert [line.split()[0] for line in shown.splitlines() if "val_own" in line] == models
     assert "Private text in base: " in shown
+    shutil.rmtree(layout.TOKENIZER)  # the base has its own
     answer = CliRunner().invoke(app, ["chat", "--model", "models/base", "--max-tokens", "2"], input="hello\n")
     assert answer.exit_code == 0, answer.output
     listed = CliRunner().invoke(app, ["base"])

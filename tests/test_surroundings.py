@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc/config").write_text((ROOT / ".dvc/config").read_text())
     (tmp_path / "params.yaml").write_text(SAMPLE)
-    for name in FOUND:
+    for name in (*FOUND, "data/no-input.md"):
         path = tmp_path / name
         (path.parent if path.suffix else path).mkdir(parents=True, exist_ok=True)
         (path if path.suffix else path / "a.md").write_text("text\n")
@@ -157,6 +157,8 @@ def test_a_configuration_of_dvcs_that_is_none_hides_nothing_else(project: Path, 
 
 
 def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
+    (project / "data/no-input.md").unlink()
+    assert check() == ["base.input is data/no-input.md, which is not there: put it back from git"]
     written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
     assert check() == ["tokenizer.corpus is data/no-input.md, which does not exist: put it back from git"]
     hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}
