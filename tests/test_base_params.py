@@ -66,4 +66,4 @@ def test_a_base_that_is_not_there_is_said_before_anything_runs(tmp_path: Path, m
         (tmp_path / "data" / name).mkdir(parents=True)
     params = parse_params(with_values(SAMPLE, {**STARTED, "base.from": "tiny", "base.input": "tiny"}))[1]
     (problem,) = problems_around(params, wrong=())
-    assert problem.sentence == "base.input is tiny, which is not there: put the model there, or set base.from to null"
+    assert problem.sentence == "base.input is tiny, which does not exist: put the model there, or set base.from to null"

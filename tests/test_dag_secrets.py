@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,11 +45,13 @@ def plant(vault: Path) -> None:
 
 def private(path: Path, name: str, load: str) -> dict[str, object]:
     return {
+        "use": "chat" if load == "chat" else "text",
         "input": str(path),
         "remote": "private",
         "val_name": f"val_{name}",
         "load": {"kind": load},
         "split": {"by": "document", "val_frac": 0.3, "seed": 1},
+        "budget": {"max_train_tokens": None, "max_val_tokens": None},
     }
 
 
@@ -68,17 +69,16 @@ def found_in(folder: Path) -> set[str]:
 def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None:
     vault = tmp_path / "vault"
     plant(vault)
-    texts: dict[str, Any] = {"stored": False, "budget": {"max_train_tokens": None, "max_val_tokens": None}}
     primer = yaml.safe_load((fresh_repo.path / "params.yaml").read_text())["sources"]["primer"]
     primer["split"]["val_frac"] = 0.3
     fresh_repo.set_all(
         {
             "sources": {
-                "notes": {**private(vault / "notes", "notes", "roam"), **texts},
-                "tables": {**private(vault / "tables", "tables", "text"), **texts},
+                "notes": private(vault / "notes", "notes", "roam"),
+                "tables": private(vault / "tables", "tables", "text"),
                 "primer": primer,
+                "own": private(vault / "chats.jsonl", "own", "chat"),
             },
-            "chats": {"own": private(vault / "chats.jsonl", "own", "chat")},
             "p_train": {"notes": 1.0, "tables": 1.0, "primer": 0.1},
             "p_val": {"notes": 1.0},
             "p_sft": {"own": 1.0},

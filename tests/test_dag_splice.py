@@ -122,9 +122,9 @@ def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is
     ends = np.cumsum(open_documents(notes_params(), "notes").lengths)
     budget = int(ends[3]) + 1  # within the fifth document, which pretraining then leaves out
     source = base.sources["notes"].model_copy(update={"budget": Budget(max_train_tokens=budget, max_val_tokens=None)})
-    params = base.model_copy(update={"sources": {"notes": source}})
+    params = base.model_copy(update={"sources": {**base.sources, "notes": source}})
     run("tokenize notes", params)
-    run("mix", params)
+    run("cache", params)
     for restricted, expected in ((False, 9), (True, 4)):
         settings = base.splice.model_copy(
             update={"restrict_to_training_subset": restricted, "min_doc_length": None, "num_docs": expected}

@@ -181,9 +181,9 @@ def test_a_stage_that_starts_keeps_the_lock(project: Path) -> None:
         shutil.copy(ROOT / name, project / name)
     for name in ("stages", "niels_gpt"):
         (project / name).symlink_to(ROOT / name)
-    write_json(Path("cache/code/mix.json"), code_of("mix", Path()))
+    write_json(Path("cache/code/cache.json"), code_of("cache", Path()))
     (project / "dvc.lock").write_text(WHOLE)
-    execute("mix", "", lambda _: (project / "dvc.lock").write_text(CUT) and None)
+    execute("cache", "", lambda _: (project / "dvc.lock").write_text(CUT) and None)
     mend(project)
     assert (project / "dvc.lock").read_text() == WHOLE
 

@@ -114,7 +114,7 @@ def test_trees_of_chats_are_held_out_whole(here: Path) -> None:
         for i in range(60)
     ]
     texts = write_source("own", chats, part_rows=7)
-    found = encode_chats(TOK, texts, hashed(texts))
+    found = encode_chats(TOK, texts, hashed(texts), budgets={"train": None, "val": None})
     trees = {name: [TOK.decode(ids).split("tree")[1].split(".")[0] for ids in rows] for name, rows in found.items()}
     assert not set(trees["train"]) & set(trees["val"])
     assert sorted(map(int, trees["train"] + trees["val"])) == sorted(i // 3 for i in range(60))
@@ -258,7 +258,8 @@ def base() -> Params:
     """Of a folder of notes in parts of about 100 bytes, split by a hash."""
     changes = {"load": {"kind": "text"}, "split": {"by": "hash", "val_frac": 0.3, "seed": 1}}
     source = {**copy.deepcopy(SOURCES["sources"]["notes"]), **changes}  # type: ignore[index]
-    return tiny_params({**SOURCES, "sources": {"notes": source}, "parts.text_bytes": 100, "runtime.workers": 1})
+    sources: dict[str, object] = {"notes": source, "own": copy.deepcopy(SOURCES["sources"]["own"])}  # type: ignore[index]
+    return tiny_params({**SOURCES, "sources": sources, "parts.text_bytes": 100, "runtime.workers": 1})
 
 
 def parameters(
@@ -358,7 +359,7 @@ def test_a_short_document_behind_the_one_that_is_too_long_is_not_taken(here: Pat
     rows = [Document(id=str(i), text=text, split="val" if i == 5 else "train") for i, text in enumerate(texts)]
     params = parameters(train=30)
     given = params.sources["notes"].model_copy(update={"split": tiny_params().sources["wiki"].split})
-    params = params.model_copy(update={"sources": {"notes": given}})
+    params = params.model_copy(update={"sources": {**params.sources, "notes": given}})
     write_source("notes", rows, part_rows=2)
     manifest = run_chain(params, split.main, tokenize.main)
     assert encoded(manifest, "train") == ["a" * 20]

@@ -161,6 +161,7 @@ def _sample_bytes(text_bytes: float) -> int:
 
 
 def held_out_share(survey: Survey) -> float:
+    """Return the fraction of a folder's text to hold out: a tenth, and of large folders about 1 MB."""
     share = min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / survey.text_bytes)
     return float(f"{max(0.001, share):.2g}")
 
@@ -194,6 +195,7 @@ def _with_context(run: PlannedRun, T: int) -> PlannedRun:
 
 
 def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[str, Any]:
+    """Return the entry of a surveyed folder in `sources`, with a fraction `share` held out."""
     load: dict[str, Any] = {"kind": "text"}
     split: dict[str, Any]
     if survey.glob is not None:
@@ -222,6 +224,7 @@ def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> 
 
 
 def chat_entry(name: str, chat: OwnChats) -> dict[str, Any]:
+    """Return the entry of the user's own chats in `sources`."""
     load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
         "use": "chat",
@@ -370,6 +373,7 @@ def _why_steps(run: PlannedRun) -> str:
 
 
 def heading(surveys: Sequence[Survey], hours: float) -> list[str]:
+    """Return the comment at the top of the new params.yaml: what the survey found."""
     lines = [f"Written by niels-gpt init, for {hours:g} h on the machine it ran on, from this survey:"]
     lines += [f"  {line}" for survey in surveys for line in describe(survey)]
     return [
