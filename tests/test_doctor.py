@@ -329,6 +329,7 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
     for name in ("data/wikitext", "data/dolly", "data/oasst1", "notes"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/primer.txt").write_text("dialogues")
+    (tmp_path / "data/no-input.md").write_text("none")
     (tmp_path / "notes/a.md").write_text("a note")
     assert CliRunner().invoke(app, ["doctor", "--params"]).exit_code == 0
     os.mkfifo(tmp_path / "notes/x.md")

@@ -102,7 +102,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
 
 
 def _base(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    name = params["base"]["from"]
+    name = (params.get("base") or {}).get("from")
     if name is None:
         return
     from niels_gpt.base.importing import INSTALL, bundled_file
