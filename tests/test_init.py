@@ -81,7 +81,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
         assert set(texts_of(raw)) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
         assert raw["splice"]["dataset_name"] in raw["sources"]
-        assert all(source.private for source in params.sources.values())
+        assert all(source.private for source in params.texts.values())
         a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
         shares = {name: _trained_share(source) for name, source in texts_of(raw).items()}
         tokens = {
@@ -149,7 +149,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
         chats = tuple(Chats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
         params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
         assert set(texts_of(raw)) == {"notes", "letters"}
-        for source in params.sources.values():
+        for source in params.texts.values():
             assert (source.private, source.remote, source.on_secret) == (True, "private", "mask")
         for source in texts_of(raw).values():
             assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
