@@ -58,6 +58,10 @@ def chats_of(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: source for name, source in raw["sources"].items() if source["use"] == "chat"}
 
 
+def texts_of(raw: dict[str, Any]) -> dict[str, Any]:
+    return {name: source for name, source in raw["sources"].items() if source["use"] == "text"}
+
+
 BUNDLED = chats_of(VALUES)
 
 
@@ -77,14 +81,14 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         machine = GPU if case % 3 == 0 else LAPTOP
         plan = planned(*surveys, machine=machine, hours=hours)
         params, raw = parse_params(plan_text(plan, SAMPLE), name="planned")
-        assert set(raw["sources"]) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
+        assert set(texts_of(raw)) == set(raw["p_train"]) == {"notes", "letters"} & set(raw["sources"])
         assert raw["splice"]["dataset_name"] in raw["sources"]
-        assert all(source.private for source in params.sources.values())
+        assert all(source.private for source in params.texts.values())
         a_token = bytes_per_token(raw["tokenizer"]["vocab_size"]) if "vocab_size" in raw["tokenizer"] else 1.0
-        shares = {name: _trained_share(source) for name, source in raw["sources"].items()}
+        shares = {name: _trained_share(source) for name, source in texts_of(raw).items()}
         tokens = {
             name: survey.text_bytes * shares[name] / a_token
-            for name, survey in zip(raw["sources"], surveys, strict=True)
+            for name, survey in zip(texts_of(raw), surveys, strict=True)
         }
         steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
         seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
@@ -95,7 +99,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         if plan.seconds["text"] < 1800 * hours:
             assert sum(plan.seconds.values()) <= 3600 * hours + 60
         # A window fits into what is held out of each.
-        for name, survey in zip(raw["sources"], surveys, strict=True):
+        for name, survey in zip(texts_of(raw), surveys, strict=True):
             assert survey.text_bytes * (1 - shares[name]) / a_token > T + 1
 
 
@@ -117,7 +121,7 @@ def test_more_time_and_more_text_make_a_larger_model_and_no_text_a_larger_one_th
 def test_reasons_stand_in_the_file_and_nothing_of_the_samples_text_does() -> None:
     text = plan_text(planned(a_survey(3_000_000, 900)), SAMPLE)
     raw = parse_yaml(text, name="planned")
-    assert list(raw["sources"]) == ["notes"]
+    assert list(texts_of(raw)) == ["notes"]
     assert chats_of(raw) == BUNDLED
     assert "data/wikitext" not in text
     assert "data/roam" not in text
@@ -146,10 +150,10 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
         ]
         chats = tuple(OwnChats(f"/home/me/{kind}s", kind, 500) for kind in kinds)
         params, raw = parse_params(plan_text(planned(*surveys, chats=chats), SAMPLE), name="planned")
-        assert set(raw["sources"]) == {"notes", "letters"}
-        for source in params.sources.values():
+        assert set(texts_of(raw)) == {"notes", "letters"}
+        for source in params.texts.values():
             assert (source.private, source.remote, source.on_secret) == (True, "private", "mask")
-        for source in raw["sources"].values():
+        for source in texts_of(raw).values():
             assert source["load"]["on_secret"] == "mask"  # written out, so that its owner sees it
         if chats:
             assert set(chats_of(raw)) == {f"{kind}s" for kind in kinds}
@@ -173,7 +177,7 @@ def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours(
             _, raw = parse_params(text, name="planned")
             run, model, train = plan.run, raw["model"], raw["train"]
             assert raw["p_train"] == raw["p_val"] == pytest.approx({"notes": 0.8, "letters": 0.2}, abs=1e-3)
-            for survey, source in zip(surveys, raw["sources"].values(), strict=True):
+            for survey, source in zip(surveys, texts_of(raw).values(), strict=True):
                 share = min(0.1, 1e6 / survey.text_bytes)
                 assert 1 - _trained_share(source) == pytest.approx(max(0.001, share), rel=0.06)  # of two digits
             assert list(chats_of(raw)) == (["notes_2"] if own else list(BUNDLED))  # a name is used once
@@ -208,7 +212,7 @@ def _questions() -> list[str]:
 
 def test_few_documents_are_split_at_their_ends_and_many_are_held_out_whole() -> None:
     def split(survey: Survey) -> tuple[Any, Any]:
-        (source,) = parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")["sources"].values()
+        (source,) = texts_of(parse_yaml(plan_text(planned(survey), SAMPLE), name="planned")).values()
         return source["split"]["by"], source["load"].get("held_out_tail")
 
     assert split(a_survey(3_000_000, 11)) == ("given", 0.1)
@@ -493,7 +497,7 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert git("show", f"{back}:params.yaml") == before
     text = (project / "params.yaml").read_text()
     raw = parse_yaml(text, name="params.yaml")
-    assert [(name, source["input"]) for name, source in raw["sources"].items()] == [
+    assert [(name, source["input"]) for name, source in texts_of(raw).items()] == [
         ("it_s_my_notes_1_x", str(odd)),
         ("it_s_my_notes_1_x_2", str(twin)),
         ("roam_data", ".roam-data"),
@@ -505,8 +509,13 @@ def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(projec
     assert git("show", "HEAD~1:params.yaml") == text
 
 
-STAY = ("raw/dolly15k/manifest.json", "raw/notes/manifest.json", "split_chat/.keep", "tokenizer/tokenizer.json")
-GO = ("manifests/wiki.json", "raw/wiki/part-00000.parquet", "split/roam/manifest.json", "tokens/wiki/a.bin")
+STAY = (
+    "raw/dolly15k/manifest.json",
+    "raw/notes/manifest.json",
+    "split/chat/dolly15k/split.json",
+    "tokenizer/tokenizer.json",
+)
+GO = ("manifests/wiki.json", "raw/wiki/part-00000.parquet", "split/text/roam/split.json", "tokens/text/wiki/a.bin")
 
 
 def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path, tmp_path: Path) -> None:
@@ -521,11 +530,11 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
 
 def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     """Of a run that was stopped, or after `dvc gc`; of a folder all, where one file is missing."""
-    write(project / "cache", {file: file for file in (*GO, "tokens/wiki/b.bin")})
-    for file in (*GO[:2], "tokens/wiki/b.bin"):
+    write(project / "cache", {file: file for file in (*GO, "tokens/text/wiki/b.bin")})
+    for file in (*GO[:2], "tokens/text/wiki/b.bin"):
         put(file.encode())
     assert "removed  cache/ of wiki; DVC's cache still has it" in ran(notes(tmp_path / "notes")).output
-    assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/wiki/b.bin"))
+    assert sorted(files_of(project / "cache")) == sorted((*GO[2:], "tokens/text/wiki/b.bin"))
 
 
 def test_while_dvc_is_at_work_nothing_is_written(project: Path, tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def out_holding(path: str) -> str | None:
 
 
 def outs_by_source(text: str) -> list[str]:
-    """Return the outputs that have a source's name in them, as written in dvc.yaml, and "*" for its use."""
-    return [out.replace(_USE, "*") for stage in _stages(text).values() if _by_source(stage) for out in _outs(stage)]
+    """Return the outputs that have a source's name in them, as written in dvc.yaml, once for each use."""
+    written = [out for stage in _stages(text).values() if _by_source(stage) for out in _outs(stage)]
+    return list(dict.fromkeys(out.replace(_USE, use) for out in written for use in ("text", "chat")))
 
 
 def sentence_with_remedy(error: BaseException) -> str:
