@@ -23,6 +23,7 @@ from niels_gpt.tokenizer import load_tokenizer
 # Tokens in forward passes of all sources and models, as a share of the tokens that pretraining read. A token costs
 # three times as much in training, so this is a 15th of its FLOPs. It is no stopwatch: equal inputs give equal results.
 _SHARE_OF_TRAINING = 0.2
+_LEAST_TOKENS = 8192  # also after a training of a few steps, so that something is asked for
 _FOR_PASSAGES = 0.5  # of these; the others are for sentences and sampled texts
 
 
@@ -43,7 +44,7 @@ def main(stage: Stage) -> None:
     how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": settings.B, "seed": settings.seed}
     T = next(iter(models.values())).cfg.T
     found: dict[str, dict[str, Leak]] = {}
-    budget = int(_SHARE_OF_TRAINING * params.train.total_steps * params.train.B * T)
+    budget = max(_LEAST_TOKENS, int(_SHARE_OF_TRAINING * params.train.total_steps * params.train.B * T))
     private = open_sources(params, T=T, private=True)
     each = budget / (len(models) * max(1, len(private)))
     passages = max(1, int(_FOR_PASSAGES * each / settings.chunk_size / 2))  # of training, and of held-out documents

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -46,6 +46,10 @@ STARTED: dict[str, object] = {
 }
 
 
+TABLE = cast(dict[str, dict[str, object]], SOURCES["sources"])
+PRIVATE = {**TABLE, "notes": {**TABLE["notes"], "remote": "private"}}
+
+
 def parameters(**changes: object) -> Params:
     """`changes` by dotted name, with __ for the dot."""
     return tiny_params({**STARTED, **{name.replace("__", "."): value for name, value in changes.items()}})
@@ -55,7 +59,7 @@ def parameters(**changes: object) -> Params:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An imported base and caches made with its tokenizer."""
     path = tmp_path_factory.mktemp("based")
-    params = parameters(sources={"notes": {**SOURCES["sources"]["notes"], "remote": "private"}})  # type: ignore[index]
+    params = parameters(sources=PRIVATE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         write_folder(path / "tiny")
@@ -126,7 +130,7 @@ def test_a_stopped_tuning_goes_on_to_the_bit(
     with pytest.raises(SystemExit):
         run_in_process("train", train.main, parameters())
     resumed = trained(parameters())
-    assert "going on after step 4" in capsys.readouterr().out
+    assert "resuming after step 4" in capsys.readouterr().out
     assert same(straight, resumed)
 
 
@@ -189,7 +193,7 @@ def run_to_the_report(params: Params) -> dict[str, Any]:
     for name, main in (("train", train.main), ("sft", sft.main)):
         run_in_process(name, main, params)
         run_in_process("curves", curves.main, params, key=name)
-    names = (*params.sources, *params.chats)
+    names = list(params.sources)
     write_json(layout.QUOTES, {name: {} for name in names})
     write_json(layout.DATA, {})
     run_in_process("leak", leak.main, params)
@@ -199,14 +203,13 @@ def run_to_the_report(params: Params) -> dict[str, Any]:
 
 
 def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> None:
-    private = {"notes": {**SOURCES["sources"]["notes"], "remote": "private"}}  # type: ignore[index]
-    params = parameters(sources=private, sft__total_steps=2, sft__warmup_steps=1, sft__eval_every=2)
+    params = parameters(sources=PRIVATE, sft__total_steps=2, sft__warmup_steps=1, sft__eval_every=2)
     scores = run_to_the_report(params)
     models = ["base", "pretrain", "sft"]
     assert list(scores.pop(layout.CARD)) == models
     assert list(scores) == models
     assert all(set(table) == {"val_notes", "val_own"} for table in scores.values())
-    stream = open_mix(layout.MIX, places=Places(layout.TOKENS)).val["notes"]
+    stream = open_mix(layout.MIX, places=Places(layout.TOKENS / "text")).val["notes"]
     own = load_model(layout.BASE / layout.BEST, "cpu", T=32)
     how = {"token_bytes": load_tokenizer(layout.TOKENIZER).token_bytes(), "B": params.eval.B, "max_tokens": None}
     expected = score_stream(own, stream, T=32, device="cpu", **how).stats({})

@@ -28,8 +28,8 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.leak.extraction import read_sentences
 from niels_gpt.leak.passages import DocumentList
+from niels_gpt.leak.sentences import find_sentences
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.talk.talker import Talker
@@ -229,7 +229,7 @@ def test_chats_of_models_from_scratch_name_no_other_ids() -> None:
 
 def test_the_sentences_of_a_chat_are_its_contents(tokenizer: HFTokenizer, chat: ChatML) -> None:
     said = {"role": "user", "content": "The door code of the boathouse is seven green herons."}
-    found = [one.text for one in read_sentences(DocumentList([chat.example([said])]), tokenizer)]
+    found = list(find_sentences(DocumentList([chat.example([said])]), tokenizer))
     assert found == ["The door code of the boathouse is seven green herons"]
 
 

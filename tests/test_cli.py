@@ -551,7 +551,7 @@ COMMANDS = (
     *(["sample", "x"], ["--help"], ["--version"], ["report"], ["store", "--prune"]),
     *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "batch", "--sft"], ["inspect", "documents", "roam"]),
     *(["inspect", "documents", "--duplicates"], ["inspect", "tokenizer"], ["store"], ["export", "away"], ["compare"]),
-    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"]),
+    *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"], ["base"]),
 )
 
 

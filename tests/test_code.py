@@ -175,7 +175,7 @@ def test_what_trains_a_model_is_in_the_record_of_every_training() -> None:
 def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
     holding = {stage for stage, files in describe_code(ROOT).items() if "niels_gpt/report/web/page.js" in files}
     assert holding == {"report", "leak", "memorize"}
-    files = code_of("eval", ROOT)
+    files = code_of("report", ROOT)
     for path in (ROOT / "niels_gpt/report/web").rglob("*.*s"):
         assert files[path.relative_to(ROOT).as_posix()] == hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -222,7 +222,7 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
         ([("model", "C")], ["disk", "epochs:", "train:"]),
         ([("tokenizer",)], ["disk", "epochs:", "train:"]),
         ([("sources", "roam", "load", "kind")], ["disk", "roam:", "epochs:", "train:"]),
-        ([("sources", "oasst1")], ["oasst1:"]),
+        ([("sources", "oasst1")], ["disk", "oasst1:", "epochs:", "train:"]),
         ([("p_train",), ("",)], ["epochs:", "train:"]),
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]

@@ -580,7 +580,7 @@ def test_real_steps_correct_what_a_matrix_product_promised(
 ) -> None:
     """A machine that is ten times slower at steps gets a run that is about as much shorter."""
     surveys = [replace(survey_folder(str(notes(tmp_path / "notes"))), text_bytes=500_000_000, words=100_000)]
-    how: dict[str, Any] = {"sample": SAMPLE, "runtime": {}, "hours": 1.0}
+    how: dict[str, Any] = {"base": None, "sample": SAMPLE, "runtime": {}, "hours": 1.0}
     promised, _ = init_module._planned(surveys, [], speed=False, **how)
     seconds = 10 * promised.run.seconds(LAPTOP)
     monkeypatch.setattr("niels_gpt.cli.doctor.seconds_to_train", lambda params: {"train": seconds})

@@ -246,7 +246,7 @@ def test_what_cannot_be_read_or_is_not_there_is_refused_in_the_same_form(address
             answer = client.request(method, path)
             assert_refused(answer, 405, f"{method} {path} is not allowed here; use {answer.headers['allow']}")
             assert answer.json()["error"]["code"] == "method_not_supported"
-        assert_refused(client.post("/static/chat.js"), 405, "but GET, HEAD")
+        assert_refused(client.post("/static/chat.js"), 405, "use GET, HEAD")
         answer = client.get("/v1/models/gpt-5")
         assert_refused(answer, 404, "no model 'gpt-5'")
         assert answer.json()["error"]["code"] == "model_not_found"
@@ -323,7 +323,7 @@ def post_head(address: str, length: int) -> bytes:
 def test_a_request_that_does_not_come_whole_is_given_up() -> None:
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS), patience_s=1) as address:
         head, answered = post_head(address, 1000), f"GET /card HTTP/1.1\r\nHost: {address[7:]}\r\n\r\n".encode()
-        late = b"the request was incomplete after 1 seconds"
+        late = b"the request was incomplete after 1 s"
         sent = {
             b"": b"",
             b"GET / HTTP/1.1\r\nHost: loc": late,

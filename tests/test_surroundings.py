@@ -158,7 +158,7 @@ def test_a_configuration_of_dvcs_that_is_none_hides_nothing_else(project: Path, 
 
 def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:
     (project / "data/no-input.md").unlink()
-    assert check() == ["base.input is data/no-input.md, which is not there: put it back from git"]
+    assert check() == ["base.input is data/no-input.md, which does not exist: put it back from git"]
     written(project, {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}})
     assert check() == ["tokenizer.corpus is data/no-input.md, which does not exist: put it back from git"]
     hub = {"sources.wiki.input": "data/no-input.md", "sources.wiki.load.dataset": "a/b"}

@@ -205,7 +205,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
         update={"sources": {name: source.model_copy(update=given) for name, source in PARAMS.sources.items()}}
     )
     train = {}
-    for number, name in enumerate(sorted(PARAMS.sources)):
+    for number, name in enumerate(sorted(PARAMS.texts)):
         rows = [
             Document(id=str(i), text=f"{name} row {i} bread" * (number + 1), split="train")
             if i % 3
@@ -222,7 +222,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[st
 
 
 def sample(sample_bytes: int, seed: int = 1) -> list[str]:
-    texts = {name: open_texts(Path("cache/raw", name)) for name in PARAMS.sources}
+    texts = {name: open_texts(Path("cache/raw", name)) for name in PARAMS.texts}
     sources = {name: (found, read_split(Path("cache/split/text", name), found)) for name, found in texts.items()}
     return [text for _, text in sampled_texts(sources, sample_bytes=sample_bytes, seed=seed)]
 
@@ -315,7 +315,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_with_one_that_does(vocab_size
 def test_the_largest_vocabulary_named_does_fit() -> None:
     with pytest.raises(ValueError, match="at most") as error:
         train_sentencepiece(CORPUS, vocab_size=60_000)
-    largest = int(re.search(r"for ([0-9,]+) at", str(error.value))[1].replace(",", ""))  # type: ignore[index]
+    largest = int(re.search(r"at most ([0-9,]+) entries", str(error.value))[1].replace(",", ""))  # type: ignore[index]
     assert train_sentencepiece(CORPUS, vocab_size=largest)
 
 

@@ -43,8 +43,8 @@ def architecture_of(cfg: ModelConfig, *, option: str) -> Architecture:
         return family
     if cfg.options:
         raise ValueError(
-            f"GPT-NeoX has no {', '.join(f'model.{name}' for name in cfg.options)} as this model has: export it "
-            f"without {option}, or train one whose model section is that of preset v1 or v3"
+            f"GPT-NeoX does not support {', '.join(f'model.{name}' for name in cfg.options)}: export without {option}, "
+            "or train with the model section of preset v1 or v3"
         )
     return NeoX()
 
