@@ -27,7 +27,7 @@ from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import final_models
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.pretraining import PretrainTask
-from stages import base, curves, leak, sft, tokenizer, train
+from stages import base, curves, leak, report, sft, tokenizer, train
 from stages import eval as evaluation
 from tests.conftest import ROOT, run_python
 from tests.in_process import SOURCES, make_caches, run_in_process, tiny_params
@@ -198,6 +198,7 @@ def run_to_the_report(params: Params) -> dict[str, Any]:
     write_json(layout.DATA, {})
     run_in_process("leak", leak.main, params)
     run_in_process("eval", evaluation.main, params)
+    run_in_process("report", report.main, params)
     scores: dict[str, Any] = json.loads(layout.SCORES.read_text())
     return scores
 
