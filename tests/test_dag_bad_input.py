@@ -85,7 +85,7 @@ def test_a_source_that_is_none_and_a_budget_below_a_document(built_repo: Repo) -
     refused(
         built_repo.stage("load", "news"),
         "there is no source 'news'",
-        "['primer', 'roam', 'wiki']",
+        "['dialogues', 'dolly15k', 'oasst1', 'primer', 'roam', 'wiki']",
     )
     built_repo.set(sources__wiki__budget__max_train_tokens=40)  # more than a window, less than a document
     before = (built_repo.path / "cache/manifests/wiki.json").read_bytes()
@@ -186,9 +186,9 @@ def test_every_cache_says_where_it_comes_from_as_the_seed_lists(built_repo: Repo
     common = ["dataset_name", "dataset_config", "split_rule", "seed", "token_dtype", "tokenizer_sha256", "vocab_size"]
     common += ["special_token_ids"]
     for place, own in (
-        ("tokens/wiki", ["train_tokens", "val_tokens"]),
-        ("sft/dolly15k", ["train_examples", "val_examples"]),
-        ("sft/oasst1", ["train_examples", "val_examples"]),
+        ("tokens/text/wiki", ["train_tokens", "val_tokens"]),
+        ("tokens/chat/dolly15k", ["train_examples", "val_examples"]),
+        ("tokens/chat/oasst1", ["train_examples", "val_examples"]),
     ):
         text = (built_repo.path / "cache" / place / "meta.json").read_text()
         assert {*common, *own} <= set(json.loads(text)), place

@@ -209,7 +209,7 @@ def test_a_lasting_fault_is_a_sentence_and_no_file(
         done = load(repo, hub, name, tmp_path / name)
         assert done.returncode == 1, done.stderr
         error = done.stderr.strip().splitlines()[-1]
-        assert error.startswith(f"ERROR: {'load_chat' if name in CHATS else 'load'}@{name}: dataset "), error
+        assert error.startswith(f"ERROR: load@{name}: dataset "), error
         assert (TEXTS | CHATS)[name]["dataset"] in error
         for sentence in sentences:
             assert sentence in error
