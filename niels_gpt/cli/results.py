@@ -152,7 +152,7 @@ _PLACES = (
     ("metrics", "metrics/*.json, and curves in metrics/*.tsv"),
     ("report", "metrics/report.html; `niels-gpt report` adds when, where and how long it trained"),
     ("talk", "`niels-gpt chat`, or `niels-gpt serve` for a web page"),
-    ("tokens", "cache/tokens/ and cache/sft/, listed with their sha256 in cache/mix.json and chat_mix.json"),
+    ("tokens", "cache/tokens/, listed with their sha256 in cache/mix.json and chat_mix.json"),
     ("run logs", "logs/*.jsonl (times and speed, not tracked); `niels-gpt report --live` plots them"),
 )
 
