@@ -52,7 +52,7 @@ def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -
     assert ".roam-data" in done.stderr
     with_notes = ("-S", "sources.roam.input=.roam-data", "-C", ".roam-data", "split@roam")
     ran = stages_run(built_repo.run("dvc", "exp", "run", "--temp", *with_notes).stdout)
-    assert ran == ["load@roam", "sketch@roam", "duplicates", "split@roam"]
+    assert ran == ["load@roam", "duplicates", "split@roam"]
 
 
 def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:

@@ -46,12 +46,13 @@ def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3
         "metrics/",
         "cache/code",
         "cache/duplicate",
+        "cache/evaluation",
         "cache/tokenizer",
         "cache/mix",
         "cache/quotes",
         "cache/chat_mix",
     )
-    secret = {path for path in kept if "roam" in path or path.startswith(private_outs) or path.endswith("/.keep")}
+    secret = {path for path in kept if "roam" in path or path.startswith(private_outs)}
     assert {"cache/raw/roam", "models/sft", "metrics/report.html"} <= secret
     assert {"cache/raw/wiki", "cache/tokens/text/wiki"} <= set(kept) - secret
     # Two sources may be split alike: row numbers that a public one has, too, are nobody's secret.
