@@ -142,7 +142,8 @@ def outs(repo: Repo) -> Iterator[tuple[str, bool]]:
             for out in (out for kind in ("outs", "metrics", "plots") for out in declared.get(kind, [])):
                 path, how = next(iter(out.items())) if isinstance(out, dict) else (out, {})
                 remote = item["remote"] if how.get("remote") == "${item.remote}" else how.get("remote", "private")
-                yield path.replace("${key}", key), remote == "store" or how.get("cache") is False
+                use = item["use"] if isinstance(item, dict) else ""
+                yield path.replace("${key}", key).replace("${item.use}", use), remote == "store" or how.get("cache") is False
 
 
 def shingles(text: str) -> set[str]:
