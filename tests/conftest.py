@@ -54,7 +54,7 @@ TINY: dict[str, object] = {
     "splice.train.eval_every": 3,
     "memorize.chunk_size": 16,
     "memorize.prompt_tokens": 8,
-    "leak.chunk_size": 16,
+    "leak.chunk_size": 32,
     "leak.prompt_tokens": 8,
     "runtime.threads": 1,
 }
