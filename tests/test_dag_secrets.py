@@ -143,7 +143,10 @@ def outs(repo: Repo) -> Iterator[tuple[str, bool]]:
                 path, how = next(iter(out.items())) if isinstance(out, dict) else (out, {})
                 remote = item["remote"] if how.get("remote") == "${item.remote}" else how.get("remote", "private")
                 use = item["use"] if isinstance(item, dict) else ""
-                yield path.replace("${key}", key).replace("${item.use}", use), remote == "store" or how.get("cache") is False
+                yield (
+                    path.replace("${key}", key).replace("${item.use}", use),
+                    remote == "store" or how.get("cache") is False,
+                )
 
 
 def shingles(text: str) -> set[str]:
