@@ -57,8 +57,8 @@ def load_checkpoint(path: str | Path, device: str) -> tuple[dict[str, Any], dict
 def load_model(path: str | Path, device: str, *, dropout: float | None = None, T: int | None = None) -> GPT:
     """Return the model of a checkpoint; `dropout` and the context length `T` override what is stored."""
     config, weights, _, _ = load_checkpoint(path, device)
-    config |= {key: value for key, value in {"dropout": dropout, "T": T}.items() if value is not None}
     try:
+        config |= {key: value for key, value in {"dropout": dropout, "T": T}.items() if value is not None}
         model = GPT(config).to(device)
         model.load_state_dict(weights)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:

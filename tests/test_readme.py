@@ -160,7 +160,7 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))
     assert not {stage for stage in stages_run(first) if stage in ("load@dolly15k", "load@oasst1", "load@dialogues")}
     (experiment,) = (printed for command, printed in said.items() if command.startswith("dvc exp run"))
-    ran, tuned = set(stages_run(experiment[0])), {"curves@sft", "eval", "leak", "sft"}
+    ran, tuned = set(stages_run(experiment[0])), {"curves@sft", "eval", "leak", "report", "sft"}
     assert ran == tuned
     assert stages_run(back) == []
     mix = json.loads((repo.path / "cache/mix.json").read_text())

@@ -557,7 +557,7 @@ def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
         "step  50/200  loss 2.5000  val 2.7500  lr 1.00e-03  12,346 tok/s (MFU 25%)  1 h 02 min left  "
         "sampled: wiki 0.750 roam 0.250"
     )
-    assert lines[1] == '  writes: "hi"'
+    assert lines[1] == '  sample: "hi"'
     assert lines[2].startswith("step 100/200  loss 2.5000  lr 1.00e-03  12,346 tok/s  1 min 05 s left")
     assert "  5 s left" in lines[3]
     written = [json.loads(line) for line in (tmp_path / "logs/x.jsonl").read_text().splitlines()]
