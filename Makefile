@@ -36,7 +36,7 @@ baseline:
 
 same: $(INSTALLED)
 	python -m pytest -q -k golden tests/test_train.py tests/test_splice.py
-	python -m niels_gpt.cli.accept_refactoring
+	python -m scripts.accept_refactoring
 
 check: $(INSTALLED)
 	ruff format --check .

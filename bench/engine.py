@@ -29,9 +29,7 @@ from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.cluster import RayEngine
-from niels_gpt.jobs.engine import Engine
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
 from niels_gpt.tokenizer import load_tokenizer
 
 PART_BYTES, ROUNDS, CORES = 2_000_000, 3, os.cpu_count() or 1

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import nn
 
 from bench.reference import PlainLoop
@@ -34,6 +33,7 @@ from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import parse_params
 from niels_gpt.rng import set_seed
 from niels_gpt.train.loop import batches
 from niels_gpt.train.pretraining import PretrainTask
@@ -110,7 +110,7 @@ def recipe_curve(cfg: ModelConfig, train_cfg: TrainConfig, text: Text, *, score_
 
 def recipe(size: str, *, preset: str, steps: int, seed: int) -> tuple[ModelConfig, TrainConfig]:
     """A preset's options and training, at another size and length; what it counts in steps shrinks with the run."""
-    params = yaml.safe_load(read_preset(layout.PRESETS, preset))
+    params = parse_params(read_preset(layout.PRESETS, preset))[1]
     sizes = {name: getattr(SIZES[size], name) for name in ("V", "T", "C", "L", "d_ff", "dropout")}
     if params["model"].get("activation") == "swiglu":
         sizes["d_ff"] = 64 * round(sizes["C"] * 8 / 3 / 64)  # three matrices: about as many weights as two of 4*C

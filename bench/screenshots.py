@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.serve import serving
+from niels_gpt.cli.find import open_notes
 from niels_gpt.cli.report import build_watch, full_report
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
@@ -44,6 +45,21 @@ def ask(page: Any) -> None:
     page.locator("#text").fill(QUESTION)
     page.keyboard.press("Enter")
     page.locator("#send").wait_for(state="visible", timeout=120_000)
+
+
+def traced(page: Any) -> None:
+    """With notes beside the answer, and the places of the first span that stands in training documents."""
+    page.locator("#settings summary").click()
+    page.locator("#notes").check()
+    page.locator("#settings summary").click()
+    ask(page)
+    page.locator("mark.traced").first.click()
+
+
+def searched(page: Any) -> None:
+    page.locator("#find summary").click()
+    page.locator("#words").fill("beetroot leak*")
+    page.locator("#hits li").first.wait_for()
 
 
 def drawn(page: Any) -> None:
@@ -81,7 +97,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     talker = open_talker(layout.TUNED, device=prepare_device("auto", threads=1), tokenizer=layout.TOKENIZER)
     card = {"model": talker.name, "parameters": f"{talker.model.parameter_count():,}"}
-    with tempfile.TemporaryDirectory() as place, serving(build_app(talker, card=card)) as chat:
+    with tempfile.TemporaryDirectory() as place, serving(build_app(talker, card=card, notes=open_notes())) as chat:
         report = Path(place, "report.html")
         report.write_text(full_report(), encoding="utf-8")
         with serving(build_watch(layout.LOGS)) as watch, sync_playwright() as playwright:
@@ -96,6 +112,10 @@ def main(folder: Path) -> None:
                 Picture("watch", watch, drawn),
                 Picture("chat", chat, ask),
                 Picture("chat-phone-dark", chat, ask, viewport=PHONE, dark=True),
+                Picture("sources", chat, traced),
+                Picture("sources-phone-dark", chat, traced, viewport=PHONE, dark=True),
+                Picture("find-phone", chat, searched, viewport=PHONE),
+                Picture("find-dark", chat, searched, dark=True),
             ]
             for picture in pictures:
                 file = take(browser, picture, folder)

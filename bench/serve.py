@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from bench.memory import resident
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.talk.server.access import PATIENCE_S, listen, make_server
+from niels_gpt.talk.server.access import listen, make_server
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
@@ -45,9 +45,9 @@ def untrained(size: str) -> Talker:
 
 
 @contextmanager
-def serving(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> Iterator[str]:
+def serving(app: ASGIApp) -> Iterator[str]:
     """The address of a server on loopback, which stops with the block."""
-    listening, server = listen(0), make_server(app, patience_s=patience_s)
+    listening, server = listen(0), make_server(app)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

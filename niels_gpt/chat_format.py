@@ -2,6 +2,7 @@ r"""Plain-text chat transcripts for v0 (byte-level) models: one "{role}: {conten
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -53,3 +54,11 @@ def _turns(text: str) -> list[tuple[str, str]]:
     tags = list(_TURN.finditer(text))
     ends = [*(tag.start() for tag in tags), len(text)][1:]
     return [(tag[1], text[tag.end() : end].strip()) for tag, end in zip(tags, ends, strict=True)]
+
+
+def chat_key(text: str) -> str:
+    """Return the key of a chat: a hash of the joined contents of its messages.
+
+    Row numbers would not do: chats without an answer are not tokenized, so numbers shift.
+    """
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, SkipValidation, Strict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, SkipValidation, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 Renderer = Literal["transcript", "chat_tokens", "chatml"]  # chat format; see niels_gpt.chat_template
@@ -39,6 +39,12 @@ Fraction = Annotated[float, Ge(0), Lt(1)]
 
 _T = TypeVar("_T")
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Section(BaseModel):
+    """Section of the parameters: strict types, no unknown keys, immutable."""
+
+    model_config = ConfigDict(**STRICT, frozen=True)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -247,6 +253,20 @@ class TrainConfig:
     momentum_warmup: Annotated[
         int, Ge(0), INT64, "steps over which muon's momentum rises from 0.85 to 0.95; 0: it is 0.95 at once"
     ] = 0
+    average: Annotated[
+        Fraction,
+        "decay of a moving average of the weights, which then is what is validated and published; 0: the weights "
+        "themselves",
+    ] = 0.0
+    teacher: Annotated[
+        Fraction,
+        "share of the targets that are the probabilities of a teacher: the same model, trained before it with another "
+        "seed; 0: none",
+    ] = 0.0
+    replay: Annotated[
+        Fraction, "share of the rows of a batch that are pretraining text, so that fine-tuning forgets less"
+    ] = 0.0
+    patience: Annotated[Count | None, "validations in a row without a new best that end the run; null: never"] = None
     freeze_blocks: Annotated[
         int,
         Ge(0),

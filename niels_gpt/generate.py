@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.sampling import GeneratorNoise, Sampling, check_temperature, check_top_k, check_top_p
+from niels_gpt.inference.sampling import GeneratorNoise, Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer import decode, encode
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -15,14 +15,14 @@ from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
     """Set all but the k largest logits of the last dimension to -inf; of tied logits only k in total are kept."""
-    check_top_k(k)
+    Sampling(top_k=k)  # checks it
     kept = logits.topk(min(k, logits.shape[-1]), dim=-1)
     return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)
 
 
 def top_p_filter(logits: torch.Tensor, p: float) -> torch.Tensor:
     """Keep the smallest set of most probable tokens with total probability >= p; set other logits to -inf."""
-    check_top_p(p)
+    Sampling(top_p=p)  # checks it
     if p == 1.0:
         return logits  # a float32 cumulative sum may reach 1 before the last token
     ordered = logits.sort(dim=-1, descending=True)
@@ -42,7 +42,7 @@ def sample_next_token(
     top_p: float | None = None,
 ) -> int:
     """Sample one id from softmax(`(V,)` logits / temperature) after top-k and top-p; temperature 0 is greedy."""
-    check_temperature(temperature)
+    Sampling(temperature)  # checks it
     if temperature == 0:
         return int(logits_1d.argmax())
     logits = logits_1d.float().cpu()

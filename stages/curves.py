@@ -8,9 +8,8 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import described_by
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, is_left_out, leave_out, run_stage
-from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.report.history import History
-from niels_gpt.report.tables import format_samples, write_tsv
+from niels_gpt.report.tables import format_samples, loss_curve, mix_shares, summarise, validations_by_source, write_tsv
 from niels_gpt.tokenizer import load_tokenizer
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.sft_dataset import open_chats
-from niels_gpt.cache.windows import check_lengths
+from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
-from niels_gpt.eval.chats import Sampler, score_chats
-from niels_gpt.eval.generations import Text, held_out_replies, held_out_texts
+from niels_gpt.eval.chats import score_chats
+from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts
 from niels_gpt.eval.held_out import Score, score_stream
+from niels_gpt.eval.settings import EvalRules
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.inference.sampling import Sampling
@@ -30,7 +30,8 @@ REPLIES = 64  # held-out replies that generated answers are compared with
 
 def main(stage: Stage) -> None:
     """Score the final models, measure their report cards, and sample from them."""
-    settings, runtime = stage.params.eval, stage.params.runtime
+    settings: EvalRules = stage.params.eval
+    runtime = stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import document_names, read_split
@@ -11,14 +14,14 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, Subject, measure_leak
-from niels_gpt.leak.page import canary_sentence, leak_rows, leak_sentence, render_leak, verdict
+from niels_gpt.leak.page import canary_sentence, leak_rows, leak_sentence, link_passages, render_leak, verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.planted_run import measure_planted_run
-from niels_gpt.pipeline.private_text import open_sources
+from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage
-from niels_gpt.pipeline.stores import open_models, store_of
+from niels_gpt.pipeline.stores import open_library, open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.trace.library import Place
 
 # Tokens in forward passes of all sources and models, as a share of the tokens that pretraining read. A token costs
 # three times as much in training, so this is a 15th of its FLOPs. It is no stopwatch: equal inputs give equal results.
@@ -67,9 +70,15 @@ def main(stage: Stage) -> None:
     result = {**window, "budget_tokens": budget, "measured": measured, "sources": stats, "canaries": planted}
     write_json(stage.out(layout.LEAK), result)
     names = {source: trained_names(params, source) for source in found}
-    stage.out(layout.LEAK_PAGE).write_text(
-        render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget), encoding="utf-8"
-    )
+    page = render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget)
+    library = open_library(params, in_files=False)
+
+    def link(place: Place) -> str:
+        source = Path(params.sources[place.source].input)
+        file = source if source.is_file() else source / place.file
+        return quote(os.path.relpath(file, layout.LEAK_PAGE.parent))
+
+    stage.out(layout.LEAK_PAGE).write_text(link_passages(page, library.trace, link=link), encoding="utf-8")
 
 
 if __name__ == "__main__":

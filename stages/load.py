@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from niels_gpt.data.corpus.loading import Slice, cut_source, digest_inputs, load_parts
 from niels_gpt.data.corpus.parts import MANIFEST, manifest_of
 from niels_gpt.data.kinds import say_left_out
@@ -26,30 +28,19 @@ def main(stage: Stage) -> None:
     asked = source.load.model_dump(exclude=set(COMMON))
     # Nothing for the default, so that fingerprints from before this key existed stay valid.
     personal = [] if source.on_personal == "keep" else [source.on_personal]
+    whole = Slice(source.kind.name, settings, request, Store(""), text_bytes, source.on_secret, source.on_personal)
     stage.out(out).mkdir()
-
-    def slices(store: Store) -> list[Slice]:
-        return cut_source(
-            source.kind.name,
-            settings,
-            request,
-            store=store,
-            text_bytes=text_bytes,
-            on_secret=source.on_secret,
-            on_personal=source.on_personal,
-        )
-
     for line in say_left_out(source.kind.name, settings, path):
         stage.say(line)
     with progress(total=None, unit="B", title=stage.title) as bar:
         tally = Tally(bar, stage.title)
         made_of = []
         if source.load.stored:
-            found = engine.map(digest_inputs, slices(Store("")), tick=bool)
+            found = engine.map(digest_inputs, cut_source(whole), tick=bool)
             made_of = [digest for _, digest in sorted(found, key=lambda pair: pair[0].number)]
         asked_for = (asked, max_tokens, text_bytes, source.on_secret, *personal, made_of)
         place = place_of(stage, out, "texts", *asked_for, stored=source.load.stored)
-        parts, secrets = load_parts(engine, slices(place.store), say=stage.say, tick=tally)
+        parts, secrets = load_parts(engine, cut_source(replace(whole, store=place.store)), say=stage.say, tick=tally)
     for line in secrets.told(source.on_secret):
         stage.say(line)
     if not any(part.rows for part in parts):

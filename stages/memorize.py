@@ -7,8 +7,14 @@ import numpy as np
 from niels_gpt.device import prepare_device
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import described_by, read_meta
-from niels_gpt.memorize.measure import measure_extraction, stats_together, token_log_probs
-from niels_gpt.memorize.page import DocumentResult, render_page, render_strips
+from niels_gpt.leak.memorized import (
+    DocumentResult,
+    measure_extraction,
+    render_page,
+    render_strips,
+    stats_together,
+    token_log_probs,
+)
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
@@ -63,12 +69,11 @@ def main(stage: Stage) -> None:
     for name, document in measured.items():
         write_tsv(curves / f"{name}.tsv", document.curve())
         tokens, pz = documents[name], np.exp(document.log_pz["after"])
-        results.append(DocumentResult(name, tokens, document.starts, pz, *token_log_probs(models["after"], tokens)))
+        found = token_log_probs(models["after"], tokens)
+        results.append(DocumentResult(name, len(tokens), document.starts, pz, tokens, *found))
     page = render_page(results, tokenizer, window=window)
     stage.out(layout.MEMORIZED_PAGE).write_text(page, encoding="utf-8")
-    stage.out(layout.MEMORIZED_STRIPS).write_text(
-        render_strips([result.strip for result in results], **window), encoding="utf-8"
-    )
+    stage.out(layout.MEMORIZED_STRIPS).write_text(render_strips(results, **window), encoding="utf-8")
     for when, stats in together.items():
         stage.say(
             f"{when}: median P(z) {stats['median_pz']:.3g}, mean {stats['mean_pz']:.3g}, {stats['num_windows']} windows"

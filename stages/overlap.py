@@ -7,8 +7,7 @@ from pathlib import Path
 
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import read_split
-from niels_gpt.duplicates.overlap import measure_overlap
-from niels_gpt.duplicates.quotes import Quotes, find_quotes
+from niels_gpt.duplicates.overlap import Quotes, find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout

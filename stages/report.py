@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from niels_gpt.data.corpus.mix import exposures, read_too_often
-from niels_gpt.duplicates.table import HEAD as DUPLICATES
-from niels_gpt.duplicates.table import data_rows
 from niels_gpt.files.checks import read_meta
 from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
 from niels_gpt.leak.page import HEAD as LEAKED
@@ -19,12 +17,28 @@ from niels_gpt.report.tables import read_tsv
 
 TUNING = {"p_sft", "sft"}
 REPORTED = {"model", "tokenizer", "p_train", "p_val", "train", *TUNING}
+DUPLICATES = (
+    "source",
+    "documents",
+    "repeat another's text",
+    "near duplicates",
+    "in clusters",
+    "skipped",
+    "% of held-out 13-grams in training text",
+    "% of held-out characters in such",
+)
 
 
-def read_training(name: str) -> Training:
-    """Read the summary and the curves of a training stage."""
-    curves = (read_tsv(layout.METRICS / f"{file}.tsv") for file in (name, f"{name}_val"))
-    return Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves)
+def duplicate_rows(data: Mapping[str, Mapping[str, Any]]) -> list[Sequence[str]]:
+    """Return the table's rows for {source: duplicate counts, and shares of held-out text found in training text}."""
+    return [
+        (
+            name,
+            *(f"{row[count]:,}" for count in ("documents", "exact", "near", "clusters", "left_out")),
+            *(f"{100 * row[share]:.2f}" for share in ("runs_in_train", "characters_in_train")),
+        )
+        for name, row in data.items()
+    ]
 
 
 def tables_of(evaluated: dict[str, Any]) -> dict[str, Sequence[Sequence[str]]]:
@@ -32,7 +46,7 @@ def tables_of(evaluated: dict[str, Any]) -> dict[str, Sequence[Sequence[str]]]:
     leak = read_meta(layout.LEAK)
     tables: dict[str, list[Sequence[str]]] = {
         "Report card": evaluated["card"],
-        "Duplicates": [DUPLICATES, *data_rows(read_meta(layout.DATA))],
+        "Duplicates": [DUPLICATES, *duplicate_rows(read_meta(layout.DATA))],
         "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
         "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
     }
@@ -44,7 +58,9 @@ def main(stage: Stage) -> None:
     params, mix, chat_mix = stage.params, read_meta(layout.MIX), read_meta(layout.CHAT_MIX)
     evaluated = read_meta(layout.EVALUATED, required=["card", "flops_per_token", "samples"])
     scores = {model: table for model, table in read_meta(layout.SCORES).items() if model != layout.CARD}
-    trainings = [read_training(name) for name, folder in layout.MODEL_OF.items() if folder.name in scores]
+    trained = [name for name, folder in layout.MODEL_OF.items() if folder.name in scores]
+    curves = {name: [read_tsv(layout.METRICS / f"{name}{end}.tsv") for end in ("", "_val")] for name in trained}
+    trainings = [Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
     page = render_report(

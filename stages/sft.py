@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.cache.windows import open_mix
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
+from niels_gpt.rng import derive_seed
 from niels_gpt.train.chats import ChatTask
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Execution
@@ -37,7 +39,17 @@ def tune(stage: Stage, execution: Execution) -> None:
     chats = open_chats(layout.CHAT_MIX, names=list(p_sft), T=T, device=device, root=Path(), ranks=ranks)
     val = {name: mix.val[name] for name in p_val}
     text = PretrainTask(train=mix.train, val=val, cfg=cfg, T=T, device=device)
-    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device)
+    replay = None
+    if rows := min(round(cfg.replay * cfg.B), cfg.B - 1):
+        p_train = mix_probabilities(params.p_train, params.texts, name="p_train")
+        seed = derive_seed(cfg.seed, "replay")
+        replay = replace(
+            text,
+            train={name: mix.train[name] for name in p_train},
+            cfg=replace(cfg, B=rows, p_train=p_train, seed=seed),
+        )
+    task = ChatTask(train=chats.train, val=chats.val, text=text, cfg=cfg, device=device, replay=replay)
+    execution.say(f"{task.padding():.1%} padding in rows of chats; {task.replayed} of {cfg.B} rows are replayed text")
     train_and_write(stage, model, task, cfg, execution=execution, out=layout.TUNED, chats=True)
 
 

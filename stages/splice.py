@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from niels_gpt.cache.manifest import TokenStore
+from niels_gpt.cache.windows import TokenStore
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Splice
@@ -10,7 +10,7 @@ from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.pipeline.training import execution_of, pretrained, train_and_write, train_config, trained_by_ranks
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset, describe_plan
-from niels_gpt.splice.selection import select_documents, within_first_tokens
+from niels_gpt.splice.spans import select_documents, within_first_tokens
 from niels_gpt.splice.task import SpliceTask
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.task import Execution
@@ -18,7 +18,7 @@ from niels_gpt.train.task import Execution
 
 def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
     """Return the row numbers of the chosen documents, and the reason for the choice."""
-    lengths, source = store.lengths.tolist(), settings.dataset_name
+    lengths = store.lengths.tolist()
     if settings.restrict_to_training_subset:
         lengths = within_first_tokens(lengths, store.trained_tokens)
     return select_documents(
@@ -28,7 +28,7 @@ def choose(store: TokenStore, settings: Splice) -> tuple[list[int], str]:
         min_len=settings.min_doc_length,
         max_len=settings.max_doc_length,
         doc_index=settings.doc_index,
-        dataset_name=source,
+        dataset_name=settings.dataset_name,
         strict_num_docs=settings.strict_num_docs,
     )
 

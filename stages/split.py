@@ -35,7 +35,7 @@ def main(stage: Stage) -> None:
             bonds,
             rows=texts.rows,
             splits=lambda: texts.column("split"),
-            keys=texts.keys,
+            keys=lambda: list(texts.keys()),
         )
         if not train or not val:
             bound = any(map(len, (bonds.joined, bonds.train, bonds.val, bonds.out)))
@@ -54,10 +54,11 @@ def main(stage: Stage) -> None:
         np.save(out / f"{side}.npy", rows)
     facts = {
         **rule.model_dump(),
+        "private": source.private,
         "texts_sha256": texts.digest,
         "files": list_files(out, "*.npy", published=str(place)),
     }
-    # The tokenizer stage depends on splits only; the hash of the texts makes it rerun when a text changes.
+    # The tokenizer stage depends on splits only: it reruns when a text changes, or whether it is private.
     write_json(out / "split.json", facts)
     stage.say(f"{told} -> {place}")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from niels_gpt.base.imported import TOKENIZER as BASE_TOKENIZER
 from niels_gpt.base.imported import open_base
 from niels_gpt.data.corpus.parts import open_texts
-from niels_gpt.data.corpus.split_files import read_split
+from niels_gpt.data.corpus.split_files import read_split, sampled_texts
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Pretrained, SentencePiece
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import store_of
-from niels_gpt.tokenizer.corpus import sampled_texts
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 
@@ -27,7 +26,7 @@ def main(stage: Stage) -> None:
         model = train_sentencepiece(
             [text for _, text in sample],
             vocab_size=settings.vocab_size,
-            private=[stage.params.sources[name].private for name, _ in sample],
+            private=[sources[name][1].facts["private"] for name, _ in sample],
             min_documents=settings.min_documents,
         )
     if isinstance(settings, Pretrained):

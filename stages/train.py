@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.training import execution_of, first_model, open_pretraining, train_and_write, trained_by_ranks
+from niels_gpt.pipeline.training import (
+    execution_of,
+    first_model,
+    open_pretraining,
+    train_and_write,
+    trained_by_ranks,
+    trained_teacher,
+)
 from niels_gpt.train.task import check_memory
 
 
@@ -17,8 +24,9 @@ def main(stage: Stage) -> None:
         task, model_cfg = open_pretraining(stage.params, device=device, ranks=execution.ranks)
         # Before allocating the model.
         check_memory(model_cfg, B=task.cfg.B, execution=execution, frozen=task.cfg.freeze_blocks)
+        teacher = trained_teacher(stage, task, model_cfg, execution=execution)
         model = first_model(model_cfg, seed=task.cfg.seed, device=device)
-        train_and_write(stage, model, task, task.cfg, execution=execution, out=layout.PRETRAINED)
+        train_and_write(stage, model, task, task.cfg, execution=execution, out=layout.PRETRAINED, teacher=teacher)
 
 
 if __name__ == "__main__":

@@ -152,6 +152,13 @@ def with_values(text: str, values: dict[str, object]) -> str:
     return apply_preset(text, out.getvalue())
 
 
+def keep_sample(folder: Path) -> None:
+    """A repository whose objects have the sample, as those of a clone do."""
+    subprocess.run(["git", "init", "-q", "-b", "main", folder], check=True)
+    command = ["git", "-C", str(folder), "hash-object", "-w", str(ROOT / "params.yaml")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def run_python(
     code: str, *arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -167,7 +174,7 @@ def stages_run(output: str) -> list[str]:
 def make_repo(path: Path) -> Repo:
     """Tracked code and configuration of this checkout, a cut of its corpora, tiny parameters, one commit."""
     path.mkdir(parents=True)
-    for name in ("stages", "niels_gpt", "presets"):
+    for name in ("stages", "niels_gpt", "presets", "scripts"):
         shutil.copytree(ROOT / name, path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, path / name)
@@ -175,7 +182,7 @@ def make_repo(path: Path) -> Repo:
     for name in ("config", ".gitignore", "plots_offline.html"):
         shutil.copy(ROOT / ".dvc" / name, path / ".dvc" / name)
     shutil.copytree(ROOT / ".dvc/plots", path / ".dvc/plots")
-    (path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), TINY))
+    (path / "params.yaml").write_text(with_values((ROOT / "params.yaml").read_text(), TINY))
 
     wiki = "data/wikitext/wikitext-103-raw-v1"
     (path / wiki).mkdir(parents=True)
@@ -198,7 +205,7 @@ def make_repo(path: Path) -> Repo:
     (path / "data/oasst1/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny_trees()))
 
     repo = Repo(path)
-    repo.run("git", "init", "-q", "-b", "main")
+    keep_sample(path)
     repo.commit("tiny")
     return repo
 

@@ -23,7 +23,7 @@ from tests.conftest import ROOT, TINY, with_values
 
 def tiny_params(changes: dict[str, object] | None = None) -> Params:
     """The sample's, cut down, with some values changed by their dotted names."""
-    sample = (ROOT / "presets/sample.yaml").read_text(encoding="utf-8")
+    sample = (ROOT / "params.yaml").read_text(encoding="utf-8")
     return parse_params(with_values(sample, {**TINY, **(changes or {})}))[0]
 
 

@@ -10,7 +10,7 @@ from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import parse_params
 from tests.conftest import ROOT, with_values
 
-SAMPLE = (ROOT / "presets/sample.yaml").read_text(encoding="utf-8")
+SAMPLE = (ROOT / "params.yaml").read_text(encoding="utf-8")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STARTED: dict[str, object] = {
     "base.from": "smollm2",

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from niels_gpt.base import importing
-from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
 from niels_gpt.cli.doctor import examine, seconds_to_train

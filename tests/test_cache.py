@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
-from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import describe_origin, read_meta, sha256_file
+from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
@@ -122,7 +122,7 @@ def test_a_split_that_would_be_empty_is_refused(
 
 # The mix
 
-PARAMS = parse_params((ROOT / "presets/sample.yaml").read_text())[0]
+PARAMS = parse_params((ROOT / "params.yaml").read_text())[0]
 
 
 @pytest.fixture

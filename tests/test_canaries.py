@@ -9,7 +9,7 @@ import torch
 
 from niels_gpt.cache.token_parts import encode_documents
 from niels_gpt.config import ModelConfig
-from niels_gpt.leak.canaries import (
+from niels_gpt.leak.measure import (
     COPIES,
     REFERENCES,
     Canary,
@@ -53,7 +53,7 @@ def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> N
     assert kept == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert sorted(int(token) for token in ids if 100 <= token < 200) == list(range(100, 130))
     assert stream.documents is not None
-    starts = stream.documents[0].between(0, len(stream)).tolist()  # type: ignore[union-attr]
+    starts = stream.documents[0].offsets.tolist()  # type: ignore[union-attr]
     assert len(starts) == 33
     assert [ids[start] for start in starts if ids[start] < 100] == [1, 4, 6]  # none is cut in two
     firsts = [int(ids[start]) for start in starts]

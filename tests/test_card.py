@@ -20,8 +20,6 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import (
     MEASURES,
-    Choice,
-    Marked,
     Measured,
     answer_card,
     blind_card,
@@ -36,7 +34,6 @@ from niels_gpt.eval.card import (
 )
 from niels_gpt.eval.generations import (
     MAX_BYTES,
-    SAMPLING,
     Text,
     distinct_share,
     held_out_replies,
@@ -47,7 +44,7 @@ from niels_gpt.eval.generations import (
     repeated_share,
     write_texts,
 )
-from niels_gpt.inference.sampling import GREEDY
+from niels_gpt.inference.sampling import GREEDY, SAMPLING
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -61,7 +58,7 @@ BYTES = ByteTokenizer()
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("pieces") / "pieces.model"
-    right = [choice.texts[0] for choice in probes.spelling_choices()]
+    right = [choice[0] for choice in probes.spelling_choices()]
     path.write_bytes(train_sentencepiece(right * 3, vocab_size=400))
     return SentencePieceTokenizer(path)
 
@@ -106,15 +103,15 @@ def test_probes_are_the_same_every_time_and_differ_by_seed() -> None:
     assert probes.closing_questions() == probes.closing_questions()
     assert probes.closing_questions() != probes.closing_questions(probes.SEED + 1)
     for choice in probes.spelling_choices():
-        assert len(set(choice.texts)) == 4
-        assert len({len(text.encode()) for text in choice.texts}) == 1  # none is likelier for being shorter
+        assert len(set(choice)) == 4
+        assert len({len(text.encode()) for text in choice}) == 1  # none is likelier for being shorter
 
 
 def test_what_is_opened_is_closed_by_each_mark_and_its_own_stands_on_the_diagonal() -> None:
     for marked in probes.closing_questions():
         for i, (opened, closed) in enumerate(probes.MARKS.items()):
             for j, other in enumerate(probes.MARKS.values()):
-                left, _, rest = marked.texts[i][j].partition(opened)
+                left, _, rest = marked[i][j].partition(opened)
                 assert rest.count(other) == 1
                 assert (other == closed) == (i == j)
                 assert not set(left) & set('"()[]')
@@ -140,10 +137,10 @@ def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_nev
     kind: str, pieces: Tokenizer
 ) -> None:
     tokenizer: Tokenizer = BYTES if kind == "bytes" else pieces
-    own = [marked.texts[i][i] for marked in probes.closing_questions() for i in range(3)]
-    others = [marked.texts[i][(i + 1) % 3] for marked in probes.closing_questions() for i in range(3)]
+    own = [marked[i][i] for marked in probes.closing_questions() for i in range(3)]
+    others = [marked[i][(i + 1) % 3] for marked in probes.closing_questions() for i in range(3)]
     for place, marked, share in ((0, own, 1.0), (1, others, 0.0)):
-        read = [choice.texts[place] for choice in probes.spelling_choices()] + marked
+        read = [choice[place] for choice in probes.spelling_choices()] + marked
         card = likelihood_card(Reader(read, tokenizer), tokenizer, T=T, B=50)
         assert card["spelling"].value == share
         assert card["closing"].value > 10 if share else card["closing"].value < -4
@@ -160,7 +157,7 @@ def test_a_mark_that_is_common_everywhere_saves_nothing() -> None:
 
 
 def test_nats_saved_are_of_the_right_mark_against_the_mean_of_the_others() -> None:
-    marked = Marked((("aa", "ab"), ("ba", "bb")))
+    marked = (("aa", "ab"), ("ba", "bb"))
     saved = nats_saved([marked, marked], {"aa": 1.0, "ab": 4.0, "ba": 6.0, "bb": 2.0})
     assert saved == Measured(3.5, 0.0)
 
@@ -185,7 +182,7 @@ def test_text_costs_the_same_whatever_stands_beside_it(pieces: Tokenizer) -> Non
 
 
 def test_equal_texts_share_the_point() -> None:
-    choices = [Choice(("a", "b")), Choice(("c", "b")), Choice(("d", "b"))]
+    choices = [("a", "b"), ("c", "b"), ("d", "b")]
     measured = share_right(choices, {"a": 1.0, "b": 1.0, "c": 0.5, "d": 2.0})
     assert measured.value == pytest.approx((0.5 + 1 + 0) / 3)
     assert measured.error == pytest.approx(0.5 / math.sqrt(3))

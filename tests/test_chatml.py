@@ -14,22 +14,19 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.join import join_manifests
 from niels_gpt.cache.sft_dataset import SFTExampleDataset, open_chats
 from niels_gpt.cache.token_parts import describe_chats, describe_tokenizer, write_sft_files
+from niels_gpt.chat_format import chat_key
 from niels_gpt.chat_template import ChatML, chat_renderer, format_prompt, open_renderer, supervised
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.config import ModelConfig
-from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.duplicates.quoted import quoted_chats
-from niels_gpt.eval.chats import generate_reply
-from niels_gpt.eval.generations import held_out_replies, question_prompt
+from niels_gpt.eval.generations import generate_reply, held_out_replies, question_prompt
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.leak.passages import DocumentList
-from niels_gpt.leak.sentences import find_sentences
+from niels_gpt.leak.passages import DocumentList, find_sentences
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.talk.talker import Talker
@@ -37,6 +34,7 @@ from niels_gpt.tokenizer import HFTokenizer
 from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import token_dtype
+from stages.cache import join_manifests
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 LINE = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"

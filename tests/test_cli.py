@@ -40,10 +40,10 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import cache as cache_stage
 from stages import leak, load, split, tokenize, tokenizer
-from tests.conftest import ROOT, TINY, with_values
+from tests.conftest import ROOT, TINY, keep_sample, with_values
 from tests.in_process import no_duplicates, write_source
 
-SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+SAMPLE = (ROOT / "params.yaml").read_text()
 PRESETS = {name: read_preset(ROOT / "presets", name) for name in ("v0", "v1", "v2", "v3", "shakespeare")}
 V0, V1, V2, _, SHAKESPEARE = PRESETS.values()
 
@@ -52,6 +52,7 @@ V0, V1, V2, _, SHAKESPEARE = PRESETS.values()
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "presets", tmp_path / "presets")
     shutil.copy(ROOT / "params.yaml", tmp_path / "params.yaml")
+    keep_sample(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -76,8 +77,8 @@ def test_a_preset_is_the_sample_where_it_says_nothing_else() -> None:
         "tokenizer:\n  # bytes\n  kind: byte\neval:\n  prompts:\n    - two\n    - three\n"
     )
     assert complete_preset(preset, sample=sample) == (
-        "# head\nsources:\n  a:\n    input: x  # where\n    split:\n      by: tree\n      seed: 1\n  c:\n"
-        "    input: z\n    split:\n      by: given\n\n"
+        "# head\nsources:\n  a:\n    input: x  # where\n    split: {by: tree, seed: 1}\n"
+        "  c: {input: z, split: {by: given}}\n\n"
         "# sizes\nmodel:\n  T: 5  # context\n  C: 2\ntokenizer:\n  # bytes\n  kind: byte\n\n"
         "# words\neval:\n  prompts:\n    - two\n    - three\n\n  # at most\n  B: 4\n"
     )
@@ -85,7 +86,11 @@ def test_a_preset_is_the_sample_where_it_says_nothing_else() -> None:
 
 
 def test_a_preset_may_be_based_on_another(tmp_path: Path) -> None:
-    (tmp_path / "sample.yaml").write_text("a: 1\nb: {c: 2, d: 3}\np_val: {x: 1.0}\n")
+    (tmp_path / "params.yaml").write_text("a: 1\nb: {c: 2, d: 3}\np_val: {x: 1.0}\n")
+    blob = subprocess.check_output(["git", "hash-object", tmp_path / "params.yaml"], text=True)
+    tmp_path = tmp_path / "presets"
+    tmp_path.mkdir()
+    (tmp_path / "sample.yaml").write_text(f"blob: {blob}")
     (tmp_path / "first.yaml").write_text("b: {c: 4}\np_val: {y: 1.0}\n")
     (tmp_path / "second.yaml").write_text("based_on: first\nb: {d: 5}\n")
     assert parse_yaml(read_preset(tmp_path, "second"), name="") == {"a": 1, "b": {"c": 4, "d": 5}, "p_val": {"y": 1.0}}
@@ -109,7 +114,7 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert "# a last word of mine" in text
     assert parse_params(text)[1] == parse_params(V0)[1]
     # v0 has no dialogues, and another kind of tokenizer.
-    outside = mine.split("  dialogues:\n")[0] + mine.split("\nparts:\n")[1]
+    outside = mine.split("  dialogues:\n")[0] + mine.split("\nduplicates: ")[1]
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
@@ -118,8 +123,33 @@ def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
     preset = "a:\n  b: 3  # three\n  new: 4\nc:\n  d: 2\n"
     assert apply_preset(current, preset) == "# head\na:\n  b: 3  # three\n  new: 4\nc:\n  d: 2  # kept\n"
     assert apply_preset("", V0) == V0
-    assert "# byte: the 256" in apply_preset(SAMPLE, V0)  # the heading of the section as well
-    assert "# sentencepiece:" not in apply_preset(SAMPLE, V0)
+    assert "\ntokenizer: {kind: byte, corpus: data/no-input.md}\n" in apply_preset(SAMPLE, V0)
+
+
+def test_the_sample_comes_back_from_git_to_the_byte(project: Path) -> None:
+    """Also where git has no commit of it under the name params.yaml, and whatever was written since."""
+    run("preset", "v0")
+    assert (project / "params.yaml").read_text() != SAMPLE
+    assert read_preset(project / "presets", "sample") == SAMPLE
+    run("preset", "sample")
+    assert (project / "params.yaml").read_text() == SAMPLE
+    shutil.rmtree(project / ".git")
+    run("preset", "sample")  # is there
+    (project / "params.yaml").write_text("a: 1\n")
+    assert "git here has no" in refusal("preset", "sample")
+    assert (project / "params.yaml").read_text() == "a: 1\n"
+
+
+def test_all_parameters_are_printed_with_their_help_and_are_those_of_the_file(project: Path) -> None:
+    shown = run("params")
+    assert parse_params(shown)[0] == parse_params(SAMPLE)[0]
+    assert parse_yaml(shown, name="") == parse_params(SAMPLE)[1]
+    assert "  # Adam's memory of the gradient's square\n  beta2: 0.95\n" in shown
+    (project / "params.yaml").write_text(with_values(SAMPLE, {"seed": 7, "train.seed": 8}))
+    values = parse_yaml(run("params"), name="")
+    assert (values["train"]["seed"], values["sft"]["seed"], values["sources"]["roam"]["split"]["seed"]) == (8, 7, 7)
+    (project / "params.yaml").write_text("seeed: 1\n")
+    assert "seeed is not a parameter; did you mean seed?" in refusal("params")
 
 
 def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Path) -> None:
@@ -173,7 +203,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_a_broken_sample_is_named_and_nothing_is_written(project: Path) -> None:
     broken = project / "presets/sample.yaml"
-    for text in ("", "model: {T: 1\n", SAMPLE.replace("  T: 128\n", "")):
+    for text in ("", "model: {T: 1\n", SAMPLE, "blob: 1\n", f"blob: {'0' * 40}\n"):
         broken.write_text(text)
         result = CliRunner().invoke(app, ["preset", "v0"])
         assert result.exit_code == 1
@@ -332,7 +362,7 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
 def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
     """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
     text = (finished / "params.yaml").read_text()
-    written = text.replace("  base_lr: 0.008\n", "  base_lr: 1e-05\n").replace("  wiki: 0.69\n", "  wiki: 5e-01\n")
+    written = text.replace("  base_lr: 0.008\n", "  base_lr: 1e-05\n", 1).replace("{wiki: 0.69,", "{wiki: 5e-01,")
     written = written.replace("  min_lr: 0.0002\n", "  min_lr: 1e-06\n", 1)
     assert written.count("1e-05") == written.count("5e-01") == 1
     (finished / "params.yaml").write_text(written)
@@ -517,6 +547,7 @@ def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) 
 
 def test_a_full_disk_is_named_and_leaves_all_as_it_was(finished: Path) -> None:
     shutil.copytree(ROOT / "presets", finished / "presets")
+    keep_sample(finished)
     before = files_below(finished)
     for command, name in ((["preset", "v0"], "params.yaml"), (["export", "away"], "away/model.safetensors")):
         with full_disk(2000):
@@ -548,10 +579,11 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
 
 COMMANDS = (
     *(["doctor", "--params"], ["doctor", "--no-speed"], ["doctor", "--fix", "--params"], ["gc"], ["report", "--text"]),
-    *(["sample", "x"], ["--help"], ["--version"], ["report"], ["store", "--prune"]),
+    *(["sample", "x"], ["--help"], ["--version"], ["params"], ["report"], ["store", "--prune"]),
     *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "batch", "--sft"], ["inspect", "documents", "roam"]),
     *(["inspect", "documents", "--duplicates"], ["inspect", "tokenizer"], ["store"], ["export", "away"], ["compare"]),
     *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"], ["base"]),
+    *(["find", "x"], ["trace", "x"]),
 )
 
 
@@ -567,10 +599,10 @@ def leaves_of(command: object, *names: str) -> list[str]:
     return [leaf for name, below in inner for leaf in leaves_of(below, *names, name)] or [" ".join(names)]
 
 
-def test_there_are_at_most_18_commands() -> None:
+def test_there_are_at_most_19_commands() -> None:
     there = leaves_of(typer.main.get_command(app))
     assert {"doctor", "report", "store", "inspect tokenizer"} <= set(there)
-    assert len(there) <= 18
+    assert len(there) <= 19
 
 
 def test_a_former_name_names_the_new_command_and_runs_it(finished: Path) -> None:
@@ -803,7 +835,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "runtime.compile": "maybe",
     }
     text = with_values((finished / "params.yaml").read_text(), wrong)
-    (finished / "params.yaml").write_text(text.replace("seed: 42\n", "seed: 42\n  seed: 43\n", 1))
+    (finished / "params.yaml").write_text(text.replace("seed: 42\n", "seed: 42\nseed: 43\n", 1))
     shutil.rmtree(finished / "data/roam")
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
@@ -836,7 +868,7 @@ def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
     for words in ("roam: data/roam (0.0 MB)", "models/pretrain: trained", "disk: "):
         assert words in shown
     text = (finished / "params.yaml").read_text()
-    text = text.replace("base_lr: 0.008", "base_lr: 1e-05").replace("min_lr: 0.0002", "min_lr: 1e-06")
+    text = text.replace("base_lr: 0.008", "base_lr: 1e-05", 1).replace("min_lr: 0.0002", "min_lr: 1e-06")
     (finished / "params.yaml").write_text(text)  # as DVC writes it
     assert "BAD" not in run("doctor", "--no-speed")
     assert "roam" in run("inspect", "mix")

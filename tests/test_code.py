@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.cli.accept_refactoring import only_code_changed
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline.code import closure, code_of, describe_code, fingerprint, holding_to, imported_files
 from niels_gpt.pipeline.yaml_files import parse_yaml
+from scripts.accept_refactoring import only_code_changed
 from tests.conftest import ROOT, Repo
 
 MODULE = '''"""About it."""
@@ -274,9 +274,9 @@ def test_an_edit_of_the_code_runs_what_it_can_change(built_repo: Repo) -> None:
 def test_a_refactoring_is_recorded_without_a_run_and_other_changes_are_not(built_repo: Repo) -> None:
     edit(built_repo, "niels_gpt/lr_schedule.py", "def lr_at_step", "_NEW = 1\n\n\ndef lr_at_step")
     built_repo.set(sft__seed=7)
-    said = built_repo.run("python", "-m", "niels_gpt.cli.accept_refactoring").stdout
+    said = built_repo.run("python", "-m", "scripts.accept_refactoring").stdout
     assert "sft differs in more than its code: `dvc repro` runs it" in said
-    assert "5 stages are recorded as made by the code as it is now; commit dvc.lock" in said  # train, splice, curves
+    assert "7 stages are recorded as made by the code as it is now; commit dvc.lock" in said
     assert built_repo.repro() == ["sft", "curves@sft", "leak", "eval", "report"]
 
 

@@ -31,7 +31,7 @@ from niels_gpt.report.page import Training
 from niels_gpt.report.tables import Grid, lay_out
 from tests.conftest import ROOT, real_browser
 
-PARAMS = (ROOT / "presets/sample.yaml").read_text()
+PARAMS = (ROOT / "params.yaml").read_text()
 BITS = Measure("pretrain val_wiki", "lowest", ".4f", ("sources.wiki",))
 KNOWN = Measure("median P(z)", "highest", ".4f")
 SIZE = Measure("parameters")
@@ -147,8 +147,8 @@ def test_of_a_run_with_a_base_the_trained_models_are_compared() -> None:
         for model, each in bits.items()
     }
     leaks = {"notes": {model: {"extractable_sentences": 1, "extractable_passages": 0} for model in bits}}
-    sections = {"val_notes": "sources.notes", "val_own": "chats.own"}
-    found = measures(trainings=(), scores=scores, leaks=leaks, memorized=(), sections=sections)
+    sections = {"val_notes": "sources.notes", "val_own": "sources.own"}
+    found = measures(trainings=(), scores=scores, leaks=leaks, memorized=(), sections=sections, chats=["val_own"])
     named = {measure.name: value for measure, value in found.items()}
     assert named == {"pretrain val_notes": 2.0, "sft val_own": 1.0, "extractable": 2}
 
@@ -248,7 +248,7 @@ def result_files(*, weight: float, bits: float) -> dict[str, str]:
     scores["pretrain"]["val_wiki"]["bits_per_byte"] = bits
     leak = {"extractable_sentences": round(bits) - 1, "extractable_passages": 1}
     return {
-        "params.yaml": PARAMS.replace("  roam: 0.26\n", f"  roam: {weight}\n"),
+        "params.yaml": PARAMS.replace("roam: 0.26,", f"roam: {weight},"),
         "metrics/eval.json": json.dumps(scores),
         "metrics/train.json": json.dumps(TRAINED),
         "metrics/train.tsv": "step\tloss\tlr\n2\t4.5\t0.1\n4\t3.5\t0.1\n",

@@ -15,8 +15,7 @@ import torch
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.config import ModelConfig, to_dict
-from niels_gpt.memorize.measure import document_log_pz
-from niels_gpt.memorize.page import DocumentResult, Strip, render_page, render_strips
+from niels_gpt.leak.memorized import DocumentResult, Strip, document_log_pz, render_page, render_strips
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.sources import Budget
@@ -191,6 +190,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     n = len(tokens)
     result = DocumentResult(
         name="<b>doc</b>",
+        length=n,
         tokens=tokens,
         starts=np.array([0, 10]),
         pz=np.array([0.9, 0.1]),
@@ -207,7 +207,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
     assert "\ufffd" not in page
     assert page.count('title="p = ') == n - 1
     assert 'title="no context"' in page
-    strip = render_strips([result.strip], chunk_size=20, prompt_tokens=10)
+    strip = render_strips([result], chunk_size=20, prompt_tokens=10)
     assert 'fill-opacity="0.90"' in strip
     assert 'fill-opacity="0.10"' in strip
 

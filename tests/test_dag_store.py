@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.cache.manifest import Places, check_files, listed_files
+from niels_gpt.cache.windows import Places, check_files, listed_files
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline.stage import sentence_with_remedy
@@ -34,7 +34,7 @@ TOKENS = "tokenize@roam"
 def without_chats(repo: Repo) -> None:
     file = repo.path / "params.yaml"
     text = file.read_text()
-    file.write_text(text[: text.index("  dolly15k:\n")] + text[text.index("duplicates:\n") :])
+    file.write_text(text[: text.index("  dolly15k:\n")] + text[text.index("\np_sft:") :])
 
 
 def to_do(output: str) -> dict[str, tuple[int, int]]:

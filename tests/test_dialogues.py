@@ -24,7 +24,7 @@ from stages import load, split
 from tests.conftest import ROOT, with_values
 from tests.in_process import no_duplicates, run_in_process
 
-SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+SAMPLE = (ROOT / "params.yaml").read_text()
 ALIKE = ("sources.primer", "sources.dialogues")
 
 
@@ -85,15 +85,13 @@ def halves(name: str, params: Params) -> dict[str, set[str]]:
     texts = open_texts(Path("cache/raw", name))
     splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[str]] = {"train": set(), "val": set()}
-    first = 0
-    for part in texts.parts:
+    for part, own in splits.by_part(texts):
         with reading_part(texts.store, part) as path:
-            for half, rows in part_rows(splits.of_part(first, first + part.rows), path).items():
+            for half, rows in part_rows(own, path).items():
                 if name in params.chats:
                     found[half] |= {transcript(messages) for group in read_chats(path, rows) for messages in group}
                 else:
                     found[half] |= {text for group in read_texts(path, rows) for text in group}
-        first += part.rows
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from niels_gpt.cli.console import SHORT
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,15 +40,15 @@ def test_the_sources_shown_are_sources(tmp_path: Path) -> None:
     """The YAML of your-own-text.md, put into the sample's parameters, is accepted."""
     import yaml
 
-    from niels_gpt.pipeline.params import Params
+    from niels_gpt.pipeline.params import Params, complete
 
     page = (ROOT / "docs/your-own-text.md").read_text()
-    values = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
+    values = yaml.safe_load((ROOT / "params.yaml").read_text())
     for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section, entries in yaml.safe_load(block).items():
             values[section] |= entries
     assert {"diary", "mine", "talks", "answers"} <= set(values["sources"])
-    Params.model_validate(values)
+    Params.model_validate(complete(values))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -72,6 +73,7 @@ def test_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     for line in [*re.findall(r"niels-gpt .*", blocks), *named]:
         known = typer.main.get_command(app)
         words = shlex.split(" ".join(line.split()), comments=True)[1:]
+        words = [*SHORT.get(words[0], words[:1]), *words[1:]] if words else words
         while words and (inner := getattr(known, "commands", {})):
             assert words[0] in inner, line
             known = inner[words.pop(0)]

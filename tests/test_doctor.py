@@ -24,14 +24,14 @@ from niels_gpt.device import prepare_device
 from niels_gpt.model import size
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import Reading, expected_bits_per_byte, parameter_count
+from niels_gpt.pipeline.params import complete
 from niels_gpt.train.task import Execution, check_memory, least_memory
 from tests.conftest import ROOT, TINY, with_values
 
 
 @pytest.fixture(scope="module")
 def tiny() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(with_values((ROOT / "presets/sample.yaml").read_text(), TINY))
-    return values
+    return complete(yaml.safe_load(with_values((ROOT / "params.yaml").read_text(), TINY)))
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_a_device_that_is_not_there_is_named(params: dict[str, Any], tmp_path: P
 def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     values = {"sources.roam.input": "notes"}
-    (tmp_path / "params.yaml").write_text(with_values((ROOT / "presets/sample.yaml").read_text(), values))
+    (tmp_path / "params.yaml").write_text(with_values((ROOT / "params.yaml").read_text(), values))
     for name in ("data/wikitext", "data/dolly", "data/oasst1", "notes"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/primer.txt").write_text("dialogues")

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from niels_gpt.batching import draw_rows, gather_segments
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import sha256_file
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import Places, TokenStream, open_mix
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import write_json

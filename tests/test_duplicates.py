@@ -14,15 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
+from niels_gpt.cli.inspect import side_by_side
 from niels_gpt.data.corpus.parts import open_texts, reading_part, transcript
 from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words_of
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
 from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.duplicates import pairs
-from niels_gpt.duplicates.pairs import Pairs, find_pairs
-from niels_gpt.duplicates.sketches import Sketches
-from niels_gpt.duplicates.table import side_by_side
+from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
 from niels_gpt.pipeline.params import Params
 from stages import duplicates, overlap, split
 from tests.in_process import run_in_process, tiny_params, write_source
@@ -108,21 +106,15 @@ def test_planted_duplicates_are_found_and_unrelated_texts_are_not_joined(kind: s
     assert len(found - planted) <= 0.01 * DOCUMENTS * (2 * DOCUMENTS - 1)
 
 
-def test_pairs_do_not_depend_on_how_many_files_they_are_sorted_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor on how many pieces a file is read in, of a hash that all documents have."""
+def test_pairs_do_not_depend_on_how_many_files_they_are_sorted_in(tmp_path: Path) -> None:
     rng = random.Random(1)
     texts = [note(rng) for _ in range(20)]
     texts += [edited(text, rng) for text in texts] + [texts[0]] * 9
     texts = [f"{text} as it is so often said here" for text in texts]
     one, many = (pairs_among(tmp_path / str(hashes), texts, hashes=hashes) for hashes in (1, 40 << 21))
-    monkeypatch.setattr(pairs, "_IN_MEMORY", 15)
-    pieces = pairs_among(tmp_path / "pieces", texts, hashes=1)
-    for other in (many, pieces):
-        assert np.array_equal(one.documents, other.documents)
-        assert np.array_equal(one.containment, other.containment)
-        assert np.array_equal(one.copies, other.copies)
+    assert np.array_equal(one.documents, many.documents)
+    assert np.array_equal(one.containment, many.containment)
+    assert np.array_equal(one.copies, many.copies)
     assert len(one.documents) >= 29
     assert len(one.copies) == 9
 
@@ -329,9 +321,9 @@ def sides_of(name: str, params: Params) -> dict[str, set[int]]:
     splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
     found: dict[str, set[int]] = {"train": set(), "val": set()}
     first = 0
-    for part in texts.parts:
+    for part, own in splits.by_part(texts):
         with reading_part(texts.store, part) as path:
-            for side, rows in part_rows(splits.of_part(first, first + part.rows), path).items():
+            for side, rows in part_rows(own, path).items():
                 found[side] |= {first + row for row in rows.tolist()}
         first += part.rows
     return found

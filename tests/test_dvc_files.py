@@ -15,6 +15,7 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.doctor import examine
 from niels_gpt.files.atomic import write_json
 from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.repository import broken_files, is_whole, keep_lock, mend
 from niels_gpt.pipeline.stage import execute
 from tests.conftest import ROOT, Repo
@@ -168,7 +169,7 @@ def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_doctor_names_what_is_half_written(project: Path) -> None:
-    params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
+    params = read_params(ROOT / "params.yaml")[1]
     (project / "dvc.lock").write_text(WHOLE)
     assert "`niels-gpt doctor --fix`" not in [finding.fix for finding in examine(params, folder=project)]
     (project / "dvc.lock").write_text(CUT)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import configparser
 import contextlib
 import importlib
+import json
 import os
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 import torch
 import yaml
+from pydantic.fields import FieldInfo
 
+from niels_gpt.data.kinds import source_kinds
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import Stage, execute, only_declared
-from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.pipeline.code import code_of
+from niels_gpt.pipeline.params import Params, parse_params
+from niels_gpt.pipeline.sources import COMMON, Source
+from niels_gpt.pipeline.stage import Stage, execute, only_declared, read_inputs
+from niels_gpt.pipeline.yaml_files import default_of, members, parse_yaml
 from tests.conftest import ROOT, make_repo
 
 _DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
@@ -132,7 +139,7 @@ def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ra
 
 
 def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
-    params, _ = parse_params((ROOT / "presets/sample.yaml").read_text())
+    params, _ = parse_params((ROOT / "params.yaml").read_text())
     seen = only_declared(params, ["sources.wiki.load", "model.dropout", "train"])
     assert seen.train == params.train
     assert seen.runtime == params.runtime
@@ -145,12 +152,85 @@ def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
         lambda: seen.sft,
         lambda: seen.p_train,
         lambda: seen.model.T,
+        lambda: seen.model.norm,  # has a default
         lambda: seen.sources["wiki"].split,
         lambda: seen.sources["roam"].load,
         lambda: seen.chats["dolly15k"].load,
     ):
         with pytest.raises(AttributeError):
             hidden()
+
+
+def test_a_stage_that_does_not_declare_the_seed_sees_none_that_follows_it() -> None:
+    with contextlib.chdir(ROOT):
+        seen = {name: read_inputs(name, "")[0] for name in ("cache", "leak")}
+    assert seen["leak"].leak.seed == seen["leak"].sources["roam"].split.seed == 42
+    assert seen["cache"].sources["dolly15k"].load.seed == 42  # follows no other
+    for hidden in (lambda: seen["cache"].seed, lambda: seen["cache"].sources["roam"].split.seed):
+        with pytest.raises(AttributeError):
+            hidden()
+
+
+def test_stages_that_sample_depend_on_the_seed_and_no_others() -> None:
+    declare = {name for name, stage in STAGES.items() if "seed" in stage.get("params", [])}
+    assert declare == {"duplicates", "split", "tokenizer", "train", "sft", "splice", "leak", "eval", "report"}
+
+
+def fields_at(path: list[str], shape: Any) -> list[FieldInfo]:
+    """Of a path of keys in the schema, in which any name of a source is one: the field of each key."""
+    found: list[FieldInfo] = []
+    kinds = [shape]
+    for key in path:
+        if get_origin(kinds[0]) is dict:
+            kinds = members(get_args(kinds[0])[1])
+            continue
+        field = next(kind.__pydantic_fields__[key] for kind in kinds if key in kind.__pydantic_fields__)
+        found.append(field)
+        kinds = members(field.annotation)
+    return found
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_key_that_dvc_is_asked_for_has_no_default(name: str) -> None:
+    """Where it is left out, DVC stops with an error of its own, before any code of this project runs."""
+    text = json.dumps(STAGES[name]).replace("${item.", "${sources.x.").replace("${key}", "x")
+    asked = {*re.findall(r"\$\{([\w.]+)\}", text), *json.loads(text).get("params", [])}
+    for path in asked - {"item"}:  # of a list in dvc.yaml
+        assert all(field.is_required() for field in fields_at(path.split("."), Params)), path
+
+
+def defaults_below(shape: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(path, module) of each key with a default that says something: the module of the class that has it."""
+    for kind in members(shape):
+        if get_origin(kind) is dict:
+            yield from defaults_below(get_args(kind)[1], path)
+        for key, field in getattr(kind, "__pydantic_fields__", {}).items():
+            if key not in ("run", *COMMON) and default_of(field) not in (..., None, {}):
+                (owner, *_) = [of for of in kind.__mro__ if key in vars(of).get("__annotations__", {})]
+                yield f"{path}.{key}", owner.__module__
+            yield from defaults_below(field.annotation, f"{path}.{key}")
+
+
+@pytest.mark.parametrize("name", sorted({*STAGES} - {"code", "load"}))
+def test_a_default_is_part_of_the_code_of_each_stage_that_declares_it(name: str) -> None:
+    """So that another default runs again what depends on it, though params.yaml is the same."""
+    code = set(code_of(name, ROOT))
+    for path in (param.replace("${key}", "x") for param in STAGES[name].get("params", [])):
+        for leaf, module in defaults_below(fields_at(path.split("."), Params)[-1].annotation, path):
+            shown = name == "report" and leaf.startswith("tokenizer.")  # nothing else is made of it there
+            if ".load." not in leaf and not shown:
+                assert f"{module.replace('.', '/')}.py" in code or f"{module.replace('.', '/')}/__init__.py" in code, (
+                    leaf,
+                    module,
+                )
+
+
+@pytest.mark.parametrize("kind", source_kinds())
+def test_a_default_of_a_kind_is_part_of_the_code_that_loads_it(kind: str) -> None:
+    code = code_of("load", ROOT, kind=kind)
+    for load in members(Source.__pydantic_fields__["load"].annotation):
+        for leaf, module in defaults_below(load, load.__name__) if load.__name__ == kind else ():
+            assert f"{module.replace('.', '/')}.py" in code, leaf
 
 
 def outs_of(name: str) -> dict[str, dict[str, Any]]:
@@ -180,7 +260,7 @@ def test_a_name_or_a_use_that_leads_out_of_its_folder_gives_two_stages_one_outpu
         for name in ITERATED
         for out in outs_of(name)
     ]
-    assert len(outs) == 4
+    assert len(outs) == 5
     assert len(set(outs)) < len(outs)
 
 

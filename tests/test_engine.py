@@ -15,8 +15,7 @@ import pytest
 
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.engine import make_parts, read_record
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine, make_parts, read_record
 from tests import part_work
 from tests.conftest import ROOT, run_python
 from tests.part_work import Piece, pieces
@@ -118,7 +117,7 @@ def test_leaving_early_ends_what_is_under_way(tmp_path: Path) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine
 from tests.part_work import first_ends_when_another_has_begun, pieces
 list(LocalEngine(2).map(first_ends_when_another_has_begun, pieces(Path(sys.argv[1]), 3)[1:], tick=bool))
 """
@@ -138,7 +137,7 @@ def test_workers_end_with_the_process_they_work_for_even_by_kill_9(tmp_path: Pat
 
 def test_a_function_that_workers_cannot_import_is_told_and_not_waited_for(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom pathlib import Path\nfrom niels_gpt.jobs.local import LocalEngine\n"
+        "import sys\nfrom pathlib import Path\nfrom niels_gpt.jobs.engine import LocalEngine\n"
         "from tests.part_work import pieces\ndef mine(item, worker): return 1\n"
         "list(LocalEngine(2).map(mine, pieces(Path(sys.argv[1]), 2), tick=bool))\n"
     )
@@ -188,12 +187,6 @@ def test_a_part_that_is_not_whole_is_made_again(tmp_path: Path, damage: object) 
     assert made(tmp_path, items) == before
     assert [item.tries() for item in items] == [1, 2, 1]
     assert (tmp_path / "store/part-00001.bin").read_text() == "part-00001"
-
-
-def test_a_record_that_is_missing_at_the_end_is_an_error(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "store"))
-    with pytest.raises(RuntimeError, match=r"store/done/part-00000\.json, the record .* is missing: run again$"):
-        make_parts(LocalEngine(1), part_work.forgets_the_first, pieces(tmp_path, 3), store=store)
 
 
 def test_no_more_is_made_than_is_enough(tmp_path: Path) -> None:

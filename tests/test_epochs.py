@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from niels_gpt.cli.doctor import examine
 from niels_gpt.data.corpus.mix import Exposure, exposures, read_too_often
 from niels_gpt.model.size import Reading, most_epochs
+from niels_gpt.pipeline.params import read_params
 from tests.conftest import ROOT
 
 
@@ -51,7 +51,7 @@ def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:
 
 
 def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_counted(tmp_path: Path) -> None:
-    params = yaml.safe_load((ROOT / "presets/sample.yaml").read_text())
+    params = read_params(ROOT / "params.yaml")[1]
     params |= {"tokenizer": {"kind": "byte", "corpus": "data/no-input.md"}}
     params["p_train"] = {"wiki": 1.0, "roam": 3.0, "primer": 0.0}
     drawn = 800 * 8 * 128

@@ -22,11 +22,11 @@ from safetensors.torch import load_file
 from niels_gpt.base.families import config_from_gguf, family_of
 from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.generate import generate_ids
-from niels_gpt.inference.sampling import Sampling
+from niels_gpt.inference.sampling import SAMPLING, Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.export.folders import export_transformers, jinja_template, pieces_of
 from niels_gpt.talk.export.gguf import Precision, export_gguf
-from niels_gpt.talk.talker import SAMPLING, Talker, open_talker
+from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS, Tokenizer

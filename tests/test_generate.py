@@ -7,7 +7,7 @@ import torch
 
 from bench.generate import talkative
 from niels_gpt.config import ModelConfig
-from niels_gpt.eval.chats import generate_reply
+from niels_gpt.eval.generations import generate_reply
 from niels_gpt.generate import (
     generate,
     generate_ids,

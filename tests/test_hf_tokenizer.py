@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.cache.build_cache import build_pretrain_cache, keep_tokenizer
-from niels_gpt.cache.manifest import Places, TokenStore, open_mix, train_files
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.token_parts import encode_documents, encode_parts
+from niels_gpt.cache.windows import Places, TokenStore, open_mix, train_files
 from niels_gpt.cli.inspect import format_report, report_source
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split import Drawn
@@ -27,7 +27,7 @@ from niels_gpt.data.corpus.split_files import ByHash, Splits
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine
 from niels_gpt.tokenizer import HFTokenizer, load_tokenizer
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_sha256, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder

@@ -23,7 +23,7 @@ PRESCRIBED = "config rng device chat_format chat_template batching streams lr_sc
 DAG_PATHS = {path for path in vars(layout).values() if isinstance(path, Path)}
 TOPS = {path.parts[0] for path in DAG_PATHS if not path.suffix or path.parts[1:]} - {layout.PRESETS.name}
 FOREIGN = re.compile(rf"(?<!\.)\b(?:dvc|DVC)\b|params\.yaml|(?<![\w/])(?:{'|'.join(TOPS)})/")
-WINGS = "duplicates leak memorize splice talk"
+WINGS = "duplicates leak splice talk trace"
 ROOMS = f"pipeline cli files jobs data tokenizer cache model base inference train eval report {WINGS}"
 
 

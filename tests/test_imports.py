@@ -20,8 +20,8 @@ sys.meta_path.insert(0, Block())
 
 
 PARQUET = {"data/corpus/" + name for name in ("loading.py", "parts.py", "split_files.py")}
-PARQUET |= {"duplicates/" + name for name in ("overlap.py", "pairs.py", "quotes.py", "sides.py", "sketches.py")}
-PARQUET |= {"cache/build_cache.py", "cache/token_parts.py", "pipeline/planted_run.py", "tokenizer/corpus.py"}
+PARQUET |= {"duplicates/" + name for name in ("overlap.py", "pairs.py", "sides.py")}
+PARQUET |= {"cache/build_cache.py", "cache/token_parts.py", "pipeline/private_text.py"}
 TYPER = ("cache/cli.py", "cli/")  # the commands
 
 
@@ -38,7 +38,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["load", "duplicates", "split", "overlap", "tokenizer", "tokenize", "cache", "curves", "code"]
+    "stage", ["load", "duplicates", "split", "index", "overlap", "tokenizer", "tokenize", "cache", "curves", "code"]
 )
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")

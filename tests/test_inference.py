@@ -22,10 +22,10 @@ from niels_gpt.inference.sampling import (
     Draw,
     Drawn,
     GeneratorNoise,
-    Noise,
     Penalties,
     Sampling,
     SeededNoise,
+    draw_noise,
     topk_of_parts,
 )
 from niels_gpt.model.decoder import Decoder
@@ -256,7 +256,7 @@ def test_penalties_biases_and_min_p_are_those_written_out(model: GPT, sampling: 
     prompt, dice = list(b"hello"), torch.Generator().manual_seed(3)
     engine = Engine(model, slots=3)
     row = engine.add(prompt, sampling, noise=GeneratorNoise(torch.Generator().manual_seed(3)))
-    engine.add(prompt, Sampling(), noise=SeededNoise(4))  # who asks for nothing of the kind
+    engine.add(prompt, Sampling(), noise=GeneratorNoise(torch.Generator()))  # who asks for nothing of the kind
     said: list[int] = []
     for _ in range(18):
         probabilities = reference_draw(plain(model, [*prompt, *said]), sampling, prompt, said)
@@ -429,7 +429,7 @@ def test_log_probabilities_are_the_models_own(model: GPT) -> None:
         assert tokens[silent] == Token(silent, tokens[silent].id)
         ids.append(token.id)
     engine.drop(row)
-    engine.add(b"only of the drawn", sampling, top_logprobs=0)
+    engine.add(b"only of the drawn", sampling, noise=SeededNoise(3), top_logprobs=0)
     token = engine.step()[1]
     assert token.logprob is not None
     assert token.top_logprobs == ()
@@ -576,9 +576,9 @@ def test_several_prompts_draw_from_torchs_own_generator_in_their_order(model: GP
 
 
 def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> None:
-    V, noise = 5000, Noise(rows=8, V=5000, device=CPU)
+    V = 5000
     sources = {row: SeededNoise(70 if row < 4 else row) for row in range(8)}
-    first, second = (noise.drawn(sources, rows=8) for _ in range(2))
+    first, second = (draw_noise(sources, rows=8, V=V, device=CPU) for _ in range(2))
     numbers = first.of(slice(None), None)
     assert numbers.shape == (8, V)
     assert (numbers[:4] == numbers[0]).all(), "a seed is a seed, in whichever row"
@@ -592,19 +592,6 @@ def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> 
     ids = torch.tensor([[3, 4999, 3], [17, 0, 1]])
     rows = torch.tensor([6, 2])
     assert torch.equal(first.of(rows, ids), numbers[rows].gather(-1, ids)), "the same for few ids and rows"
-
-
-def test_rows_with_a_seed_and_with_a_generator_draw_side_by_side() -> None:
-    def generator() -> GeneratorNoise:
-        return GeneratorNoise(torch.Generator().manual_seed(5))
-
-    noise = Noise(rows=4, V=300, device=CPU)
-    both = noise.drawn({0: SeededNoise(1), 1: generator(), 3: SeededNoise(2)}, rows=4).of(slice(None), None)
-    seeded = noise.drawn({0: SeededNoise(1), 3: SeededNoise(2)}, rows=4).of(slice(None), None)
-    expected = torch.empty(300)
-    generator().fill(expected)
-    assert torch.equal(both[1], expected)
-    assert torch.equal(both[[0, 3]], seeded[[0, 3]])
 
 
 def test_in_bf16_an_engine_writes_what_autocast_writes(any_model: GPT) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,14 @@ from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.model.size import bytes_per_token, most_epochs
-from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import without_dvc
-from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.pipeline.yaml_files import default_at, parse_yaml
 from niels_gpt.tokenizer.training import train_sentencepiece
 from tests.conftest import ROOT
 from tests.test_kept_models import put
 
-SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+SAMPLE = (ROOT / "params.yaml").read_text()
 VALUES: dict[str, Any] = parse_yaml(SAMPLE, name="sample")
 LAPTOP, GPU = Machine(2e10), Machine(2e14, cuda=True)
 
@@ -161,7 +162,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
                 assert (chat.private, chat.remote, chat.on_secret) == (True, "private", "mask")
                 assert chat.split.val_frac == 0.1
         else:
-            assert chats_of(raw) == BUNDLED
+            assert chats_of(parse_yaml(plan_text(planned(*surveys), SAMPLE), name="planned")) == BUNDLED
 
 
 def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
@@ -249,7 +250,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     text = plan_text(planned(few), SAMPLE)
     assert "19 documents: too few to filter rare words" in text
     assert parse_yaml(text, name="it")["tokenizer"]["min_documents"] == 1
-    assert parse_yaml(plan_text(planned(many), SAMPLE), name="it")["tokenizer"]["min_documents"] == 5
+    assert parse_params(plan_text(planned(many), SAMPLE))[1]["tokenizer"]["min_documents"] == 5
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), **told)
@@ -308,7 +309,10 @@ def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
     assert changed == {"  # Small.", "  C: 64", "  C: 128", "  qk_norm: true", "    B: 3", "    B: 8"}
     section = with_settings(SAMPLE, {"p_val": Setting({"a": Setting(1, "Only one.")})})
     assert parse_yaml(section, name="x") == {**VALUES, "p_val": {"a": 1}}
-    assert "\np_val:\n  # Only one.\n  a: 1\n\n# How often a fine-tuning row" in section
+    assert "\np_val:\n  # Only one.\n  a: 1\n\ntrain:\n" in section
+    braces = with_settings(SAMPLE, {"tokenizer.vocab_size": Setting(500, "Few."), "leak.B": Setting(3)})
+    assert "tokenizer:\n  kind: sentencepiece\n  corpus: cache/split/text\n  # Few.\n  vocab_size: 500\n" in braces
+    assert "\nleak: {chunk_size: 100, prompt_tokens: 50, canaries: 0, B: 3}\n" in braces
     for value in ("no", "a b", "1e5", 'it\'s "so"', "\n", 1e-7, 0.00625, None, True, [1, "x"], {"a": 0.5}):
         assert parse_yaml(with_settings(SAMPLE, {"eval.seed": Setting(value)}), name="x")["eval"]["seed"] == value
 
@@ -329,6 +333,29 @@ def test_a_reason_takes_the_place_of_the_comment_above_its_key_and_of_no_other()
     assert whole == "a:\n  # Why.\n  x: 7\n\n# b\nb: 1\n"
     last = with_settings(text, {"a.new": Setting(7, "Why.")})
     assert "    k: 1\n  # Why.\n  new: 7\n\n# b\nb: 1\n" in last
+
+
+def test_a_key_that_goes_takes_its_comment_along_and_no_other() -> None:
+    text = "a:\n  # x\n  x: 1\n  # y\n  y: 2\n  # z\n  z: {p: 1}\n\n# b\nb: 1\n"
+    gone = Setting(5, is_default=True)
+    beside = text.replace("x: 1", "x: 1  # beside").replace("y: 2", "y: 2  # gone")
+    assert with_settings(beside, {"a.y": gone}) == beside.replace("  # y\n  y: 2  # gone\n", "")
+    assert with_settings(text, {"a.y": gone, "a.q": gone}) == text.replace("  # y\n  y: 2\n", "")
+    assert with_settings(text, {"a.z": gone}) == text.replace("  # z\n  z: {p: 1}\n", "")
+    assert with_settings(text, {"a.x": gone}) == text.replace("x: 1", "x: 5")  # the first of its section stays
+
+
+def test_a_plan_writes_no_value_without_a_reason_that_is_the_default() -> None:
+    for machine, size in product((LAPTOP, GPU), (4e4, 3e6, 4e8)):
+        plan = planned(a_survey(int(size), 900), machine=machine)
+        raw = parse_yaml(plan_text(plan, SAMPLE), name="planned")
+        for key, setting in plan.settings.items():
+            *parents, last = key.split(".")
+            section = reduce(lambda node, part: node[part], parents, raw)
+            default = not setting.reason and setting.value == default_at(key, Params)
+            assert last not in section if default and last != next(iter(section)) else section[last] == setting.value
+        assert list(raw) == list(VALUES)
+        assert len(plan_text(plan, SAMPLE).splitlines()) <= 182  # with the survey and the reasons
 
 
 def test_a_value_without_a_reason_takes_no_comment_away() -> None:

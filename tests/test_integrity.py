@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from niels_gpt.cache.formats import read_offsets, write_token_file
-from niels_gpt.cache.manifest import Mix, Places, TokenStore, open_mix
 from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.cache.windows import Mix, Places, TokenStore, open_mix
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import read_split
 from niels_gpt.pipeline.stores import open_documents

@@ -52,7 +52,7 @@ def write_lock(*, model: str, tokenizer: str, current: str | None = None) -> Non
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished run as DVC has recorded it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(DvcCache, "_files", tmp_path / ".dvc/cache/files/md5")
+    monkeypatch.setattr(DvcCache, "files", tmp_path / ".dvc/cache/files/md5")
     write_project(tmp_path)
     write_lock(model=put_folder(Path("models/sft")), tokenizer=put_folder(Path("cache/tokenizer")))
     return tmp_path

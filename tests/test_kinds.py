@@ -99,7 +99,7 @@ def test_a_new_kind_is_one_file(project: Path) -> None:
 
     def load(verses: int) -> subprocess.CompletedProcess[str]:
         values = {"sources.roam.input": "poems.txt", "sources.roam.load": {"kind": "poem", "verses": verses}}
-        text = (ROOT / "presets/sample.yaml").read_text()
+        text = (ROOT / "params.yaml").read_text()
         (project / "params.yaml").write_text(with_values(text, TINY | values))
         return run_python(LOAD, cwd=project, env={})
 

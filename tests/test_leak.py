@@ -18,6 +18,7 @@ from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.extraction import Extraction, Questions
 from niels_gpt.leak.measure import Leak, Side, Subject, Told, attack, measure_leak
+from niels_gpt.leak.memorized import document_log_pz
 from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
 from niels_gpt.leak.passages import (
     DocumentList,
@@ -29,14 +30,14 @@ from niels_gpt.leak.passages import (
     score_passages,
     windows,
 )
-from niels_gpt.memorize.measure import document_log_pz
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.conftest import Repo
 
 CFG = ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0)
 NONE = {"train": 0, "held_out": 0}
-NO_SENTENCE = Extraction(0, 0, 0, 0, (), 0, 0, 0, 0, 0.0, (), 0)
+NOTHING = Questions.of(DocumentList([]), DocumentList([]), [], ByteTokenizer(), at_most_tokens=1)
+NO_SENTENCE = Extraction(NOTHING, (), 0, 0, 0, 0, 0.0, ())
 EOT = ByteTokenizer().special_token_ids()["eot"]
 
 
@@ -261,7 +262,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
     assert "Longest verbatim run, 3 tokens of tide.md" in page
     assert "nothing of this" not in page
     (line,) = leak_rows({"vault": {"sft": leak.stats()}})
-    assert (line.train, line.held_out, line.auc) == ("1 of 2", "0 of 1", "too few documents")
+    assert (line[5], line[6], line[9]) == ("1 of 2", "0 of 1", "too few documents")
     assert leak_sentence(leak.stats()) == (
         "0 sentences can be extracted (all 0 tested); 1 of 2 passages, 0 of 1 held-out passages; too few documents for "
         "an attack"

@@ -42,7 +42,7 @@ class Checkout:
     def run(self, module: Any, name: str, **changes: object) -> Path:
         """Run a stage's own part; what it wrote lies in the folder this returns, as if it had been published."""
         text = with_values(
-            (ROOT / "presets/sample.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
+            (ROOT / "params.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
         )
         stage = Stage(name=name, key="roam", params=parse_params(text)[0], inputs=Inputs({}, {}))
         if module is split:

@@ -514,7 +514,7 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
             tab.ask(messages[-1]["content"])
             assert sum(read) <= T
             read.clear()
-            forgotten = talker.remember(messages, max_new_tokens=most).forgotten
+            forgotten = talker.remember(messages, max_new_tokens=most)[1]
             messages.append({"role": "assistant", "content": answer})
             tab.expect(page.locator("article.forgotten")).to_have_count(forgotten)
             assert page.locator("#problem").inner_text() == ""

@@ -15,22 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.cache.manifest import open_mix
 from niels_gpt.cache.token_parts import encode_chats
+from niels_gpt.cache.windows import open_mix
 from niels_gpt.data import fineweb_edu
-from niels_gpt.data.corpus.loading import cut_source, digest_inputs, load_parts
+from niels_gpt.data.corpus.loading import Slice, cut_source, digest_inputs, load_parts
 from niels_gpt.data.corpus.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts, write_chats
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
-from niels_gpt.data.corpus.split_files import ByHash, Splits, part_rows, read_split
+from niels_gpt.data.corpus.split_files import ByHash, Splits, part_rows, read_split, sampled_texts
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.engine import Worker
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine, Worker
 from niels_gpt.pipeline.params import Params, Parts
 from niels_gpt.pipeline.sources import Budget
 from niels_gpt.pipeline.stores import open_documents, token_places
-from niels_gpt.tokenizer.corpus import sampled_texts
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from stages import cache as cache_stage
 from stages import load, split, tokenize, tokenizer
@@ -149,7 +147,7 @@ def test_a_tokenizers_sample_of_parts_has_nothing_that_is_held_out(here: Path) -
 def loaded(folder: Path, store: Path, text_bytes: int, workers: int = 1) -> tuple[list[Part], list[str]]:
     """The parts of a folder of text, and all documents in their order."""
     request = Request(str(folder), None, max_tokens=None, patience_s=1)
-    slices = cut_source("text", Settings(), request, store=Store(str(store)), text_bytes=text_bytes)
+    slices = cut_source(Slice("text", Settings(), request, Store(str(store)), text_bytes))
     parts, _ = load_parts(LocalEngine(workers), slices, say=bool, tick=bool)
     (store / MANIFEST).write_text(json.dumps(manifest_of(parts, {"name": "x"}, at=None)))
     texts = open_texts(store)
@@ -214,7 +212,7 @@ def test_a_slice_that_was_interrupted_goes_on_behind_its_last_part(here: Path) -
 def digests(kind: str, settings: Any, folder: Path) -> list[str]:
     """Of what each slice of a folder will read."""
     request = Request(str(folder), None, max_tokens=None, patience_s=1)
-    slices = cut_source(kind, settings, request, store=Store(""), text_bytes=60)
+    slices = cut_source(Slice(kind, settings, request, Store(""), 60))
     return [digest_inputs(item, Worker()) for item in slices]
 
 

@@ -14,14 +14,14 @@ import pytest
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenFile, TokenStream
+from niels_gpt.chat_format import chat_key
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.data.types import Chat, Document
-from niels_gpt.duplicates import characters, quotes
-from niels_gpt.duplicates.characters import chat_key, document_key
+from niels_gpt.duplicates import overlap as search
+from niels_gpt.duplicates.overlap import QUOTE, Spans, find_quotes
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream, quoted_tokens
-from niels_gpt.duplicates.quotes import QUOTE, Spans, find_quotes
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine
 from niels_gpt.report.page import score_rows
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -114,7 +114,7 @@ def test_every_planted_quote_is_found_to_the_character(here: Path, workers: int)
             key = (
                 chat_key("".join(turn["content"] for turn in turns(note)))
                 if chat
-                else document_key(f"part-{place // 5:05d}", place % 5)
+                else f"part-{place // 5:05d}/{place % 5}"
             )
             whole = "".join(turn["content"] for turn in turns(note)) if chat else note
             start = len(whole) - len(note) + len(before)
@@ -164,9 +164,8 @@ def test_quotes_are_the_union_of_shared_windows_also_where_hashes_collide(
     def some_bits(codes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         return hash_ranges(codes, begins, ends) >> np.uint64(64 - bits)
 
-    hash_ranges = characters.hash_ranges
-    for module in (characters, quotes):
-        monkeypatch.setattr(module, "hash_ranges", some_bits)
+    hash_ranges = search.hash_ranges
+    monkeypatch.setattr(search, "hash_ranges", some_bits)
     rng = random.Random(2)
     pieces = [prose(rng, rng.randint(60, 400)).replace("\n", " ") for _ in range(40)] + ["=" * 700]
     held_out, training = ([" ".join(rng.choices(pieces, k=4)) for _ in range(12)] for _ in "12")
@@ -251,9 +250,9 @@ def test_the_tokens_of_a_stream_are_marked_document_by_document(tmp_path: Path, 
     last = TokenFile(str(files[1]), len(documents[3]) + len(documents[4]))
     stream = TokenStream([TokenFile.whole(files[0]), last])
     spans = {
-        document_key("part-00000", 1): [(3, 20), (30, 34)],
-        document_key("part-00001", 1): [(0, 10**6)],
-        document_key("part-00001", 2): [(0, 9)],
+        "part-00000/1": [(3, 20), (30, 34)],
+        "part-00001/1": [(0, 10**6)],
+        "part-00001/2": [(0, 9)],
     }
     marks, counts = quoted_stream(stream, spans, tokenizer)
     expected = [np.zeros(len(ids), dtype=bool) for ids in documents[:5]]

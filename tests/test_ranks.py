@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache.manifest import Places, open_mix
-from niels_gpt.cache.windows import TokenFile, TokenStream
+from niels_gpt.cache.windows import Places, TokenFile, TokenStream, open_mix
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import Ranks
@@ -108,8 +107,8 @@ import copy, json, sys, torch
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from niels_gpt.cache import manifest
-from niels_gpt.cache.manifest import Places, open_mix
+from niels_gpt.cache import windows
+from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.files.ranks import joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
@@ -118,8 +117,8 @@ from niels_gpt.train.loop import Hooks, train
 from tests.test_ranks import DRY, RECIPES, TASK, tasks, text_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-hashed, real = [], manifest.sha256_file
-manifest.sha256_file = lambda path: hashed.append(Path(path).name) or real(path)
+hashed, real = [], windows.sha256_file
+windows.sha256_file = lambda path: hashed.append(Path(path).name) or real(path)
 with joined_ranks("cpu") as ranks:
     if ranks.rank == 1 and "die" in sys.argv:
         raise ValueError("rank 1 has had enough")

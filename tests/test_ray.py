@@ -20,8 +20,7 @@ from niels_gpt.data.corpus.split_files import ByHash, Splits
 from niels_gpt.data.types import Document
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.engine import Engine, Worker
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import Engine, LocalEngine, Worker
 from niels_gpt.tokenizer.pretrained import byte_alphabet
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from tests.ray_cluster import run_in_cluster, why_not
@@ -67,7 +66,7 @@ def killed_once(item: Any, worker: Worker) -> Any:
 def on_the_cluster(folder: Path) -> None:
     """In the cluster's namespace."""
     from niels_gpt.cache import token_parts
-    from niels_gpt.jobs.cluster import RayEngine
+    from niels_gpt.jobs.engine import RayEngine
 
     engine, texts = RayEngine(os.environ["RAY_ADDRESS"]), corpus(folder)
     found = {"plain": encoded(engine, texts, folder / "plain")}
@@ -102,7 +101,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
     pytest.importorskip("ray", reason="ray is not installed: no cluster was looked for")
-    from niels_gpt.jobs.cluster import RayEngine
+    from niels_gpt.jobs.engine import RayEngine
 
     for address in ("127.0.0.1:1", "nowhere"):
         with pytest.raises(ValueError, match=rf"no Ray cluster at {address} .*set runtime\.engine to local"):

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from niels_gpt.data.corpus.mix import Exposure
-from niels_gpt.duplicates.table import HEAD as DUPLICATES
-from niels_gpt.duplicates.table import data_rows
-from niels_gpt.memorize.page import Strip, render_splice
+from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.report.page import ORIGIN, SPLICE, Training, render_report, render_table, with_sections
 from niels_gpt.report.tables import format_samples, read_tsv, write_tsv
+from stages.report import DUPLICATES, duplicate_rows
 from tests.conftest import real_browser
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
@@ -57,7 +56,7 @@ def report(text: str) -> str:
     """A report with `text` wherever somebody's words can come to stand."""
     part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
     return render_report(
-        tables={text: [DUPLICATES, *data_rows({text: DATA})]},
+        tables={text: [DUPLICATES, *duplicate_rows({text: DATA})]},
         trainings=[training(text, text), training(f"{text} again", text)],
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},

@@ -105,8 +105,7 @@ def test_text_of_every_form_in_subfolders(
     assert "f.html holds no text (are its pages pictures?): skipped" in capsys.readouterr().out
     kind = source_kinds()["rich_text"]
     request = Request(str(tmp_path), None, max_tokens=None, patience_s=1)
-    assert kind.slices
-    parts = kind.slices(kind.settings(glob="*.pdf"), request, 1)
+    parts = kind.requests(kind.settings(glob="*.pdf"), request, 1)
     assert [part.files for part in parts] == [("e.pdf",), ("papers/a.pdf",)]
     assert [row.id for part in parts for row in kind.read(kind.settings(), part)] == ["e.pdf", "papers/a.pdf"]
     assert [sample.text for sample in iter_rich_text(str(tmp_path / "papers/a.pdf"))] == ["The river rises."]
@@ -199,7 +198,7 @@ def element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 )
 def test_no_visible_character_of_a_page_is_lost_or_taken_for_lost(libraries: tuple[Any, Any], page: str) -> None:
-    text, _ = rich_text.read_web_page(f"<body>{page}".encode())
+    text, _ = rich_text.READERS[".html"](f"<body>{page}".encode())
     words = "".join(html.unescape(re.sub("<[^>]*>", "", page)).replace("\0", "\ufffd").split())
     assert not Counter(words) - Counter(text)
 

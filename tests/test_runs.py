@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from niels_gpt.cli.report import render_origin, run_of
 from niels_gpt.config import TrainConfig
 from niels_gpt.report.history import History
 from niels_gpt.report.page import live_card
-from niels_gpt.report.runs import Log, Logs, Run, add_lines
+from niels_gpt.report.runs import Run, add_lines, read_logs
 from niels_gpt.train.meter import RunLog, StepReport
 
 REPORT: dict[str, Any] = {
@@ -38,7 +37,7 @@ def line(step: int, *, run: Any = "0123456789", **more: Any) -> bytes:
 
 def runs_of(*lines: bytes) -> list[Run]:
     runs: list[Run] = []
-    assert add_lines(runs, lines, stage="train", revisions=count()) == 0
+    assert add_lines(runs, lines, stage="train") == 0
     return runs
 
 
@@ -53,30 +52,22 @@ def test_what_a_training_logs_is_read(tmp_path: Path) -> None:
     told = {**REPORT, "val_loss": 3.25, "validation": validation}
     log(StepReport(step=100, tokens=6400, loss=4.0, sample=(104, 105), **told))
     log(StepReport(step=200, tokens=12800, loss=3.5, sample=(), seconds=2.5, **REPORT))
-    logs = Logs(tmp_path)
-    logs.read_on()
-    (run,) = logs.runs
-    assert (run.name, run.stage, run.total_steps, steps(run)) == ("train-abcdef01", "train", 400, [100, 200])
-    assert (run.seconds, run.machine, run.commit) == (2.5, "a CPU", "abc1234")
+    (run,), unread = read_logs(tmp_path)
+    assert (run.name, run.stage, run.last.total_steps, steps(run)) == ("train-abcdef01", "train", 400, [100, 200])
+    assert (run.seconds, run.last.machine, run.last.commit) == (2.5, "a CPU", "abc1234")
     first, second = run.points
     assert (first.loss, first.val_loss, first.validation, first.sample) == (4.0, 3.25, validation, "hi")
     assert (second.tokens, second.val_loss, second.validation, second.sample) == (12800, None, None, "")
-    assert [(drawn.source, drawn.asked, drawn.rows) for drawn in run.drawn] == [("wiki", 0.75, 60), ("roam", 0.25, 40)]
-    assert logs.unread == {}
+    assert live_card(run, now=0.0).drawn == {"wiki": (0.75, 60), "roam": (0.25, 40)}
+    assert unread == {}
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
-    log, whole = Log(tmp_path / "train.jsonl", count()), line(20)
-    log.path.write_bytes(line(10) + whole[:30])
-    log.read_on()
-    assert [steps(run) for run in log.runs] == [[10]]
-    log.path.write_bytes(line(10) + whole[:-1])
-    log.read_on()
-    assert [steps(run) for run in log.runs] == [[10]]
-    log.path.write_bytes(line(10) + whole + line(30))
-    log.read_on()
-    assert [steps(run) for run in log.runs] == [[10, 20, 30]]
-    assert log.unread == 0
+    path, whole = tmp_path / "train.jsonl", line(20)
+    for written, known in ((whole[:30], [10]), (whole[:-1], [10]), (whole + line(30), [10, 20, 30])):
+        path.write_bytes(line(10) + written)
+        (run,), unread = read_logs(tmp_path)
+        assert (steps(run), unread) == (known, {})
 
 
 @pytest.mark.parametrize(
@@ -85,7 +76,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 )
 def test_a_line_that_is_none_is_counted_and_left_out(damage: bytes) -> None:
     runs: list[Run] = []
-    unread = add_lines(runs, [line(10), damage, line(30)], stage="train", revisions=count())
+    unread = add_lines(runs, [line(10), damage, line(30)], stage="train")
     assert unread == 1
     assert [steps(run) for run in runs] == [[10, 30]]
 
@@ -112,7 +103,6 @@ def test_a_run_that_begins_anew_is_the_same_one_until_it_has_ended() -> None:
     whole, again = runs_of(line(200), line(400), line(200))
     assert (whole.name, again.name) == ("train-01234567", "train-01234567-2")
     assert (steps(whole), steps(again)) == ([200, 400], [200])
-    assert whole.revision != again.revision
 
 
 def test_runs_that_write_at_once_are_kept_apart() -> None:
@@ -121,41 +111,35 @@ def test_runs_that_write_at_once_are_kept_apart() -> None:
 
 
 def test_a_log_that_was_deleted_or_begun_anew_is_read_from_its_start(tmp_path: Path) -> None:
-    logs, path = Logs(tmp_path / "logs"), tmp_path / "logs/sft.jsonl"
-    logs.read_on()
-    assert logs.runs == []
-    path.parent.mkdir()
+    folder = tmp_path / "logs"
+    assert read_logs(folder) == ([], {})
+    folder.mkdir()
+    path = folder / "sft.jsonl"
     path.write_bytes(line(10) + line(20) + b"?\n")
-    logs.read_on()
-    before = logs.runs[0].revision
-    assert logs.unread == {"sft.jsonl": 1}
-    path.write_bytes(line(10))
-    logs.read_on()
-    assert steps(logs.runs[0]) == [10]
-    assert logs.runs[0].revision != before
-    assert logs.unread == {}
+    (before,), unread = read_logs(folder)
+    assert unread == {"sft.jsonl": 1}
+    path.write_bytes(line(10, time=9.0))
+    (run,), unread = read_logs(folder)
+    assert (steps(run), unread) == ([10], {})
+    assert run.revision != before.revision
     path.write_bytes(line(10, run="x") + line(20, run="x"))  # longer than what was there
-    logs.read_on()
-    assert [run.name for run in logs.runs] == ["sft-x"]
+    assert [run.name for run in read_logs(folder)[0]] == ["sft-x"]
     os.unlink(path)
     path.mkdir()  # as little a file as a FIFO, which would be waited for
-    logs.read_on()
-    assert logs.runs == []
+    assert read_logs(folder) == ([], {})
 
 
 def test_the_run_heard_of_last_comes_first(tmp_path: Path) -> None:
     (tmp_path / "sft.jsonl").write_bytes(line(10, time=5.0))
     (tmp_path / "train.jsonl").write_bytes(line(10, time=6.0, run="a") + line(10, time=4.0, run="b"))
-    logs = Logs(tmp_path)
-    logs.read_on()
-    assert [run.name for run in logs.runs] == ["train-a", "sft-01234567", "train-b"]
+    assert [run.name for run in read_logs(tmp_path)[0]] == ["train-a", "sft-01234567", "train-b"]
 
 
 def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
     (run,) = runs_of(
         line(100, val_loss=3.0, validation={"wiki": 3.0}), line(200, val_loss=3.5, validation={"wiki": 3.5}), line(300)
     )
-    card = live_card(run, now=run.time + 10)
+    card = live_card(run, now=run.last.time + 10)
     assert dict(card.facts) == {
         "step": "300 of 400",
         "tokens": "19,200",
@@ -168,15 +152,15 @@ def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:
     }
     assert (card.state, card.share) == ("running", 0.75)
     # 300 s for 100 steps, which is from line to line: it may take three times that, and a minute.
-    assert live_card(run, now=run.time + 959).state == "running"
-    late = live_card(run, now=run.time + 961)
+    assert live_card(run, now=run.last.time + 959).state == "running"
+    late = live_card(run, now=run.last.time + 961)
     assert (late.state, dict(late.facts)["no log line for"]) == ("silent", "16 min 01 s")
     (ended,) = runs_of(line(400, seconds_left=0.0, utilisation=None))
-    done = live_card(ended, now=ended.time + 10**6)
+    done = live_card(ended, now=ended.last.time + 10**6)
     assert done.state == "finished"
     assert not {"time left", "MFU", "validation", "took", "machine"} & set(dict(done.facts))
     (told,) = runs_of(line(400, seconds_left=0.0, seconds=75.0, machine="a CPU", commit="abc1234"))
-    facts = dict(live_card(told, now=told.time).facts)
+    facts = dict(live_card(told, now=told.last.time).facts)
     assert (facts["took"], facts["machine"], facts["commit"]) == ("1 min 15 s", "a CPU", "abc1234")
 
 
@@ -187,7 +171,7 @@ def test_a_run_took_what_all_of_its_processes_took() -> None:
         line(200, first_step=100, seconds=9.0, machine="new"),  # what was lost is trained again, and counts
         line(400, first_step=100, seconds=30.0, machine="new"),
     )
-    assert (run.seconds, run.machine) == (50.0, "new")
+    assert (run.seconds, run.last.machine) == (50.0, "new")
 
 
 def history(*losses: float) -> History:

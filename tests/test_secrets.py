@@ -18,15 +18,25 @@ from mnemonic import Mnemonic
 from stdnum import luhn
 
 from niels_gpt.cli.inspect import listed_secrets
-from niels_gpt.data.corpus.loading import cut_source, load_parts
-from niels_gpt.data.secrets import Secret, find_secrets, located, mask, outside_secrets
+from niels_gpt.data.corpus.loading import Slice, cut_source, load_parts
+from niels_gpt.data.secrets import (
+    NAMED,
+    Findings,
+    OnSecret,
+    Screen,
+    Secret,
+    find_personal,
+    find_secrets,
+    located,
+    mask,
+    outside_secrets,
+)
 from niels_gpt.data.secrets.forms import is_mixed, is_random, is_strong
-from niels_gpt.data.secrets.screening import NAMED, Findings, OnSecret, Screen, find_personal
 from niels_gpt.data.secrets.tokens import is_card
 from niels_gpt.data.text import Settings
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.local import LocalEngine
+from niels_gpt.jobs.engine import LocalEngine
 from stages import load
 from tests.in_process import run_in_process, tiny_params
 from tests.planted_secrets import CARDS, FORMS, IBANS, JWT, KEYS, LANGUAGES, PASSWORD, WRITTEN, pem
@@ -723,9 +733,7 @@ def test_the_first_are_named_and_all_are_counted_and_no_secret_is_told() -> None
 
 def loaded(file: Path, store: Path, on_secret: OnSecret, *, workers: int = 1, text_bytes: int = 20) -> Findings:
     request = Request(str(file), None, max_tokens=None, patience_s=1)
-    slices = cut_source(
-        "text", Settings(), request, store=Store(str(store)), text_bytes=text_bytes, on_secret=on_secret
-    )
+    slices = cut_source(Slice("text", Settings(), request, Store(str(store)), text_bytes, on_secret))
     return load_parts(LocalEngine(workers), slices, say=bool, tick=bool)[1]
 
 

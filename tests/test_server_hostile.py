@@ -21,11 +21,12 @@ from starlette.types import Message
 
 from bench.serve import serving
 from niels_gpt.inference.engine import Engine, Token
+from niels_gpt.inference.sampling import SAMPLING
 from niels_gpt.talk.server import app as service_module
 from niels_gpt.talk.server.app import Limits, Reply, build_app, whole_reply
 from niels_gpt.talk.server.scheduler import Answer, Metrics, Scheduler
 from niels_gpt.talk.server.schema import ChatForm
-from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.test_server import (
     FOR_EVER,
@@ -189,6 +190,7 @@ class Watched(ByteTokenizer):
     """Notes in which threads texts are encoded."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.threads: list[str] = []
 
     def encode(self, text: str) -> list[int]:

@@ -18,8 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.leak.page import samples_needed
-from niels_gpt.memorize.measure import (
+from niels_gpt.leak.memorized import (
     document_log_pz,
     log_pz,
     pz_stats,
@@ -28,6 +27,7 @@ from niels_gpt.memorize.measure import (
     token_coverage,
     token_log_probs,
 )
+from niels_gpt.leak.page import samples_needed
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import loss_fn
 from niels_gpt.splice import (

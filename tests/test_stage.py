@@ -223,12 +223,12 @@ def test_runs_are_told_apart_by_what_is_declared_and_by_nothing_else(project: Pa
 
     train, sft = fingerprint("train"), fingerprint("sft")
     text = (project / "params.yaml").read_text()
-    (project / "params.yaml").write_text(text.replace("log_every: 100", "log_every: 7"))
+    (project / "params.yaml").write_text(text.replace("threads: 0", "threads: 1"))
     assert (fingerprint("train"), fingerprint("sft")) == (train, sft)
     (project / "params.yaml").write_text(text.replace("  dropout: 0.05", "  dropout: 0.1"))
     assert fingerprint("train") != train
     assert fingerprint("sft") != sft
-    (project / "params.yaml").write_text(text.replace("  base_lr: 0.005\n", "  base_lr: 0.006\n"))
+    (project / "params.yaml").write_text(text.replace("  replay: 0.375\n", "  replay: 0.25\n"))
     assert fingerprint("train") == train
     assert fingerprint("sft") != sft
     (project / "params.yaml").write_text(text)

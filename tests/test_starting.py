@@ -44,15 +44,18 @@ VALUES_OF_FIVE: dict[str, tuple[Any, ...]] = {
     "train.base_lr": (0.008, 0.00625, 0.00361, 0.008, 0.00395),
     "train.min_lr": (0.000177, 0.000125, 7.2e-05, 0.000177, 7.9e-05),
     "train.warmup_steps": (50, 50, 50, 4, 50),
-    "train.weight_decay": (0.5, 0.1, 0.5, 0.5, 0.5),
+    "train.weight_decay": (0.5, 0.1, 2.0, 0.5, 2.0),
+    "train.average": (0.98, 0.985, 0.997, 0.0, 0.998),
+    "train.teacher": (0.0, 0.0, 0.5, 0.5, 0.0),
     "train.eval_every": (62, 82, 472, 10, 502),
     "train.eval_steps": (6, 7, 32, 1, 32),
     "train.momentum_warmup": (250, 300, 300, 21, 300),
-    "sft.total_steps": (111, 101, 300, 136, 375),
-    "sft.base_lr": (0.005, 0.00354, 0.00204, 0.005, 0.00224),
-    "sft.min_lr": (0.0002, 0.000141, 8.2e-05, 0.0002, 8.9e-05),
+    "sft.total_steps": (111, 101, 600, 136, 375),
+    "sft.base_lr": (0.006, 0.00424, 0.00245, 0.006, 0.00268),
+    "sft.min_lr": (0.00024, 0.00017, 9.8e-05, 0.00024, 0.000107),
+    "sft.average": (0.0, 0.0, 0.97, 0.0, 0.97),
     "sft.warmup_steps": (11, 10, 20, 13, 20),
-    "sft.eval_every": (111, 101, 300, 136, 375),
+    "sft.eval_every": (111, 101, 600, 136, 375),
     "sft.momentum_warmup": (55, 50, 100, 68, 100),
     "eval.max_tokens": (32_110, 58_314, 1_000_000, 39_192, 1_000_000),
     "splice.dataset_name": ("notes", "notes", "notes", "notes", "letters"),
@@ -80,8 +83,8 @@ VALUES_OF_FIVE: dict[str, tuple[Any, ...]] = {
     "train.lr_scale.vectors": (1.0, 1.0, 3.0, 1.0, 3.0),
     "train.decay_scale.embedding": (3.0, 1.0, 3.0, 3.0, 3.0),
     "seconds.text": (122, 135, 240, 120, 232),
-    "seconds.train": (177, 2563, 190, 3, 63_342),
-    "seconds.sft": (19, 277, 8, 19, 1446),
+    "seconds.train": (177, 2563, 450, 7, 63342),
+    "seconds.sft": (19, 277, 16, 19, 1446),
     "seconds.rest": (21, 309, 12, 22, 4343),
 }
 
@@ -117,7 +120,7 @@ def test_sources_weights_and_chats_of_the_plans() -> None:
         for source in plan.sources.values()
     ]
     assert splits == [(0.1, None), (0.025, None), (None, 0.1), (0.025, None), (None, 0.1)]
-    assert two.chats["chats"]["split"] == {"by": "document", "val_frac": 0.1, "seed": 42}
+    assert two.chats["chats"]["split"] == {"by": "document", "val_frac": 0.1}
     assert [source["val_name"] for source in two.sources.values()] == ["val_notes", "val_letters"]
     assert planned(a_survey(9_000_000_000, 900), a_survey(90_000, 99, path="/b")).weights["b"] == 0.0001
 

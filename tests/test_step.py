@@ -28,7 +28,7 @@ from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model import loss, precision
 from niels_gpt.model.blocks import CausalSelfAttention
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.loss import summed_loss, token_losses
+from niels_gpt.model.loss import SoftTargets, summed_loss, token_losses
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.pipeline.yaml_files import parse_yaml
@@ -49,7 +49,7 @@ from niels_gpt.train.optimizer import (
 )
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
-from niels_gpt.train.step import GraphStep, PlainStep, build_step
+from niels_gpt.train.step import GraphStep, PlainStep, Teacher, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, wants_compiler
 from tests.conftest import ROOT, Repo
 from tests.test_train import CONFIG, MODEL, STREAMS, TASK
@@ -455,6 +455,60 @@ def test_head_and_loss_in_one_equal_logits_and_cross_entropy(
     torch.testing.assert_close(ours, plain)
     for a, b in zip(torch.autograd.grad(ours, (h, weight)), torch.autograd.grad(plain, (h, weight)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(("pieces", "cap"), [(1, None), (5, 2.0)])
+def test_soft_targets_are_the_mix_of_the_labels_and_the_teacher(
+    pieces: int, cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    h, weight = torch.randn(4, 9, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+    soft = SoftTargets(torch.randn(4, 9, 6), torch.randn(50, 6), cap=3.0, alpha=0.4)
+    y = torch.randint(0, 50, (4, 9))
+    y[0, :5] = IGNORE_INDEX
+    monkeypatch.setattr(loss, "_PIECE_BYTES", {"cpu": 36 * 50 * 4 // pieces})
+    logits = h @ weight.T if cap is None else cap * torch.tanh(h @ weight.T / cap)
+    taught = (3.0 * torch.tanh(soft.h @ soft.weight.T / 3.0)).softmax(-1)
+    mixed = 0.6 * F.one_hot(y.clamp(min=0), 50) + 0.4 * taught
+    plain = -(mixed * logits.log_softmax(-1)).sum(-1)[y != IGNORE_INDEX].sum()
+    ours = summed_loss(h, weight, y, cap=cap, soft=soft)
+    torch.testing.assert_close(ours, plain)
+    for a, b in zip(torch.autograd.grad(ours, (h, weight)), torch.autograd.grad(plain, (h, weight)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_student_follows_its_teacher_and_resumes_to_the_bit(tmp_path: Path) -> None:
+    set_seed(5)
+    shape = MODEL
+    teacher = Teacher(GPT(shape).eval(), alpha=0.99)
+    cfg, folder, steps = replace(CONFIG, total_steps=20), RunFolder(tmp_path / "run"), iter(range(99))
+    before = copy.deepcopy(teacher.model.state_dict())
+
+    def student(model: GPT, **how: Any) -> GPT:
+        train(model, replace(TASK, cfg=cfg), cfg, teacher=teacher, **how)
+        return model
+
+    def fresh() -> GPT:
+        set_seed(1)
+        return GPT(shape)
+
+    x = TASK.batch(0).x
+
+    def distance(model: GPT) -> float:
+        with torch.no_grad():
+            return float(F.kl_div(model.eval()(x).log_softmax(-1), teacher.model(x).softmax(-1), reduction="batchmean"))
+
+    whole = student(fresh())
+    assert distance(whole) < distance(fresh())
+    assert distance(whole) < distance(trained(shape=shape, **vars(cfg))[0])
+    assert all(torch.equal(before[name], value) for name, value in teacher.model.state_dict().items())
+    with folder.locked():
+        student(fresh(), hooks=Hooks(should_stop=lambda: next(steps) == 7, save=folder.save))
+        resumed = student(fresh(), state=folder.load())
+    parts = student(fresh(), execution=Execution(micro_batch_tokens=2 * shape.T))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
 def test_written_out_attention_equals_the_fused_kernel_in_bf16() -> None:

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from niels_gpt.cli.app import app
 from niels_gpt.cli.doctor import examine
 from niels_gpt.pipeline.external_checks import known_remotes, problems_around
+from niels_gpt.pipeline.params import complete
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from tests.conftest import ROOT, with_values
 
-SAMPLE = (ROOT / "presets/sample.yaml").read_text()
+SAMPLE = (ROOT / "params.yaml").read_text()
 FOUND = ("data/wikitext", "data/roam", "data/primer.txt", "data/dolly", "data/oasst1")
 
 
@@ -37,8 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(project: Path, values: dict[str, object]) -> dict[str, Any]:
     (project / "params.yaml").write_text(with_values(SAMPLE, values))
-    params: dict[str, Any] = parse_yaml((project / "params.yaml").read_text(), name="params.yaml")
-    return params
+    return complete(parse_yaml((project / "params.yaml").read_text(), name="params.yaml"))
 
 
 def check() -> list[str]:
@@ -84,7 +84,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "train.base_lr is 'fast'",
         "train.B is 0",
         "train.warmup_steps: 9999 is more than total_steps=800",
-        "sft.min_lr: 1.0 is above base_lr=0.005",
+        "sft.min_lr: 1.0 is above base_lr=0.006",
         "splice.dataset_name is 'news', which is no source",
         "memorize.chunk_size: 1000 must fit into model.T=128",
         "model.H: C=128 is not a multiple of H=3",

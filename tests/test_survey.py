@@ -12,7 +12,7 @@ import pytest
 
 from niels_gpt.cli import survey as survey_module
 from niels_gpt.cli.survey import describe, survey_folder
-from niels_gpt.data.secrets.screening import Screen
+from niels_gpt.data.secrets import Screen
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from tests.planted_secrets import IBANS, KEYS, PASSWORD

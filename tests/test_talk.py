@@ -275,7 +275,7 @@ def test_lines_are_edited_and_kept_for_the_next_chat_and_for_nobody_else(tmp_pat
     file.write_bytes("caf\xe9\n".encode("latin-1") + b"line\n" * 2 * MOST_LINES + b"last\n")
     assert "'last?'" in typed(file, f"{up}?")
     lines = file.read_text().splitlines()
-    assert lines == ["line"] * (MOST_LINES - 1) + ["last", "last?", "end"]
+    assert lines == ["line"] * (MOST_LINES - 3) + ["last", "last?", "end"]
     assert file.stat().st_mode & 0o777 == 0o600
     assert "'a'" in typed(Path("/dev/null/nowhere"), "a")  # where nothing can be kept
 
@@ -329,7 +329,7 @@ def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_
         assert sum(read) <= 64
         read.clear()
     assert len(whole.prompt(conversation.messages)) > 3 * 64
-    forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16).forgotten
+    forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16)[1]
     assert f"(the first {forgotten} messages no longer fit the context and are dropped)\n" in shown
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.meta import read_meta, sha256_file
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.chat_template import format_chat
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.atomic import publish
@@ -51,7 +51,7 @@ def parameters(**values: object) -> Params:
         "leak.prompt_tokens": 2,
         "runtime.workers": 1,
     }
-    text = with_values((ROOT / "presets/sample.yaml").read_text(), {**small, **values})
+    text = with_values((ROOT / "params.yaml").read_text(), {**small, **values})
     params = parse_params(text)[0]
     given = {"split": params.sources["wiki"].split}
     sources = {name: source.model_copy(update=given) for name, source in params.sources.items()}

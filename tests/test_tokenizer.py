@@ -16,13 +16,12 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.cli.inspect import format_report, report_source
 from niels_gpt.data.corpus.parts import open_texts
-from niels_gpt.data.corpus.split_files import read_split
+from niels_gpt.data.corpus.split_files import read_split, sampled_texts
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.pipeline.params import SentencePiece, parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, decode, encode, load_tokenizer, training
-from niels_gpt.tokenizer.corpus import sampled_texts
 from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, ByteTokenizer, describe, write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -193,7 +192,7 @@ def read_meta_of(tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
     return facts
 
 
-PARAMS = parse_params((Path(__file__).parent.parent / "presets/sample.yaml").read_text())[0]
+PARAMS = parse_params((Path(__file__).parent.parent / "params.yaml").read_text())[0]
 
 
 @pytest.fixture

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cache.sft_dataset import SFTExampleDataset, best_fit
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import Groups, ModelConfig, TrainConfig
 from niels_gpt.eval.chats import mean_chat_loss
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.lr_schedule import lr_at_step
 from niels_gpt.model.gpt import GPT
-from niels_gpt.report.curves import loss_curve, mix_shares, summarise, validations_by_source
 from niels_gpt.report.history import History
-from niels_gpt.report.tables import read_tsv, write_tsv
+from niels_gpt.report.tables import loss_curve, mix_shares, read_tsv, summarise, validations_by_source, write_tsv
 from niels_gpt.rng import set_seed
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train import meter
@@ -584,16 +585,118 @@ def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
     task = chat_task(tmp_path)
     for n in (0, 5):
         a, b = task.batch(n), task.batch(n)
-        assert torch.equal(a.x, b.x)
-        assert torch.equal(a.y, b.y)
+        assert torch.equal(a.packed, b.packed)
         assert sum(a.rows.values()) == CONFIG.B
         assert ((a.y == -100) | (a.y == torch.roll(a.x, -1, 1)) | (torch.arange(MODEL.T) == MODEL.T - 1)).all()
         asked = a.x == 256 + 1  # of the byte tokenizer: the user speaks
         assert asked[:, 0].all()
+        assert (asked.sum(1) > 1).any(), "rows have several chats"
         assert (a.y[:, 0] == -100).all()
-        assert ((a.y != -100).sum(1) >= 3).all()
+        starts = a.tensors["segment_ids"].diff() > 0
+        assert (asked[:, 1:] <= starts).all(), "every chat is a segment of its own"
+        assert (a.y[:, :-1][starts] == -100).all(), "nothing is learned across chats"
     assert not torch.equal(task.batch(0).x, task.batch(1).x)
     assert not torch.equal(task.batch(0).x, replace(task, cfg=replace(task.cfg, seed=7)).batch(0).x)
+
+
+@given(lengths=st.lists(st.integers(1, 50), max_size=60))
+def test_best_fit_places_every_item_once_and_overfills_no_row(lengths: list[int]) -> None:
+    rows = best_fit(np.array(lengths, dtype=np.int64), room=50)
+    assert sorted(item for row in rows for item in row.tolist()) == list(range(len(lengths)))
+    filled = sorted(sum(lengths[item] for item in row) for row in rows)
+    assert all(total <= 50 for total in filled)
+    assert len(filled) < 2 or filled[0] + filled[1] > 50, "two rows that would fit into one are one"
+
+
+def test_the_loss_of_a_packed_row_is_that_of_its_chats_one_by_one(tmp_path: Path) -> None:
+    chats = chat_task(tmp_path).train["dolly15k"]
+    set_seed(1)
+    model = GPT(MODEL).eval()
+    with torch.no_grad():
+        for rows in chats.packs():
+            x, y, segments = (tensor[None] for tensor in chats.packed(rows))
+            hidden = model.hidden(model.embed(x), segment_ids=segments)
+            alone_x, _, alone_y = chats.examples(rows)
+            alone = model.token_losses(model.hidden(model.embed(alone_x)), alone_y)[alone_y != -100]
+            torch.testing.assert_close(model.token_losses(hidden, y)[y != -100], alone, atol=1e-5, rtol=0)
+
+
+def replaying(folder: Path) -> ChatTask:
+    task = chat_task(folder)
+    return replace(task, replay=replace(TASK, cfg=replace(CONFIG, B=3, seed=9)))
+
+
+def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: Path) -> None:
+    task = replaying(tmp_path)
+    batch, text = task.batch(4), replace(TASK, cfg=replace(CONFIG, B=3, seed=9)).batch(4)
+    assert torch.equal(batch.x[-3:], text.x)
+    assert torch.equal(batch.y[-3:], text.y)
+    assert (batch.tensors["segment_ids"][-3:] == 0).all()
+    assert batch.rows["wiki"] + batch.rows["roam"] == 3
+    assert sum(batch.rows.values()) == CONFIG.B
+    assert batch.targets == (batch.y != -100).sum()
+    for cut in (1, 5, 6, 8):  # ranks: each has some rows, and counts the targets of all
+        parts = [task.batch(4, slice(0, cut)), *([task.batch(4, slice(cut, 8))] if cut < 8 else [])]
+        assert torch.equal(torch.cat([part.x for part in parts]), batch.x)
+        assert torch.equal(torch.cat([part.y for part in parts]), batch.y)
+        assert all(part.targets == batch.targets and part.rows == batch.rows for part in parts)
+    losses = task.validate(GPT(MODEL))
+    chats = 0.25 * losses["dolly15k"] + 0.75 * losses["oasst1"]
+    assert losses["val_loss"] == pytest.approx(5 / 8 * chats + 3 / 8 * losses["wiki"])
+
+
+def test_fine_tuning_with_replay_resumes_bit_for_bit(tmp_path: Path) -> None:
+    task, steps, saved = replaying(tmp_path), iter(range(99)), RunFolder(tmp_path / "run")
+    models = []
+    for hooks in (Hooks(), Hooks(should_stop=lambda: next(steps) == 7, save=saved.save)):
+        set_seed(1)
+        models.append(GPT(MODEL))
+        with saved.locked():
+            train(models[-1], task, task.cfg, hooks=hooks)
+    set_seed(1)
+    with saved.locked():
+        train(models[-1], task, task.cfg, state=saved.load())
+    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
+
+
+def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    cfg, weights = replace(CONFIG, average=0.8, eval_every=30), []
+    task, folder, steps = replace(TASK, cfg=cfg), RunFolder(tmp_path), iter(range(99))
+
+    def trained(state: RunState | None = None, hooks: Hooks | None = None) -> tuple[GPT, RunState]:
+        set_seed(1)
+        model = GPT(MODEL)
+        if hooks is None:
+            hooks = Hooks(progress=lambda _: weights.append(model.tok_emb.weight.detach().clone()))
+        return model, train(model, task, cfg, state=state, hooks=hooks)
+
+    model, whole = trained()
+    shares = [0.8 ** (29 - n) for n in range(30)]
+    mean = sum(share * weight for share, weight in zip(shares, weights, strict=True)) / sum(shares)
+    assert whole.best_model is not None
+    torch.testing.assert_close(whole.best_model["tok_emb.weight"], mean, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.tok_emb.weight, weights[-1]), "training goes on from the weights themselves"
+    assert whole.losses == run()[1].losses
+    with folder.locked():
+        trained(hooks=Hooks(should_stop=lambda: next(steps) == 13, save=folder.save))
+        again = trained(state=folder.load(), hooks=Hooks())[1]
+    assert again.best_model is not None
+    assert all(torch.equal(again.best_model[key], value) for key, value in whole.best_model.items())
+    assert again.validations == whole.validations
+
+
+@pytest.mark.parametrize(
+    ("script", "patience", "end", "best"),
+    [((1.0, 2.0), 1, 20, 10), ((3.0, 1.0, 2.0), 1, 30, 20), ((1.0, 2.0, 3.0), 2, 30, 10), ((3.0, 2.0, 1.0), 1, 30, 30)],
+)
+def test_a_run_ends_when_its_patience_does(script: tuple[float, ...], patience: int, end: int, best: int) -> None:
+    cfg = replace(CONFIG, patience=patience)
+    task = Scripted(**{f.name: getattr(TASK, f.name) for f in fields(TASK)}, script=iter(script))
+    model = GPT(MODEL)
+    state = train(model, task, cfg)
+    assert (state.step, state.best_step) == (end, best)
+    assert state.ended(cfg)
+    assert train(model, task, cfg, state=state).step == end, "an ended run is not resumed"
 
 
 def test_a_sample_of_chats_begins_where_the_assistant_is_to_speak(tmp_path: Path) -> None:

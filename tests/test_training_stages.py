@@ -17,28 +17,28 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache import manifest
+from niels_gpt.cache import windows
 from niels_gpt.cache.formats import write_token_file
-from niels_gpt.cache.manifest import Places, open_mix
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.token_parts import describe_tokenizer, write_sft_files
+from niels_gpt.cache.windows import Places, open_mix
+from niels_gpt.chat_format import chat_key
 from niels_gpt.chat_template import chat_renderer, format_chat
 from niels_gpt.checkpoint import load_checkpoint, load_model, save_checkpoint
 from niels_gpt.config import Renderer, to_dict
-from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import measure_card
-from niels_gpt.eval.chats import generate_reply, score_chats
-from niels_gpt.eval.generations import held_out_replies
+from niels_gpt.eval.chats import score_chats
+from niels_gpt.eval.generations import generate_reply, held_out_replies
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checks import Damaged, list_files, sha256_file
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.generate import generate
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.leak.canaries import make_canaries, planted_texts
+from niels_gpt.leak.measure import make_canaries, planted_texts
 from niels_gpt.model.gpt import GPT
-from niels_gpt.pipeline import hosts, planted_run, training
+from niels_gpt.pipeline import hosts, private_text, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.layout import EVALUATED
 from niels_gpt.pipeline.params import Params, parse_params
@@ -75,6 +75,8 @@ VALUES: dict[str, object] = {
     "train.total_steps": 12,
     "train.eval_every": 4,
     "train.base_lr": 0.02,
+    "train.average": 0.0,
+    "sft.replay": 0.0,
     "sft.total_steps": 1,
     "sft.warmup_steps": 1,  # so that the only step has a learning rate of 0
     "eval.max_new_tokens": 2,
@@ -86,7 +88,7 @@ PLACES = Places(Path("cache/tokens/text"))
 def parameters(**changes: object) -> Params:
     """`changes` by dotted name, with __ for the dot."""
     values = {**VALUES, **{name.replace("__", "."): value for name, value in changes.items()}}
-    return parse_params(with_values((ROOT / "presets/sample.yaml").read_text(), values))[0]
+    return parse_params(with_values((ROOT / "params.yaml").read_text(), values))[0]
 
 
 def run_here(main: Callable[[Stage], None], name: str, params: Params, *, key: str = "") -> None:
@@ -280,6 +282,28 @@ def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(her
     )
 
 
+def test_fine_tuning_replays_pretraining_text_in_its_share_of_the_rows(here: Path) -> None:
+    run_here(train.main, "train", parameters())
+    run_here(sft.main, "sft", parameters(sft__replay=0.5, sft__B=4, sft__total_steps=3))
+    drawn = History.read(Path("models/sft/history.json")).drawn_rows
+    assert drawn["wiki"] == 2 * 3
+    assert sum(drawn.values()) == 4 * 3
+
+
+def test_a_teacher_is_trained_once_and_the_model_learns_from_it(here: Path) -> None:
+    run_here(train.main, "train", parameters())
+    plain = load_model("models/pretrain/best.pt", "cpu").state_dict()
+    taught = parameters(train__teacher=0.5)
+    for _ in range(2):
+        run_here(train.main, "train", taught)
+        assert len(list(Path("checkpoints").glob("*-teacher"))) == 1
+    weights = load_model("models/pretrain/best.pt", "cpu").state_dict()
+    assert not torch.equal(weights["tok_emb.weight"], plain["tok_emb.weight"])
+    logged = [json.loads(line) for line in Path("logs/teacher.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in logged) == 12
+    assert len({line["run"] for line in logged}) == 1
+
+
 def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
     for name, renderer in (("pretrain", "transcript"), ("sft", "chat_tokens")):
         config = json.loads(Path(f"models/{name}/config.json").read_text())
@@ -288,17 +312,17 @@ def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
 
 def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[PretrainTask] = []
-    to_the_end = planted_run.train_to_the_end
+    to_the_end = private_text.train_to_the_end
 
     def noted(stage: Stage, model: GPT, task: PretrainTask, *rest: Any, **more: Any) -> RunState:
         trained.append(task)
         return to_the_end(stage, model, task, *rest, **more)
 
-    monkeypatch.setattr(planted_run, "train_to_the_end", noted)
+    monkeypatch.setattr(private_text, "train_to_the_end", noted)
     params = parameters(p_train__roam=2.0, p_train__wiki=1.0, leak__canaries=3)
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     stage = Stage("leak", "", params, Inputs(params={"of": "leak"}, deps={}))
-    found = planted_run.measure_planted_run(stage)
+    found = private_text.measure_planted_run(stage)
     assert (found["source"], list(found["by_copies"])) == ("roam", ["1", "4", "16"])
     own, mix = trained[0].train, open_mix("cache/mix.json", places=PLACES).train
     sentences = planted_texts(make_canaries(3, seed=params.leak.seed))
@@ -317,7 +341,7 @@ def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeyp
 def test_canaries_are_planted_in_private_text_alone(here: Path) -> None:
     stage = Stage("leak", "", parameters(leak__canaries=3), Inputs(params={"of": "leak"}, deps={}))
     with pytest.raises(ValueError, match=r"leak\.canaries: no source with a weight in p_train is private"):
-        planted_run.measure_planted_run(stage)
+        private_text.measure_planted_run(stage)
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -565,8 +589,8 @@ def test_ranks_of_a_stage_share_the_files_that_are_hashed(
 ) -> None:
     """Up to where they would train together."""
     hashed: list[str] = []
-    real = manifest.sha256_file
-    monkeypatch.setattr(manifest, "sha256_file", lambda path: hashed.append(str(path)) or real(path))
+    real = windows.sha256_file
+    monkeypatch.setattr(windows, "sha256_file", lambda path: hashed.append(str(path)) or real(path))
     monkeypatch.setattr(splice, "choose", lambda store, settings: ([0], "it is the first"))
     monkeypatch.setattr(splice, "describe_plan", lambda summary, names: sys.exit(0))
     for module in (train, sft):
@@ -615,7 +639,7 @@ class Ended(nullcontext):  # type: ignore[type-arg]
 @pytest.mark.parametrize(("own", "expected"), [(None, 0.2), (0.0, 0.0), (0.3, 0.3)])
 def test_further_training_has_the_models_dropout_or_its_own(here: Path, own: float | None, expected: float) -> None:
     values = {"model.dropout": 0.2, "sft.dropout": own, "splice.train.dropout": own}
-    params, _ = parse_params(with_values((ROOT / "presets/sample.yaml").read_text(), values))
+    params, _ = parse_params(with_values((ROOT / "params.yaml").read_text(), values))
     for settings in (params.sft, params.splice.train):
         found = training.pretrained(params, settings, device="cpu")
         assert found.cfg.dropout == expected

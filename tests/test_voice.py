@@ -21,7 +21,6 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 OLD_WORDS = {
-    "niels_gpt/pipeline/params.py",
     "stages/duplicates.py",
     "stages/eval.py",
     "stages/split.py",

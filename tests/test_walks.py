@@ -40,21 +40,18 @@ PARAMETER = Walk(
     "a training parameter",
     {
         "niels_gpt/config.py": {FIELD: f'    cool: Annotated[float, Ge(0), "how cool"] = 0.5\n{FIELD}'},
-        "presets/sample.yaml": {
-            "\n  grad_clip: 1.0\n": "\n  grad_clip: 1.0\n  cool: 0.25\n",
-            "\n    grad_clip: 1.0\n": "\n    grad_clip: 1.0\n    cool: 0.25\n",
-        },
     },
     """
 import subprocess, sys
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.training import train_config
-subprocess.run([sys.executable, "-c", "from niels_gpt.cli.app import app; app()", "preset", "sample"], check=True)
 params, _ = read_params()
-assert train_config(params.train, p_train={}, p_val={}).cool == params.splice.train.cool == 0.25
-listed = subprocess.check_output([sys.executable, "-m", "niels_gpt.pipeline.params"], text=True)
-assert "| `train.cool` | number >= 0 | `0.25` | how cool |" in listed
+assert train_config(params.train, p_train={}, p_val={}).cool == params.splice.train.cool == 0.5
+listed = subprocess.check_output([sys.executable, "-m", "scripts.parameters"], text=True)
+assert "| `train.cool` | number >= 0 | `0.5` | `0.5` | how cool |" in listed
 file = __import__("pathlib").Path("params.yaml")
+file.write_text(file.read_text().replace("  momentum_warmup:", "  cool: 0.25\\n  momentum_warmup:"))
+assert read_params()[0].train.cool == 0.25
 file.write_text(file.read_text().replace("cool: 0.25", "cool: -1", 1))
 try: read_params()
 except ValueError as error: assert "train.cool is -1" in str(error), error
@@ -70,7 +67,6 @@ OPTION = Walk(
             "        elif self.cfg.activation == 'silu':\n"
             "            h = F.silu(fc1(x))\n",
         },
-        "presets/sample.yaml": {"  rope_theta: 10000.0\n": "  rope_theta: 10000.0\n  activation: silu\n"},
     },
     """
 import torch
@@ -80,8 +76,9 @@ from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import read_params
-section = read_params(Path("presets/sample.yaml"))[0].model
-assert section.config(V=256).activation == "silu"
+file = Path("params.yaml")
+file.write_text(file.read_text().replace("  d_ff: 512\\n", "  d_ff: 512\\n  activation: silu\\n"))
+assert read_params()[0].model.config(V=256).activation == "silu"
 sizes = {"T": 16, "C": 16, "L": 2, "H": 2, "d_ff": 32, "dropout": 0.0}
 x, out = torch.arange(12)[None], {}
 for activation in ("gelu", "silu"):
@@ -117,7 +114,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.pretraining import PretrainTask
-text = Path("presets/sample.yaml").read_text().replace("optimizer: muon", "optimizer: sgd")
+text = Path("params.yaml").read_text().replace("optimizer: muon", "optimizer: sgd")
 assert parse_params(text)[0].train.optimizer == "sgd"
 cfg = TrainConfig(total_steps=6, B=2, p_train={"a": 1.0}, p_val={"a": 1.0}, eval_steps=1, optimizer="sgd", base_lr=0.1)
 stream = {"a": TokenStream([np.arange(200, dtype=np.uint16) % 7])}
@@ -180,14 +177,14 @@ assert "stages/census.py" in code and "niels_gpt/model/gpt.py" not in code
 """,
 )
 WALKS = {walk.adds: walk for walk in (PARAMETER, OPTION, OPTIMIZER, COMMAND, STAGE)}
-FILES = {"a training parameter": 2, "a model option": 3, "an optimizer": 2, "a command": 2, "a DVC stage": 3}
+FILES = {"a training parameter": 1, "a model option": 2, "an optimizer": 2, "a command": 2, "a DVC stage": 3}
 
 
 @pytest.mark.parametrize("adds", WALKS)
 def test_an_addition_touches_few_files(adds: str, tmp_path: Path) -> None:
     walk = WALKS[adds]
     assert len(walk.edits) == FILES[adds]
-    for name in ("niels_gpt", "stages", "presets"):
+    for name in ("niels_gpt", "stages", "presets", "scripts"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", "README.md"):
         shutil.copy(ROOT / name, tmp_path / name)

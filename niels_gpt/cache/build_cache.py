@@ -5,12 +5,12 @@ For use without the pipeline, whose stages share the lower-level functions (chat
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -26,50 +26,6 @@ from niels_gpt.tokenizer import HFTokenizer, load_tokenizer
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
-# Shards have a fixed size, so a document may span two or more of them.
-
-
-class ShardWriter:
-    """Writer of documents to folder/shard_00000.bin, ..., and of their offsets over all shards to offsets.npy."""
-
-    def __init__(self, folder: Path, *, shard_bytes: int, dtype: np.dtype = TOKEN_DTYPE) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_bytes // dtype.itemsize
-        if self._shard_tokens < 1:
-            raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
-        self._offsets = array("q")
-        self._file: BinaryIO | None = None
-        self.tokens = 0
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def write(self, ids: np.ndarray) -> None:
-        """Append one document, starting a new shard whenever one is full."""
-        self._offsets.append(self.tokens)
-        data = np.ascontiguousarray(ids, dtype=self._dtype)
-        while len(data):
-            number, used = divmod(self.tokens, self._shard_tokens)
-            if used == 0:
-                self._close_file()
-                self._file = (self._folder / f"shard_{number:05d}.bin").open("wb")
-            assert self._file is not None
-            part = data[: self._shard_tokens - used]
-            self._file.write(part.data)
-            self.tokens += len(part)
-            data = data[len(part) :]
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._close_file()
-        if kind is None:
-            np.save(self._folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
 __all__ = [
     "Message",
     "build_pretrain_cache",
@@ -78,6 +34,35 @@ __all__ = [
     "keep_tokenizer",
     "write_unbuilt_cache",
 ]
+
+
+class ShardWriter:
+    """Writer of documents to folder/shard_00000.bin, ..., and of their offsets over all shards to offsets.npy.
+
+    Shards have a fixed size, so a document may span two or more of them.
+    """
+
+    def __init__(self, folder: Path, *, shard_bytes: int, dtype: np.dtype = TOKEN_DTYPE) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_bytes // dtype.itemsize
+        if self._shard_tokens < 1:
+            raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
+        self._offsets = array("q")
+        self.tokens = 0
+
+    def write(self, ids: np.ndarray) -> None:
+        """Append one document, starting a new shard whenever one is full."""
+        self._offsets.append(self.tokens)
+        while len(ids):
+            number, used = divmod(self.tokens, self._shard_tokens)
+            part, ids = np.split(ids, [self._shard_tokens - used])
+            with (self._folder / f"shard_{number:05d}.bin").open("ab") as file:
+                file.write(part.astype(self._dtype).data)
+            self.tokens += len(part)
+
+    def finish(self) -> None:
+        """Write the offsets."""
+        np.save(self._folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
 
 
 def build_pretrain_cache(
@@ -101,15 +86,12 @@ def build_pretrain_cache(
     ends early has filled both in proportion. An empty split is an error, unless it is val and its budget is 0.
     `shuffle_buffer` is the size of a shuffle buffer, in texts; None keeps the order.
     """
-    dtype = token_dtype(tokenizer.vocab_size)
     ordered = _shuffled(texts, shuffle_buffer, seed) if shuffle_buffer else iter(texts)
     budgets = {"train": max_train_tokens, "val": max_val_tokens}
     val_share = max_val_tokens / max(1, max_train_tokens + max_val_tokens)
-    with _folder(out_dir) as folder, ExitStack() as stack:
-        writers = {
-            split: stack.enter_context(ShardWriter(folder / split, shard_bytes=shard_bytes, dtype=dtype))
-            for split in budgets
-        }
+    facts = {"dataset_config": source_config, "streaming": streaming, "seed": seed, "shuffle_buffer": shuffle_buffer}
+    rule = "whole documents in proportion to the budgets"
+    with _shards(out_dir, tokenizer, shard_bytes, dataset_name=source_name, split_rule=rule, **facts) as writers:
         open_splits = {split for split, budget in budgets.items() if budget > 0}
         for ids in encode_documents(tokenizer, ordered):
             total = writers["train"].tokens + writers["val"].tokens
@@ -122,27 +104,12 @@ def build_pretrain_cache(
                     open_splits.discard(split)  # full: it ends with the document before this one
             if not open_splits:
                 break
-        totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
         for split, budget in budgets.items():
             if not writers[split].tokens and (budget or split == "train"):
                 raise ValueError(
                     f"{source_name or out_dir} has no document for its {split} split that fits a budget of {budget:,} "
                     f"tokens: add text, or raise max_{split}_tokens"
                 )
-        write_meta(
-            folder / "meta.json",
-            {
-                **describe_tokenizer(tokenizer),
-                "dataset_name": source_name,
-                "dataset_config": source_config,
-                "streaming": streaming,
-                "split_rule": "whole documents in proportion to the budgets",
-                "seed": seed,
-                "shuffle_buffer": shuffle_buffer,
-                "shard_bytes": shard_bytes,
-                **totals,
-            },
-        )
 
 
 def build_split_cache(
@@ -157,29 +124,13 @@ def build_split_cache(
     split_rule: str = "given",
 ) -> None:
     """Write the same files for all texts of given splits, {"train": texts, "val": texts}, without a token budget."""
-    dtype = token_dtype(tokenizer.vocab_size)
-    with _folder(out_dir) as folder:
-        totals = {}
+    facts = {"dataset_config": source_config, "streaming": False, "split_rule": split_rule, "seed": seed}
+    with _shards(out_dir, tokenizer, shard_bytes, dataset_name=source_name, **facts) as writers:
         for split, texts in splits.items():
-            with ShardWriter(folder / split, shard_bytes=shard_bytes, dtype=dtype) as writer:
-                for ids in encode_documents(tokenizer, texts):
-                    writer.write(ids)
-                totals[f"{split}_tokens"] = writer.tokens
-            if not writer.tokens:
+            for ids in encode_documents(tokenizer, texts):
+                writers[split].write(ids)
+            if not writers[split].tokens:
                 raise ValueError(f"{source_name or out_dir} has no text in its {split} split")
-        write_meta(
-            folder / "meta.json",
-            {
-                **describe_tokenizer(tokenizer),
-                "dataset_name": source_name,
-                "dataset_config": source_config,
-                "streaming": False,
-                "split_rule": split_rule,
-                "seed": seed,
-                "shard_bytes": shard_bytes,
-                **totals,
-            },
-        )
 
 
 def build_sft_cache(
@@ -204,11 +155,10 @@ def build_sft_cache(
     names: list[str] = []
 
     def rendered() -> Iterator[np.ndarray]:
-        known: dict[str, str] = {}  # interns group names: equal strings are stored once
         pairs = ((example, None) for example in examples) if groups is None else zip(examples, groups, strict=True)
         for example, group in pairs:
             if group is not None:
-                names.append(known.setdefault(group, group))
+                names.append(sys.intern(group))
             yield np.array(chat.example(example), dtype=dtype)
 
     with _folder(out_dir) as folder:
@@ -257,23 +207,25 @@ def write_unbuilt_cache(
     """Write empty split folders and a meta.json with status "not built", unless an earlier cache exists."""
     if any(Path(out_dir).glob("train/shard_*.bin")):
         return
+    facts = {"dataset_name": source_name, "dataset_config": None, "split_rule": None, "seed": seed}
+    with _shards(out_dir, tokenizer, shard_bytes, status="not built", **facts):
+        pass
+
+
+@contextmanager
+def _shards(
+    out_dir: str | Path, tokenizer: Tokenizer, shard_bytes: int, **facts: Any
+) -> Iterator[dict[str, ShardWriter]]:
+    """Yield writers of the splits "train" and "val"; at the end write offsets and meta.json, and publish the folder."""
     with _folder(out_dir) as folder:
-        for split in ("train", "val"):
-            (folder / split).mkdir()
-        write_meta(
-            folder / "meta.json",
-            {
-                **describe_tokenizer(tokenizer),
-                "status": "not built",
-                "dataset_name": source_name,
-                "dataset_config": None,
-                "split_rule": None,
-                "seed": seed,
-                "shard_bytes": shard_bytes,
-                "train_tokens": 0,
-                "val_tokens": 0,
-            },
-        )
+        dtype = token_dtype(tokenizer.vocab_size)
+        writers = {name: ShardWriter(folder / name, shard_bytes=shard_bytes, dtype=dtype) for name in ("train", "val")}
+        yield writers
+        for writer in writers.values():
+            writer.finish()
+        totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
+        meta = {**describe_tokenizer(tokenizer), **facts, "shard_bytes": shard_bytes, **totals}
+        write_meta(folder / "meta.json", meta)
 
 
 def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import tee
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,12 +22,7 @@ from niels_gpt.data import dolly, fineweb_edu, gutenberg, oasst1, wikitext
 from niels_gpt.data.hub import HubError
 from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.data.roam import list_roam_paths, split_roam_paths
-from niels_gpt.data.types import ChatSample
-
-
-class _NotBuilt(Exception):
-    """Exception for an optional cache that could not be built; the message says why."""
-
+from niels_gpt.data.types import ChatSample, PretrainSample
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -85,67 +80,48 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             path=fineweb_dataset,
             name=fineweb_config,
             split=fineweb_split,
-            streaming=streaming,
-            shuffle=shuffle,
             shuffle_buffer_size=shuffle_buffer,
-            seed=seed,
+            **streamed,
         )
-        build_pretrain_cache(
-            (page.text for page in pages),
-            out,
-            tokenizer=chosen,
-            max_train_tokens=max_train_tokens,
-            max_val_tokens=max_val_tokens,
-            shard_bytes=shard_bytes,
-            seed=seed,
-            shuffle_buffer=None,  # the iterator above shuffles
-            source_name=dataset_label(fineweb_dataset),
-            source_config=fineweb_config,
-            streaming=streaming,
-        )
+        build_stream(fineweb_dataset, pages, out, max_train_tokens, max_val_tokens, config=fineweb_config)
 
-    def build_gutenberg(out: Path) -> None:
+    def build_gutenberg(out: Path) -> str | None:
         books = gutenberg.iter_gutenberg(
             dataset_id=gutenberg_dataset,
             split=gutenberg_split,
-            streaming=streaming,
-            shuffle=shuffle,
             shuffle_buffer_size=gutenberg_shuffle_buffer,
-            seed=seed,
+            **streamed,
         )
         try:
-            build_pretrain_cache(
-                (book.text for book in books),
-                out,
-                tokenizer=chosen,
-                max_train_tokens=gutenberg_train_tokens,
-                max_val_tokens=gutenberg_val_tokens,
-                shard_bytes=shard_bytes,
-                seed=seed,
-                shuffle_buffer=None,
-                source_name=dataset_label(gutenberg_dataset),
-                streaming=streaming,
-            )
+            build_stream(gutenberg_dataset, books, out, gutenberg_train_tokens, gutenberg_val_tokens)
         except HubError as error:
-            write_unbuilt_cache(
-                out, tokenizer=chosen, shard_bytes=shard_bytes, seed=seed, source_name=dataset_label(gutenberg_dataset)
-            )
-            raise _NotBuilt(str(error)) from error
+            write_unbuilt_cache(out, source_name=dataset_label(gutenberg_dataset), **common)
+            return str(error)
+        return None
+
+    def build_stream(
+        name: str, samples: Iterable[PretrainSample], out: Path, train: int, val: int, *, config: str | None = None
+    ) -> None:
+        build_pretrain_cache(
+            (sample.text for sample in samples),
+            out,
+            max_train_tokens=train,
+            max_val_tokens=val,
+            shuffle_buffer=None,  # the samples are shuffled
+            source_name=dataset_label(name),
+            source_config=config,
+            streaming=streaming,
+            **common,
+        )
 
     def build_wikitext(out: Path) -> None:
         def texts(split: str) -> Iterator[str]:
             lines = wikitext.iter_wikitext(path=wikitext_dataset, config=wikitext_config, split=split)
             return (article.text for article in wikitext.iter_articles(lines))
 
-        build_split_cache(
-            {split: texts(split) for split in ("train", "val")},
-            out,
-            tokenizer=chosen,
-            shard_bytes=shard_bytes,
-            seed=None,
-            source_name=dataset_label(wikitext_dataset),
-            source_config=wikitext_config,
-        )
+        given = {split: texts(split) for split in ("train", "val")}
+        label, options = dataset_label(wikitext_dataset), {**common, "seed": None}
+        build_split_cache(given, out, source_name=label, source_config=wikitext_config, **options)
 
     def build_roam(out: Path) -> None:
         train, val = split_roam_paths(list_roam_paths(roam_root), val_frac=roam_val_frac, seed=seed)
@@ -153,15 +129,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             split: (decode_text(read_bytes(path))[0] for path in paths)
             for split, paths in {"train": train, "val": val}.items()
         }
-        build_split_cache(
-            texts,
-            out,
-            tokenizer=chosen,
-            shard_bytes=shard_bytes,
-            seed=seed,
-            source_name="roam",
-            split_rule=f"by file, val_frac {roam_val_frac}",
-        )
+        build_split_cache(texts, out, source_name="roam", split_rule=f"by file, val_frac {roam_val_frac}", **common)
 
     def build_dolly15k(out: Path) -> None:
         chats = dolly.iter_dolly_sft(path=dolly_dataset, split=dolly_split, seed=seed, include_system=include_system)
@@ -186,7 +154,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             groups=groups,
         )
 
-    builders: dict[str, Callable[[Path], None]] = {
+    builders: dict[str, Callable[[Path], str | None]] = {
         "pretrain/fineweb_edu": build_fineweb_edu,
         "pretrain/roam": build_roam,
         "pretrain/wikitext": build_wikitext,
@@ -203,18 +171,21 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
     except (ValueError, OSError) as error:
         typer.echo(f"ERROR: {error}", err=True)
         raise typer.Exit(1) from None
+    common: dict[str, Any] = {"tokenizer": chosen, "shard_bytes": shard_bytes, "seed": seed}
+    streamed: dict[str, Any] = {"streaming": streaming, "shuffle": shuffle, "seed": seed}
     _build({short[name]: builders[short[name]] for name in short if not only or name in only}, cache_dir)
 
 
-def _build(builders: Mapping[str, Callable[[Path], None]], cache_dir: Path) -> None:
-    """Run the builders in order; exit with status 1 after the last if any failed."""
+def _build(builders: Mapping[str, Callable[[Path], str | None]], cache_dir: Path) -> None:
+    """Run the builders in order; exit with status 1 after the last if any failed.
+
+    A builder returns why an optional cache was not built, or None.
+    """
     failed = []
     for name, build in builders.items():
         try:
-            build(cache_dir / name)
-            typer.echo(f"{name}: built")
-        except _NotBuilt as reason:
-            typer.echo(f"{name}: not built: {reason}", err=True)
+            reason = build(cache_dir / name)
+            typer.echo(f"{name}: not built: {reason}" if reason else f"{name}: built", err=bool(reason))
         except (ValueError, OSError, RuntimeError) as error:
             failed.append(name)
             typer.echo(f"{name}: FAILED: {error}", err=True)

@@ -15,7 +15,7 @@ class PretrainTokenStreamDataset:
     """Dataset of all windows of T+1 tokens within the shards of a folder; no window crosses two shards.
 
     `shards_dir` is the train or val folder of a cache: shard_*.bin of `build_pretrain_cache`, or part-*.bin of the
-    pipeline's tokenize stage. For tokens in a bucket use `cache.manifest.open_mix`.
+    pipeline's tokenize stage. For tokens in a bucket use `cache.windows.open_mix`.
     """
 
     def __init__(self, shards_dir: str | Path, *, T: int, device: str) -> None:

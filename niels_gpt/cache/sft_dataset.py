@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ import numpy as np
 import torch
 
 from niels_gpt.cache.formats import ANSWER_IDS, TOKEN_DTYPE, named_dtype, read_offsets
-from niels_gpt.cache.manifest import Listed, check_files
-from niels_gpt.cache.windows import TokenFile
+from niels_gpt.cache.windows import Listed, TokenFile, check_files
 from niels_gpt.chat_template import supervised
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
@@ -96,6 +96,25 @@ class SFTExampleDataset:
         """Return the number of supervised targets of each of these examples, without building tensors."""
         return self._read(rows)[1][:, 1:].sum(axis=1)
 
+    def packs(self) -> list[np.ndarray]:
+        """Return the examples grouped by best fit into rows of at most T+1 tokens; each example is in one row."""
+        return best_fit(self.lengths, room=self._T + 1)
+
+    def packed(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return (x, y_masked, segment_ids), each `(T,)` int64, of one row that has these examples one after another.
+
+        The first token of a chat is no target, so nothing is learned across chats. Padding is a segment of its own.
+        """
+        ids, learned = self._read(rows)
+        lengths = np.minimum(self._lengths[rows], self._T + 1)
+        segments = np.full(self._T + 1, len(rows), dtype=np.int64)
+        segments[: lengths.sum()] = np.repeat(np.arange(len(rows)), lengths)
+        inside = np.arange(ids.shape[1]) < lengths[:, None]
+        sequence, masked = np.full_like(segments, self._eot), np.full_like(segments, IGNORE_INDEX)
+        sequence[: lengths.sum()] = ids[inside]
+        masked[: lengths.sum()] = np.where(learned, ids.astype(np.int64), IGNORE_INDEX)[inside]
+        return torch.from_numpy(sequence[:-1]), torch.from_numpy(masked[1:]), torch.from_numpy(segments[:-1])
+
     def answered(self) -> SFTExampleDataset:
         """Return the dataset without the examples that have no supervised target within T+1 tokens."""
         rows, kept = np.arange(len(self)), copy(self)
@@ -111,6 +130,24 @@ class SFTExampleDataset:
         ids = np.full(inside.shape, self._eot, dtype=self._tokens.dtype)
         ids[inside] = np.concatenate((np.empty(0, dtype=ids.dtype), *map(self.document, rows.tolist())))
         return ids, supervised(ids, asst_id=self._asst, eot_id=self._end) & inside
+
+
+def best_fit(lengths: np.ndarray, *, room: int) -> list[np.ndarray]:
+    """Return the indices of the items of each row of at most `room` tokens.
+
+    Best fit: longest first, each item into the fullest row that still has room for it.
+    """
+    rows: list[list[int]] = []
+    spare: list[tuple[int, int]] = []  # (room left, row), sorted
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        place = bisect_left(spare, (length, 0))
+        left, row = spare.pop(place) if place < len(spare) else (room, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(item)
+        insort(spare, (left - length, row))
+    return [np.array(row) for row in rows]
 
 
 def answer_ids(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
@@ -138,27 +175,25 @@ def open_chats(
     """
     with described_by(path):
         mix = read_meta(path)
-        files = [file for name in names for file in mix["sources"][name]["files"]]
+        sources = {name: mix["sources"][name] for name in names}
+        files = [file for source in sources.values() for file in source["files"]]
         listed = [Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files]
         check_files(listed, vocab_size=mix["vocab_size"], ranks=ranks)
-        return _open_chats(mix, names=names, T=T, device=device, root=root)
+        asst_id, end_id = answer_ids(mix) if sources else (None, None)
 
+        def dataset(name: str, split: str, device: str) -> SFTExampleDataset:
+            paths = (root / sources[name]["folder"] / f"{split}_{end}" for end in ("tokens.bin", "idx.npy"))
+            how = {"eot_id": mix["special_token_ids"]["eot"], "asst_id": asst_id, "end_id": end_id}
+            dtype = token_dtype(mix["vocab_size"])
+            found = SFTExampleDataset(*paths, T=T, device=device, dtype=dtype, **how).answered()
+            if not len(found):
+                raise ValueError(
+                    f"{name}: no chat for {split} has an answer within model.T = {T} tokens: raise model.T"
+                )
+            return found
 
-def _open_chats(mix: Mapping[str, Any], *, names: Sequence[str], T: int, device: str, root: Path) -> Chats:
-    sources = {name: mix["sources"][name] for name in names}
-    asst_id, end_id = answer_ids(mix) if sources else (None, None)
-
-    def dataset(name: str, split: str, device: str) -> SFTExampleDataset:
-        files = (root / sources[name]["folder"] / f"{split}_{end}" for end in ("tokens.bin", "idx.npy"))
-        how = {"eot_id": mix["special_token_ids"]["eot"], "asst_id": asst_id, "end_id": end_id}
-        found = SFTExampleDataset(*files, T=T, device=device, dtype=token_dtype(mix["vocab_size"]), **how).answered()
-        if not len(found):
-            raise ValueError(f"{name}: no chat for {split} has an answer within model.T = {T} tokens: raise model.T")
-        return found
-
-    val_names = {name: source["val_name"] for name, source in sources.items()}
-    # Training batches stay on the CPU: the trainer copies them to the device itself.
-    train, val = (
-        {name: dataset(name, split, on) for name in sources} for split, on in (("train", "cpu"), ("val", device))
-    )
-    return Chats(train=train, val=val, val_names=val_names)
+        return Chats(
+            train={name: dataset(name, "train", "cpu") for name in sources},  # the trainer copies batches itself
+            val={name: dataset(name, "val", device) for name in sources},
+            val_names={name: source["val_name"] for name, source in sources.items()},
+        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,7 @@ from niels_gpt.cli.console import (
     AliasGroup,
     PresetCommand,
     apply_preset,
+    explained,
     keep_copy,
     known_presets,
     one_sentence,
@@ -24,6 +26,7 @@ from niels_gpt.cli.console import (
     show_version,
 )
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
+from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
 from niels_gpt.cli.results import read_result, summary_lines
 from niels_gpt.cli.store import store
@@ -61,14 +64,6 @@ Bf16 = Annotated[bool, typer.Option("--bf16", help="compute in bfloat16: half th
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="random seed; the same seed gives the same text")]
 
 
-def _params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Return params.yaml as far as it can be parsed, and every problem found in it."""
-    try:
-        return read_params()[1], ()
-    except ParamsError as error:
-        return error.raw, error.problems
-
-
 @app.callback()
 def begin(
     version: Annotated[
@@ -87,8 +82,6 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         known = ", ".join(known_presets(layout.PRESETS)) or "none: run this in the project's folder"
         raise typer.BadParameter(f"there is no preset {name!r}; there are: {known}")
     with one_sentence():
-        whole = layout.PRESETS / "sample.yaml"  # the base of all other presets
-        parse_params(read_text(whole), name=str(whole))
         wanted = read_preset(layout.PRESETS, name)
         parse_params(wanted, name=str(chosen))
         current = read_text(layout.PARAMS) if layout.PARAMS.is_file() else ""
@@ -105,6 +98,14 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
 
 
 @app.command()
+def params() -> None:
+    """Print all parameters as YAML with their help: those of params.yaml, and the defaults of keys left out."""
+    with one_sentence():
+        found, raw = read_params()
+        typer.echo(explained(raw, type(found)), nl=False)
+
+
+@app.command()
 def chat(
     model: ModelFolder = None,
     temperature: Temperature = 0.8,
@@ -113,15 +114,23 @@ def chat(
     max_tokens: MaxTokens = 200,
     seed: Seed = 0,
     bf16: Bf16 = False,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="show the sections of your notes that a question finds")
+    ] = False,
 ) -> None:
-    """Chat with the model in the terminal (Ctrl-C stops an answer; commands: /reset, /system, /save, /quit)."""
+    """Chat with the model in the terminal (Ctrl-C stops an answer; commands: /reset, /system, /trace, /save, /quit)."""
     from niels_gpt.inference.sampling import Sampling
     from niels_gpt.talk.terminal import Conversation, converse, line_reader
 
     with one_sentence():
         talker = open_model(model or final_model(), bf16=bf16)
         sampling = Sampling(temperature, top_k, top_p)
-        conversation = Conversation(talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed)
+        opened = cache(open_notes)
+        if notes:
+            opened()  # refuses before the chat begins
+        conversation = Conversation(
+            talker, sampling=sampling, max_new_tokens=max_tokens, seed=seed, open_notes=opened, show_notes=notes
+        )
         converse(conversation, read=line_reader(), show=lambda text: print(visible(text), end="", flush=True))
 
 
@@ -172,6 +181,9 @@ def serve(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
+    share_sources: Annotated[
+        bool, typer.Option("--share-sources", help="with --host: let clients search and trace private text")
+    ] = False,
 ) -> None:
     """Serve a chat page and an OpenAI-compatible API (base_url http://127.0.0.1:PORT/v1)."""
     with one_sentence():
@@ -185,9 +197,10 @@ def serve(
         from niels_gpt.talk.server.access import listen, make_server
         from niels_gpt.talk.server.app import build_app
 
+        notes = served_notes(private=share_sources or not access.others)
         card, listening = _card(talker), listen(port, host)
         typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
-        make_server(build_app(talker, card=card, access=access)).run(sockets=[listening])
+        make_server(build_app(talker, card=card, access=access, notes=notes)).run(sockets=[listening])
 
 
 def _card(talker: Talker) -> dict[str, str]:
@@ -224,7 +237,11 @@ def doctor(
                 raise ValueError("there is no dvc.yaml here: run this in the project's folder")
             for sentence in mend(Path()) or ["nothing to fix"]:
                 typer.echo(sentence)
-        params, problems = _params_and_problems()
+        problems: tuple[Problem, ...] = ()
+        try:
+            params = read_params()[1]
+        except ParamsError as error:
+            params, problems = error.raw, error.problems
         wrong = [problem.path for problem in problems]
         if params_only:
             for problem in (found := [*problems, *problems_around(params, wrong=wrong)]):
@@ -339,6 +356,7 @@ def gc(
 
 app.command()(base)
 app.command()(compare)
+app.command()(find)
 app.command()(init)
 app.add_typer(inspect.app, name="inspect")
 app.command()(store)

@@ -9,7 +9,7 @@ import typer
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.base_section import BUNDLED
+from niels_gpt.pipeline.sources import BUNDLED
 
 _HEAD = ("from", "model", "size", "licence", "here")
 _AT_THE_HUB = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -20,6 +20,7 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import check_keys
 from niels_gpt.files.messages import visible
 from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import complete
 from niels_gpt.pipeline.repository import ask_git, read_committed
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
@@ -126,8 +127,12 @@ def measures(
     leaks: Mapping[str, Mapping[str, Mapping[str, Any]]],
     memorized: Sequence[Mapping[str, Mapping[str, Any]]],
     sections: Mapping[str, str],
+    chats: Collection[str] = (),
 ) -> dict[Measure, float]:
-    """Return the measures that an experiment has; `sections` maps validation sets to their sources' dotted keys."""
+    """Return the measures that an experiment has.
+
+    `sections` maps validation sets to their sources' dotted keys; `chats` are the validation sets of chats.
+    """
     found: dict[Measure, float] = {}
     for training in trainings:
         if training.name == "train":
@@ -140,8 +145,7 @@ def measures(
     for model, table in trained.items():
         # A validation set is shown for the first model only; the fine-tuned model adds those of chats.
         # Beside a base the pretrained model has scores of chats, too: they are left to the fine-tuned one.
-        chats = {name for name in trained.get(layout.TUNED.name, ()) if sections.get(name, "").startswith("chats.")}
-        later = chats if model == layout.PRETRAINED.name else set()
+        later = set(chats) & set(trained.get(layout.TUNED.name, ())) if model == layout.PRETRAINED.name else set()
         new = {name: score for name, score in table.items() if name not in told | later}
         for name, score in sorted(new.items(), key=lambda item: -item[1]["tokens"])[:_MOST_TEXTS]:
             same = ("duplicates", "eval.max_tokens", sections.get(name, ""))
@@ -330,14 +334,14 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
         )
         if summary and losses and validations:
             trainings.append(Training(stage, summary, losses, validations))
+    sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}
     numbers = measures(
         trainings=trainings,
         scores=read(layout.SCORES, lambda text: without_card(_object((), text))),
         leaks=read(layout.LEAK, partial(_object, _LEAK)).get("sources", {}),
         memorized=read(layout.MEMORIZED, partial(_object, ("documents.[].after.median_pz",))).get("documents", []),
-        sections={
-            value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")
-        },
+        sections=sections,
+        chats=[val_name for val_name, section in sections.items() if params.get(f"{section}.use") == "chat"],
     )
     return Result(experiment.name, params or None, numbers, trainings)
 
@@ -356,8 +360,8 @@ def _curve(columns: set[str], text: str) -> list[dict[str, float]]:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    """Return the parameters that affect results (all but `runtime`), by dotted name."""
+    """Return the parameters that affect results (all but `runtime`), with defaults, by dotted name."""
     values = parse_yaml(text, name=str(layout.PARAMS))
     if not isinstance(values, dict):
         raise ValueError("no parameters")
-    return {name: value for name, value in leaves(values) if not name.startswith("runtime.")}
+    return {name: value for name, value in leaves(complete(values)) if not name.startswith("runtime.")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import sys
@@ -20,9 +21,9 @@ from typer.core import TyperCommand, TyperGroup
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.messages import EXPECTED, read_text
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.repository import committed
+from niels_gpt.pipeline.repository import ask_git, committed
 from niels_gpt.pipeline.stage import sentence_with_remedy
-from niels_gpt.pipeline.yaml_files import parse_yaml
+from niels_gpt.pipeline.yaml_files import fields_of, parse_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 # params.yaml is edited with ruamel, which keeps comments and the order of keys.
 #
-# The preset `sample` is complete; any other lists its differences from `sample`, or from the preset in `based_on`.
+# The preset `sample` is params.yaml as published, which git has; any other lists its differences from `sample`, or from
+# the preset in `based_on`.
 
 _WHOLE, _BASE = "sample", "based_on"
-_THE_SAMPLE = "the bundled text, in minutes on two cores"  # its own heading describes params.yaml
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no strings in YAML 1.1 unless quoted
 _TABLES = ("sources", "p_train", "p_val", "p_sft")
 
@@ -44,7 +45,7 @@ def known_presets(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.yaml")):
         lines = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8", errors="replace").splitlines())
         heading = " ".join(line.lstrip("# ") for line in lines).removeprefix(f"{path.stem}: ")
-        found[path.stem] = _THE_SAMPLE if path.stem == _WHOLE else re.split(r"[.;:](?: |$)", heading)[0]
+        found[path.stem] = re.split(r"[.;:](?: |$)", heading)[0]
     return found
 
 
@@ -55,10 +56,24 @@ def read_preset(folder: Path, name: str) -> str:
         if base in chain:
             raise ValueError(f"{folder / f'{name}.yaml'}: {_BASE} leads back to {base!r}; it must lead to {_WHOLE}")
         chain.append(base)
-    whole = read_text(folder / f"{_WHOLE}.yaml")
-    for link in reversed(chain):
+    whole = read_sample(folder)
+    for link in reversed([link for link in chain if link != _WHOLE]):
         whole = complete_preset(read_text(folder / f"{link}.yaml"), sample=whole)
     return whole
+
+
+def read_sample(folder: Path) -> str:
+    """Return params.yaml as published: the file beside the presets while it is unchanged, else from git."""
+    file, current = folder / f"{_WHOLE}.yaml", folder.parent / layout.PARAMS
+    named = parse_yaml(read_text(file), name=str(file))
+    if not isinstance(named, dict) or not isinstance(blob := named.get("blob"), str):
+        raise ValueError(f"{file} does not say which params.yaml it is: `git checkout {file}` restores it")
+    content = current.read_bytes() if current.is_file() else b""
+    if hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == blob:  # as git names it
+        return content.decode()
+    if (text := ask_git(folder.parent, "cat-file", "blob", blob)) is None:
+        raise ValueError(f"{file}: git here has no {blob[:12]}, params.yaml as published: clone the project anew")
+    return text
 
 
 def _base(folder: Path, name: str) -> str | None:
@@ -101,14 +116,21 @@ def apply_preset(current: str, preset: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and the reason for it; a mapping is a section, whose values may be settings."""
+    """A value and the reason for it; a mapping is a section, whose values may be settings.
+
+    A value that `is_default` need not be written.
+    """
 
     value: Any
     reason: str | None = None
+    is_default: bool = False
 
 
 def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
-    """Return `text` with values set at dotted keys; a reason replaces the comment above its key; new keys come last."""
+    """Return `text` with values set at dotted keys; a reason replaces the comment above its key; new keys come last.
+
+    Keys of defaults are removed with the comments above them, but for the first key of a section.
+    """
     yaml = _yaml()
     tree = yaml.load(text)
     for dotted, setting in settings.items():
@@ -116,6 +138,18 @@ def with_settings(text: str, settings: Mapping[str, Setting]) -> str:
         above, section = None, tree
         for parent in parents:
             above, section = section.ca.items.get(parent), section[parent]
+        place = list(section).index(key) if key in section else -1
+        if setting.is_default and place:
+            if place > 0:
+                _drop_comment_before(section, key, above)
+                before, after = list(section)[place - 1], _take_comment_after(section, key)
+                del section[key]
+                if (comment := _take_comment_after(section, before)) and after:
+                    comment.value = comment.value.rstrip("\n") + re.sub(r"^[^\n]*", "", after.value)
+                _put_comment_after(section, before, comment or after)
+            continue
+        if setting.reason:
+            section.fa.set_block_style()  # comments in braces are lost
         comment = _take_comment_after(section, key if key in section else next(reversed(section)))
         if setting.reason and key in section:
             _drop_comment_before(section, key, above)
@@ -131,7 +165,8 @@ def _put_setting(section: Any, key: str, setting: Setting, *, indent: int) -> No
         inner = CommentedMap()
         for name, value in setting.value.items():
             _put_setting(inner, name, value if isinstance(value, Setting) else Setting(value), indent=indent + 2)
-        if isinstance(section.get(key), dict) and section[key].fa.flow_style():
+        plain = not any(isinstance(value, Setting | Mapping) for value in setting.value.values())
+        if plain and (indent >= 4 or (isinstance(section.get(key), dict) and section[key].fa.flow_style())):
             inner.fa.set_flow_style()
         section[key] = inner
         section.ca.items.setdefault(key, [None] * 4)[3] = None  # drops the comment above the old section's first key
@@ -188,6 +223,25 @@ def _yaml() -> YAML:
     return yaml
 
 
+def explained(values: Mapping[str, Any], annotation: Any) -> str:
+    """Return values as YAML, with the help text of each key above it."""
+    from ruamel.yaml.comments import CommentedMap
+
+    yaml, tree = _yaml(), CommentedMap()
+    for name, setting in _explained(values, annotation).items():
+        _put_setting(tree, name, setting, indent=0)
+    return _dumped(yaml, tree)
+
+
+def _explained(values: Mapping[str, Any], annotation: Any) -> dict[str, Setting]:
+    found = {}
+    for key, field in fields_of(values, annotation).items():
+        notes = [note for note in field.metadata if isinstance(note, str)]
+        inner = _explained(values[key], field.annotation) if isinstance(values[key], dict) else {}
+        found[key] = Setting(inner or values[key], ": ".join(notes) or None)
+    return found
+
+
 def _dumped(yaml: YAML, tree: Any) -> str:
     out = io.StringIO()
     yaml.dump(tree, out)
@@ -218,24 +272,19 @@ def _update(target: Any, wanted: Any) -> None:
         if isinstance(value, dict) and isinstance(target.get(key), dict) and set(value) == set(target[key]):
             _update(target[key], value)
         elif key not in target or target[key] != value or type(target[key]) is not type(value):
+            comment = _take_comment_after(target, key) if key in target else None
             _replace(target, wanted, key)
+            if not (isinstance(value, dict) and target[key].fa.flow_style()):  # there, it is a token of the next key
+                _put_comment_after(target, key, comment)
 
 
 def _replace(target: Any, source: Any, key: Any) -> None:
-    """Copy a value from `source`; a section comes with its leading comments and in block style."""
+    """Copy a value from `source`; a section comes with its leading comments."""
     target[key] = source[key]
     if isinstance(source[key], dict):
-        _spread(source[key])
         target.ca.items.pop(key, None)
         if key in source.ca.items:
             target.ca.items[key] = source.ca.items[key]
-
-
-def _spread(section: Any) -> None:
-    section.fa.set_block_style()
-    for value in section.values():
-        if isinstance(value, dict):
-            _spread(value)
 
 
 def _take_comment_after(section: Any, key: Any) -> Any:
@@ -251,8 +300,11 @@ def _put_comment_after(section: Any, key: Any, comment: Any) -> None:
 
 
 def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
-    """Return ruamel's comment tokens of the last value nested below a key, and the index of the token after it."""
-    while isinstance(section[key], dict | list) and section[key]:
+    """Return ruamel's comment tokens of the last value nested below a key, and the index of the token after it.
+
+    What follows a section in braces is a token of the section, not of its last value.
+    """
+    while isinstance(section[key], dict | list) and section[key] and not section[key].fa.flow_style():
         section = section[key]
         key = next(reversed(section)) if isinstance(section, dict) else len(section) - 1
     return section.ca.items.setdefault(key, [None] * 4), 2 if isinstance(section, dict) else 0
@@ -302,11 +354,14 @@ ALIASES = {
     "tokens prune": "store --prune",
 }
 
+SHORT = {"trace": ["find", "--trace"]}  # typed often, and no command of its own
+
 
 class AliasGroup(TyperGroup):
-    """Group that runs a command under its former name, after printing the new one."""
+    """Group that runs a command under a short name, or under its former name after printing the new one."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        args = [*SHORT.get(args[0], args[:1]), *args[1:]] if args else args
         for old, new in ALIASES.items():
             if args[: len(words := old.split())] == words:
                 typer.echo(f"`niels-gpt {old}` is now `niels-gpt {new}`", err=True)

@@ -34,9 +34,9 @@ from niels_gpt.model.size import (
     parameter_count,
 )
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.base_section import BUNDLED
 from niels_gpt.pipeline.external_checks import check_input, remote_problems
 from niels_gpt.pipeline.repository import broken_files
+from niels_gpt.pipeline.sources import BUNDLED
 from niels_gpt.pipeline.yaml_files import is_sound
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.step import build_step
@@ -299,7 +299,7 @@ def _model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConf
     if params["base"]["from"] is not None:
         base, given = folder / layout.BASE, params["model"]
         return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
-    V = params["tokenizer"].get("vocab_size", ByteTokenizer.vocab_size)
+    V = params["tokenizer"].get("vocab_size", ByteTokenizer().vocab_size)
     return ModelConfig.from_section(params["model"], V=V)
 
 

@@ -155,7 +155,7 @@ class Sharing:
         for source, questions in open_questions(params, talker, names=self.private).items():
             found = _ask(talker, questions, params, title=f"sentences of {source}")
             if found.findings:
-                counts.append(f"{len(found.findings):,} of {found.asked:,} sentences of {source}")
+                counts.append(f"{len(found.findings):,} of {len(questions.asked):,} sentences of {source}")
         if counts:
             raise ValueError(
                 f"{talker.name} recites private text verbatim: {', '.join(counts)} ({layout.LEAK_PAGE} shows them); "
@@ -187,8 +187,7 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.leak.extraction import Questions
     from niels_gpt.leak.measure import tell
-    from niels_gpt.leak.passages import DocumentList, cut_passages
-    from niels_gpt.leak.sentences import encode_sentences, find_sentences
+    from niels_gpt.leak.passages import DocumentList, cut_passages, encode_sentences, find_sentences
 
     if not files:
         return

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.console import Setting, one_sentence, with_settings
+from niels_gpt.cli.console import Setting, one_sentence, read_sample, with_settings
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dialogues import Settings as Dialogues
 from niels_gpt.data.dialogues import chats as iter_dialogue_chats
-from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.files.messages import format_duration, read_text, visible
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.base_section import NO_INPUT, check_base
 from niels_gpt.pipeline.external_checks import check_input
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import (
@@ -32,7 +30,7 @@ from niels_gpt.pipeline.repository import (
     refuse_without_repository,
     without_dvc,
 )
-from niels_gpt.pipeline.sources import check_place
+from niels_gpt.pipeline.sources import NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import outs_by_source
 from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
 
@@ -159,12 +157,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _sample() -> str:
-    file = layout.PRESETS / "sample.yaml"
-    if not file.is_file() or not layout.DAG.is_file():
+    if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
         raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
-    text = read_text(file)
-    parse_params(text, name=str(file))
-    return text
+    return read_sample(layout.PRESETS)
 
 
 def _written(folder: str) -> str:
@@ -216,7 +211,7 @@ def _own_chats(path: str) -> OwnChats:
         raise FileNotFoundError(f"{path} does not exist: give a .jsonl or .txt file with chats, or a folder of .jsonl")
     if os.path.isfile(written) and written.endswith(".txt"):
         request = Request(written, None, max_tokens=None, patience_s=0)
-        found, kind = len(list(iter_dialogue_chats(Dialogues(DIALOGUE_DELIM), request))), "dialogues"
+        found, kind = len(list(iter_dialogue_chats(Dialogues(), request))), "dialogues"
     else:
         found, kind = len(list(iter_own_chats(written))), "chat"
     if found < _FEWEST_CHATS:
@@ -238,7 +233,7 @@ def _planned(
 ) -> tuple[Plan, str]:
     """Return a plan and its YAML, based on a matrix product's speed or, with `speed`, on real steps of such a plan."""
     from niels_gpt.cli.doctor import seconds_to_train
-    from niels_gpt.cli.plan import plan_params, plan_text
+    from niels_gpt.cli.plan import plan_params, plan_text, short
     from niels_gpt.cli.plan_base import measured_flops, plan_tuning
     from niels_gpt.cli.sizing import Machine
 
@@ -257,14 +252,14 @@ def _planned(
             size = float(sum(file.stat().st_size for file in Path(public["wiki"]["input"]).rglob("*.*")))
             plan = plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
         own = {f"runtime.{key}": Setting(value) for key, value in runtime.items() if key in _OF_THE_MACHINE}
-        text = with_settings(plan_text(plan, sample), own)
+        text = with_settings(plan_text(plan, sample), short(own))
         parse_params(text, name="the new params.yaml")
         return plan, text
 
     machine = measure(str(runtime.get("device", "auto")), threads=int(runtime.get("threads", 0)))
     plan, text = planned(machine)
     if speed:
-        params = parse_yaml(text, name="the new params.yaml")
+        params = parse_params(text)[1]
         if base is None:
             flops = plan.run.tokens * plan.run.flops / seconds_to_train(params)["train"]
         else:

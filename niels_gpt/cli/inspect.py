@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from difflib import SequenceMatcher
+from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import click
 import numpy as np
@@ -16,10 +17,8 @@ import typer
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.mix import exposures, read_too_often
-from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, reading_part
+from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
 from niels_gpt.data.types import Request
-from niels_gpt.duplicates.sketches import read_wording
-from niels_gpt.duplicates.table import side_by_side
 from niels_gpt.files.checks import Damaged, read_meta
 from niels_gpt.files.messages import visible
 from niels_gpt.files.store import Store
@@ -28,6 +27,8 @@ from niels_gpt.pipeline.external_checks import located
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer
+
+_SHOWN = 12  # most lines shown of a pair of duplicates
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> st
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
     """Yield a line per secret in a source (None: in all), read anew from its input, and a line with their count."""
-    from niels_gpt.data.corpus.loading import cut_source  # imports pyarrow, which training does not need
-    from niels_gpt.data.secrets.screening import findings_of
+    from niels_gpt.data.corpus.loading import Slice, cut_source  # imports pyarrow, which training does not need
+    from niels_gpt.data.secrets import findings_of
 
     if name is not None and name not in params.sources:
         raise ValueError(f"there is no source {name!r}; there are: {', '.join(params.sources)}")
@@ -114,20 +115,12 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
         source = params.sources[key]
         path, revision = located(source.input, source.settings())
         request = Request(path, revision, max_tokens=source.budget.tokens(), patience_s=params.runtime.hub_patience_s)
-        slices = cut_source(source.kind.name, source.settings(), request, store=Store(""), text_bytes=1 << 30)
+        slices = cut_source(Slice(source.kind.name, source.settings(), request, Store(""), text_bytes=1 << 30))
         count = 0
         for place, around in (found for part in slices for row in part.rows() for found in findings_of(row)):
             count += 1
             yield f"{key}: {place}    {around}"
         yield f"{key}: {count:,} secrets (on_secret: {source.on_secret})"
-
-
-class Found(NamedTuple):
-    """One document of a pair of duplicates."""
-
-    source: str
-    id: str
-    text: str
 
 
 def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> Iterator[str]:
@@ -149,27 +142,38 @@ def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> It
     where = "" if source is None else f" of {source}"
     yield f"{len(kept):,} pairs{where}, {int(across.sum()):,} of them across sources"
     for pair in kept[np.argsort(~across, kind="stable")][:n]:
-        left, right = (
+        (left, text), (right, other) = (
             _read(params, names[number], int(document - firsts[number]))
             for number, document in zip(of[pair], pairs[pair], strict=True)
         )
-        yield f"--- {left.source} {left.id} | {right.source} {right.id}: {shares[pair]:.0%} of the smaller"
-        yield from side_by_side(left.text, right.text, width=width)
+        yield f"--- {left} | {right}: {shares[pair]:.0%} of the smaller"
+        yield from side_by_side(text, other, width=width)
 
 
-def _read(params: Params, name: str, row: int) -> Found:
+def _read(params: Params, name: str, row: int) -> tuple[str, str]:
+    """Return (source and id, text) of a document."""
     texts = open_texts(layout.RAW / name, stored=store_of(params, name))
-    for part in texts.parts:
-        if row < part.rows:
-            with reading_part(texts.store, part) as path:
-                return Found(name, read_column(path, "id")[row], _text_of_row(path, row))
-        row -= part.rows
+    for path, own in texts.by_part(np.array([row])):
+        ((text,),) = read_wording(path, own)
+        return f"{name} {read_column(path, 'id')[own[0]]}", text
     raise ValueError(f"{layout.PAIRS} does not match the loaded texts: run `dvc repro duplicates`")
 
 
-def _text_of_row(path: Path, row: int) -> str:
-    ((text,),) = read_wording(path, np.array([row]))
-    return text
+def side_by_side(left: str, right: str, *, width: int) -> Iterator[str]:
+    """Yield two texts in two columns of `width` characters in all: common lines first, marked "=", then the others."""
+    a, b = ([" ".join(line.split()) for line in text.splitlines() if line.strip()] for text in (left, right))
+    column = max(8, (width - 5) // 2)
+    blocks = sorted(SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes(), key=lambda block: block[0] != "equal")
+    rows = [
+        (kind, *lines)
+        for kind, a_first, a_last, b_first, b_last in blocks
+        for lines in zip_longest(a[a_first:a_last], b[b_first:b_last], fillvalue="")
+    ]
+    for kind, *lines in rows[:_SHOWN]:
+        one, other = (line if len(line) <= column else f"{line[: column - 3]}..." for line in lines)
+        yield f"{'=' if kind == 'equal' else ' '} {one:<{column}} | {other}".rstrip()
+    if len(rows) > _SHOWN:
+        yield "  ..."
 
 
 app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on.")
@@ -182,7 +186,7 @@ def inspect_tokenizer(
     ] = "niels bakes rye bread, 3.5 kg of it 🥖",
 ) -> None:
     """Show bytes per token and ids used by source, the longest vocabulary entries, and how a line is cut."""
-    from niels_gpt.cache.manifest import train_files
+    from niels_gpt.cache.windows import train_files
     from niels_gpt.pipeline.stores import token_places
     from niels_gpt.tokenizer import load_tokenizer
 

@@ -13,11 +13,11 @@ from typing import Any
 from niels_gpt.cli.console import WORDS, Setting, with_settings
 from niels_gpt.cli.sizing import BYTES, Machine, PlannedRun, bytes_a_token, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
-from niels_gpt.data.primer import DIALOGUE_DELIM
 from niels_gpt.model.size import most_epochs
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.yaml_files import default_at
 
 LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
-_SEED = 42
 _HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
 _MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out whole documents; choose them by hash
 # With fewer, the sample's min_documents (5) would require a word in over a quarter of them. That cost 0.3 to 2.1% more
@@ -132,8 +132,16 @@ def plan_text(plan: Plan, sample: str) -> str:
         reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
         sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
     text = sample.partition("\n\n")[2]  # without the sample's heading
-    text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **plan.settings})
+    text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **short(plan.settings)})
     return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", text])
+
+
+def short(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return the settings, those without a reason marked if they are defaults."""
+    return {
+        key: replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
+        for key, setting in settings.items()
+    }
 
 
 def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
@@ -204,7 +212,7 @@ def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> 
     if _by_document(survey, T=T, V=V):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{survey.documents:,} documents, so whole ones are held out for validation."
-        split = {"by": Setting(by, reason), "val_frac": share, "seed": _SEED}
+        split = {"by": Setting(by, reason), "val_frac": share}
     else:
         reason = "The end of every document is held out: there are few, or one is a large part of the text."
         load["held_out_tail"] = Setting(share, reason)
@@ -225,14 +233,13 @@ def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> 
 
 def chat_entry(name: str, chat: OwnChats) -> dict[str, Any]:
     """Return the entry of the user's own chats in `sources`."""
-    load = {"kind": "chat"} if chat.kind == "chat" else {"kind": "dialogues", "delimiter": DIALOGUE_DELIM}
     return {
         "use": "chat",
         "input": chat.path,
         "remote": "private",
         "val_name": f"val_{name}",
-        "load": load,
-        "split": {"by": "document", "val_frac": 0.1, "seed": _SEED},
+        "load": {"kind": chat.kind},
+        "split": {"by": "document", "val_frac": 0.1},
         "budget": {"max_train_tokens": None, "max_val_tokens": None},
     }
 
@@ -254,7 +261,7 @@ def _settings(
     evaluations = 4 if run.steps < 400 else 8
     eval_steps = min(32, max(1, round(0.09 * run.steps / evaluations)))
     # sft trains 8 rows per step. Scoring is forward only, at a third of training's FLOPs: hence the factors of 3 below.
-    sft_rows = 300 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
+    sft_rows = 600 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
     sft_steps = max(20, min(math.ceil(sft_rows / 8), int(_SFT * left * tokens_a_second / (8 * T))))
     splice_steps = max(10, min(150, int(_SPLICE * left * tokens_a_second / (8 * T))))
     passages = max(200, min(10_000, int(_LEAK * left * tokens_a_second * 3 / (4 * 100))))
@@ -265,6 +272,8 @@ def _settings(
     chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_a_token(run.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
+    training = run.seconds(machine) * (_TAUGHT if often else 1)
+    taught = often and training <= 0.8 * left
     settings = {
         **_tokenizer_settings(run, surveys),
         **_model_settings(run, often),
@@ -275,14 +284,18 @@ def _settings(
         "train.warmup_steps": Setting(min(50, run.steps // 10)),
         "train.lr_scale": Setting(_groups(*_LR_SCALES[C >= 512, C > 128])),
         "train.decay_scale": Setting({**_groups(3.0 if often else 1.0, 1.0), "vectors": 0.0}),
-        "train.weight_decay": Setting(0.5 if often else 0.1),
+        "train.weight_decay": Setting((2.0 if C > 128 else 0.5) if often else 0.1),
+        # Over about a tenth of the run; a short one is still far from its end there.
+        "train.average": Setting(min(0.999, round(1 - 10 / run.steps, 3)) if run.steps >= 200 else 0.0),
+        "train.teacher": Setting(0.5, _WHY_TAUGHT) if taught else Setting(0.0),
         "train.eval_every": Setting(max(1, run.steps // evaluations)),
         "train.eval_steps": Setting(eval_steps),
         "train.momentum_warmup": Setting(min(300, run.steps // 2)),
         "sft.total_steps": Setting(sft_steps),
-        "sft.base_lr": Setting(round(0.005 * rate, 5)),
-        "sft.min_lr": Setting(round(0.0002 * rate, 6)),
+        "sft.base_lr": Setting(round(0.006 * rate, 5)),
+        "sft.min_lr": Setting(round(0.00024 * rate, 6)),
         "sft.warmup_steps": Setting(min(20, sft_steps // 10)),
+        "sft.average": Setting(0.97 if sft_steps >= 200 else 0.0),
         "sft.eval_every": Setting(sft_steps),
         "sft.momentum_warmup": Setting(min(100, sft_steps // 2)),
         "eval.max_tokens": Setting(scored, "Validation tokens scored per source, so that it takes minutes."),
@@ -310,7 +323,7 @@ def _settings(
         settings["runtime.micro_batch_tokens"] = Setting(_AT_ONCE_ON_CPU, "So that a step fits into memory.")
     validating = evaluations * eval_steps * run.B * T / (3 * tokens_a_second)
     seconds = {
-        "train": run.seconds(machine) + validating,
+        "train": (training if taught else run.seconds(machine)) + validating,
         "sft": sft_steps * 8 * T / tokens_a_second,
         "rest": (splice_steps * 8 * T + (4 * 100 * passages + 4 * scored * len(surveys)) / 3) / tokens_a_second,
     }
@@ -318,6 +331,10 @@ def _settings(
 
 
 _AT_ONCE_ON_CPU = 4096  # tokens of a micro-batch
+_TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
+_WHY_TAUGHT = (
+    "The text is used often and there is time: a model is trained first to teach this one, -0.05 bits per byte."
+)
 # (C >= 512, C > 128): learning-rate scales of (embedding, vectors)
 _LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}
 
@@ -378,6 +395,6 @@ def heading(surveys: Sequence[Survey], hours: float) -> list[str]:
     lines += [f"  {line}" for survey in surveys for line in describe(survey)]
     return [
         *lines,
-        "Values that differ from presets/sample.yaml have their reason above them. All keys and ranges:",
+        "Keys that are not here have a default; `niels-gpt params` prints them all. All keys and ranges:",
         "docs/parameters.md. Try a value for one run: dvc exp run -S train.total_steps=500",
     ]

@@ -33,6 +33,8 @@ from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.yaml_files import default_at
 
 _BYTES_A_TOKEN = 3.5  # 3.2 and 3.9 on two note vaults with SmolLM2's tokenizer
 _ROWS, _ROWS_ON_CPU = 8, 4
@@ -44,6 +46,15 @@ _TRAIN, _SFT, _EVAL, _LEAK = 0.6, 0.1, 0.14, 0.06
 _FEWEST_SFT_STEPS = 20
 _COMPILED_STEPS = 2000  # compiling 30 blocks takes 50 s on an H200, and saves less than 0.03 s a step
 _LEAST_TRAINING_S = 30.0
+_BY_DEFAULT = (
+    "optimizer",
+    "flat",
+    "weight_decay",
+    "lr_scale",
+    "decay_scale",
+    "momentum_warmup",
+    "average",
+)  # not as the sample
 
 
 @dataclass(frozen=True)
@@ -158,18 +169,9 @@ def _settings(
     rate = 2e-4 if run.epochs >= 1 else 3e-4
     evaluations = 2 if run.steps < 100 else 4
     eval_steps = max(1, min(16, round(0.1 * run.steps / evaluations)))
-    recipe: dict[str, Any] = {
-        "optimizer": "adamw",
-        "schedule": "linear",
-        "flat": 0.0,
-        "min_lr": 0.0,
-        "weight_decay": 0.1,
-        "lr_scale": {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 1.0},
-        "decay_scale": {"matrices": 1.0, "embedding": 1.0, "head": 1.0, "vectors": 0.0},
-        "momentum_warmup": 0,
-        "precision": "bf16" if machine.cuda else "float32",
-        "B": run.B,
-    }
+    precision = "bf16" if machine.cuda else "float32"
+    recipe: dict[str, Any] = {"schedule": "linear", "min_lr": 0.0, "precision": precision, "B": run.B}
+    recipe |= {key: default_at(f"train.{key}", Params) for key in _BY_DEFAULT}
     time = "what the hours allow" if run.limited_by == "time" else "more epochs overfit"
     settings = {
         **{f"{section}.{key}": Setting(value) for section in ("train", "sft") for key, value in recipe.items()},

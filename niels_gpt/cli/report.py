@@ -18,12 +18,12 @@ from starlette.routing import Route
 
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.messages import format_duration, read_text
-from niels_gpt.memorize.page import Strip, render_splice
+from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.report.history import History
 from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
-from niels_gpt.report.runs import Logs, Run
+from niels_gpt.report.runs import Run, read_logs
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.talk.server.access import Gate, refusal
 
@@ -38,20 +38,21 @@ _HEAD = ("training", "ended", "took", "machine", "commit")
 def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
     """Return the finished run that logged the losses of a model's history, the latest if several did."""
     same = [run for run in runs if run.stage == stage and run.finished and _logged_by(run, history.losses)]
-    return max(same, key=lambda run: run.time, default=None)
+    return max(same, key=lambda run: run.last.time, default=None)
 
 
 def _logged_by(run: Run, losses: Sequence[float]) -> bool:
-    return run.step == len(losses) and all(point.loss == losses[point.step - 1] for point in run.points)
+    return run.last.step == len(losses) and all(point.loss == losses[point.step - 1] for point in run.points)
 
 
 def render_origin(found: Mapping[str, Run | None]) -> str:
     """Render the provenance section of the page, a table row per training."""
-    rows = [
-        (stage, _when(run.time), _long(run), run.machine or "not logged", run.commit or "not logged")
-        for stage, run in found.items()
-        if run is not None
-    ]
+    rows = []
+    for stage, run in found.items():
+        if run is not None:
+            ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.last.time))
+            took = format_duration(run.seconds) if run.seconds else ""
+            rows.append([stage, ended, *(said or "not logged" for said in (took, run.last.machine, run.last.commit))])
     missing = [stage for stage, run in found.items() if run is None]
     note = (
         f'<p class="note">No log of {", ".join(missing)} in this checkout: the weights came from a cache or '
@@ -61,14 +62,6 @@ def render_origin(found: Mapping[str, Run | None]) -> str:
     )
     table = render_table(_HEAD, rows) if rows else ""
     return f"<section><h2>When and where</h2>{table}{note}</section>" if found else ""
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
-
-
-def _long(run: Run) -> str:
-    return format_duration(run.seconds) if run.seconds else "not logged"
 
 
 # `niels-gpt report`: the pipeline's page in metrics/, plus when and where the models were trained. That comes from the
@@ -94,12 +87,9 @@ def is_report(path: Path) -> bool:
 
 def _origins() -> dict[str, Run | None]:
     """Return, by training stage, the run that made the model in its folder; None if no log has it."""
-    logs = Logs(layout.LOGS)
-    logs.read_on()
+    runs, _ = read_logs(layout.LOGS)
     histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
-    return {
-        stage: run_of(History.read(path), logs.runs, stage=stage) for stage, path in histories.items() if path.is_file()
-    }
+    return {stage: run_of(History.read(path), runs, stage=stage) for stage, path in histories.items() if path.is_file()}
 
 
 def _splice() -> str:
@@ -134,8 +124,6 @@ training from its first log line on, which comes after <code>runtime.log_every</
 
 def build_watch(logs: Path) -> Starlette:
     """Build the app that serves the page at `/` and updates of its runs at `/runs`."""
-    # Revisions start at the time in ms, so that those of a page left open from an earlier server match none here.
-    known = Logs(logs, first_revision=time.time_ns() // 1_000_000)
     page = render_page("Runs of this checkout", cards=[], live=True, before=_NONE)
 
     async def show(_: Request) -> Response:
@@ -143,10 +131,9 @@ def build_watch(logs: Path) -> Starlette:
 
     async def tell(request: Request) -> Response:
         have = read_have(request.query_params.getlist("have"))
-        known.read_on()
-        now = time.time()
-        cards = [live_card(run, now=now, since=have.get((run.name, run.revision), 0)) for run in known.runs]
-        return JSONResponse({"runs": [card.told() for card in cards], "unread": known.unread}, headers=_UNCACHED)
+        now, (runs, unread) = time.time(), read_logs(logs)
+        cards = [live_card(run, now=now, since=have.get((run.name, run.revision), 0)) for run in runs]
+        return JSONResponse({"runs": [card.told() for card in cards], "unread": unread}, headers=_UNCACHED)
 
     def refuse(_: Request, error: Any) -> Response:
         return refusal(error.status_code, error.detail, headers=error.headers)

@@ -68,7 +68,11 @@ def what_is_committed(root: Path) -> list[str]:
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
     """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `cache`."""
-    stages, others = (_without_code(lock.get("stages") or {}) for lock in (now, committed))
+    # Without the stage `code`, whose outputs then count as external inputs of the others.
+    stages, others = (
+        {name: stage for name, stage in (lock.get("stages") or {}).items() if name != "code"}
+        for lock in (now, committed)
+    )
     if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
         return []
     data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
@@ -91,11 +95,6 @@ def offer_baseline(changed: Sequence[str]) -> list[str]:
         f"This run is not in git yet ({shown}).",
         "`make baseline` commits these files only; experiments are then compared with this machine's results.",
     ]
-
-
-def _without_code(stages: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return all stages but `code`, whose outputs then count as external inputs of the others."""
-    return {name: stage for name, stage in stages.items() if name != "code"}
 
 
 def _comparison(what: str, differing: list[str], reason: str) -> str:

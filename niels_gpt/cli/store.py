@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from niels_gpt.cache.manifest import listed_files
+from niels_gpt.cache.windows import listed_files
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
 from niels_gpt.files.checks import described_by, read_meta, sha256_file
@@ -19,6 +17,7 @@ from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.repository import DvcCache
 from niels_gpt.pipeline.stores import open_engine, store_of, stores_by_remote, token_places
 
 _MANIFEST_BYTES = 64 << 20  # larger files in DVC's cache are no manifests
@@ -128,12 +127,7 @@ def _folders(store: Store) -> dict[str, int]:
 
 def _named() -> Iterator[str]:
     """Yield the store folders named by manifests in this checkout, and by those in DVC's cache."""
-    asked = subprocess.run(["dvc", "cache", "dir"], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        reason = asked.stderr.strip().removeprefix("ERROR: ")
-        raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
-    cache = Path(asked.stdout.strip())
-    kept = (path for path in (cache / "files/md5").glob("??/*") if path.suffix != ".dir")
+    kept = (path for path in DvcCache().files.glob("??/*") if path.suffix != ".dir")
     for path in (*layout.RAW.glob(f"*/{MANIFEST}"), *layout.MANIFESTS.glob("*.json"), *kept):
         if path.is_file() and path.stat().st_size < _MANIFEST_BYTES and path.read_bytes()[:1] == b"{":
             try:

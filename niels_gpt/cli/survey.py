@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
-from niels_gpt.data.secrets.screening import Findings, Screen, counted
+from niels_gpt.data.secrets import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
 from niels_gpt.data.types import Document
 

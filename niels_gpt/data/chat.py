@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from niels_gpt.chat_format import ROLES
-from niels_gpt.data.kinds import Taken
 from niels_gpt.data.readers.files import encoding_remark, text_files
 from niels_gpt.data.readers.tables import iter_json_lines
 from niels_gpt.data.types import Chat, ChatMessage, ChatSample, Request
 from niels_gpt.files.messages import say_above_bar
 
 KIND = "chat"
+SUFFIXES = (".jsonl",)
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,9 @@ def chats(settings: Settings, request: Request) -> Iterator[Chat]:
         yield Chat.of(sample, id=sample.meta["index"])
 
 
-def takes(settings: Settings) -> Taken:
-    """Return the files this kind reads."""
-    return Taken((".jsonl",), packed=True)
-
-
 def iter_own_chats(path: str) -> Iterator[ChatSample]:
     """Yield every chat as a sample; meta["index"] is "file:line". Encodings other than UTF-8 are reported."""
-    for file, name in text_files(path, (".jsonl",), glob=None):
+    for file, name in text_files(path, SUFFIXES, glob=None):
         said: set[str] = set()
         for number, row, encoding in iter_json_lines(file):
             if encoding not in said and (remark := encoding_remark(encoding)):

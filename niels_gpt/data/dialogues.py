@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 
 from niels_gpt.chat_format import parse_chat
-from niels_gpt.data.readers.files import file_documents, iter_dialogues
+from niels_gpt.data.readers.files import DIALOGUE_DELIM, file_documents, iter_dialogues
 from niels_gpt.data.types import Chat, Request
 
 KIND = "dialogues"
@@ -25,7 +25,7 @@ class Settings:
 
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
-    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"]
+    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

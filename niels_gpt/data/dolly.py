@@ -26,9 +26,9 @@ class Settings(HubSettings):
 
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
-    include_system: Annotated[bool, "whether every chat begins with a system message"]
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the rows' order"]
-    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "chats read at most; null reads all"]
+    include_system: Annotated[bool, "whether every chat begins with a system message"] = False
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the rows' order"] = 42
+    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "chats read at most; null reads all"] = None
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from niels_gpt.data.hub import PATIENCE_S, is_local, load_dataset
+from niels_gpt.data.hub import is_local, load_dataset
 from niels_gpt.data.readers.tables import select_text_field
 from niels_gpt.data.streaming import StreamSettings, stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -23,7 +23,7 @@ _COLUMNS = ("text", "id", "url", "score")
 class Settings(StreamSettings):
     """Parameters of kind `fineweb_edu`."""
 
-    config: Annotated[str, "config of the dataset, a crawl"]
+    config: Annotated[str, "config of the dataset, a crawl"] = "CC-MAIN-2024-10"
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
@@ -46,9 +46,7 @@ def iter_fineweb_edu(
     seed: int = 42,
     take: int | None = None,
     path: str = DATASET,
-    revision: str | None = None,
-    patience_s: float = PATIENCE_S,
-    files: Sequence[str] | None = None,
+    request: Request | None = None,
 ) -> Iterator[PretrainSample]:
     """Yield at most `take` pages, by default shuffled with `seed`; `path` is a hub id, a folder or a file."""
     yield from stream_samples(
@@ -62,7 +60,5 @@ def iter_fineweb_edu(
         shuffle_buffer=shuffle_buffer_size if shuffle else None,
         seed=seed,
         take=take,
-        revision=revision,
-        patience_s=patience_s,
-        files=files,
+        request=request,
     )

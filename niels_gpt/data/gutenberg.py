@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from niels_gpt.data.hub import PATIENCE_S, load_dataset
+from niels_gpt.data.hub import load_dataset
 from niels_gpt.data.streaming import StreamSettings as Settings
 from niels_gpt.data.streaming import stream_documents, stream_samples, stream_slices
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -37,9 +37,7 @@ def iter_gutenberg(
     shuffle_buffer_size: int = 10_000,
     seed: int = 42,
     take: int | None = None,
-    revision: str | None = None,
-    patience_s: float = PATIENCE_S,
-    files: Sequence[str] | None = None,
+    request: Request | None = None,
 ) -> Iterator[PretrainSample]:
     """Yield at most `take` books, by default shuffled with `seed`.
 
@@ -60,9 +58,7 @@ def iter_gutenberg(
         shuffle_buffer=min(shuffle_buffer_size, MAX_BUFFERED_BOOKS) if shuffle else None,
         seed=seed,
         take=take,
-        revision=revision,
-        patience_s=patience_s,
-        files=files,
+        request=request,
     )
 
 

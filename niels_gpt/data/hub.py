@@ -40,8 +40,8 @@ class HubError(RuntimeError):
 class HubSettings:
     """Parameters of every source kind that loads from the hub."""
 
-    dataset: Annotated[str | None, "id of a hub dataset; null reads the source's file or folder"]
-    revision: Annotated[str | None, "commit of the dataset, the full sha; null takes the newest"]
+    dataset: Annotated[str | None, "id of a hub dataset; null reads the source's file or folder"] = None
+    revision: Annotated[str | None, "commit of the dataset, the full sha; null takes the newest"] = None
 
 
 def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
@@ -123,18 +123,20 @@ def stream_rows(
         reader = _Reader(open_rows, skip=given, take=take)
         try:
             for chunk in reader.chunks(patience_s=patience_s, what=_title(path, name)):
+                if isinstance(chunk, BaseException):
+                    error = chunk
+                    break
                 for row in chunk:
                     given += 1
                     yield row
-            return
-        except _ReadFailed as failure:
-            error = failure.error
-            # A HubError comes from opening the stream, which has its own retries.
-            if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
-                raise HubError(explain(error, path=path, name=name)) from error
-            time.sleep(2.0**attempt)
+            else:
+                return
         finally:
             reader.stop()
+        # A HubError comes from opening the stream, which has its own retries.
+        if attempt + 1 == ATTEMPTS or isinstance(error, HubError) or not is_transient(error):
+            raise HubError(explain(error, path=path, name=name)) from error
+        time.sleep(2.0**attempt)
 
 
 def retried(call: Callable[[], Any], *, path: str, name: str | None = None, what: str = "dataset") -> Any:
@@ -274,11 +276,6 @@ def explain(error: BaseException, *, path: str, name: str | None = None, what: s
     return f"{where}: {type(error).__name__}: {text[:300]}"
 
 
-class _ReadFailed(Exception):
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 class _Reader:
     """Prefetcher: opens a stream once and reads it ahead on its own thread."""
 
@@ -289,21 +286,14 @@ class _Reader:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any]]:
-        """Yield lists of rows; raise a HubError naming `what` if none comes for `patience_s` seconds."""
-        while True:
-            try:
-                item = self._queue.get(timeout=patience_s)
-            except queue.Empty:
-                raise HubError(
-                    f"{what}: nothing came for {patience_s:g} s: check the network and try again, or read a copy in a "
-                    "folder"
-                ) from None
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise _ReadFailed(item)
-            yield item
+    def chunks(self, *, patience_s: float, what: str) -> Iterator[list[Any] | BaseException]:
+        """Yield lists of rows, and what ended the reading; raise a HubError if none comes for `patience_s` seconds."""
+        try:
+            while (item := self._queue.get(timeout=patience_s)) is not None:
+                yield item
+        except queue.Empty:
+            remedy = "check the network and try again, or read a copy in a folder"
+            raise HubError(f"{what}: nothing came for {patience_s:g} s: {remedy}") from None
 
     def stop(self) -> None:
         """Stop reading; if the stream has not ended, wait (10 s at most) until Arrow's threads are idle."""

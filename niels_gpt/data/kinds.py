@@ -3,17 +3,18 @@
 The module of a kind defines `KIND`, its name, and
 - `Settings`, a frozen dataclass of the kind's parameters; `splits` lists the ways its rows can be split;
 - `documents(settings, request)`, which yields `Document`s, or `chats(settings, request)`, which yields `Chat`s;
+- optionally, if it reads only some files of a folder, their `SUFFIXES`, and `PACKED = False` if not also .gz and .zst;
 - optionally, for parallel loading, `slices(settings, request, text_bytes)`: requests for some files each, of about
-  `text_bytes` bytes of text, that are together, in order, equivalent to `request`; [] if it cannot be divided;
-- optionally, if it reads only some files of a folder, `takes(settings)`: a `Taken` that says which.
+  `text_bytes` bytes of text, that are together, in order, equivalent to `request`; [] if it cannot be divided. Kinds
+  of documents with `SUFFIXES` need none.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -30,80 +31,30 @@ _NAMED = 3  # files named per group; the rest are counted
 _MAY_BE_BLANK = 64  # bytes; larger files are not opened to see whether they are blank
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Selection of the files in a folder that a kind reads: by suffix and by `glob`.
-
-    With `packed`, .gz and .zst files are read, too. Files that `glob` excludes are not reported as skipped.
-    """
-
-    suffixes: tuple[str, ...]
-    packed: bool = False
-    glob: str | None = None
-
-    def is_asked_for(self, name: str) -> bool:
-        """Return whether `glob` selects the file with this path relative to the folder."""
-        return self.glob is None or PurePosixPath(name).match(self.glob)
-
-    def is_read(self, name: str) -> bool:
-        """Return whether the kind reads files with this suffix."""
-        return (unpacked_suffix(name) if self.packed else os.path.splitext(name)[1]) in self.suffixes
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Group of skipped files: with the same suffix, without a suffix, or empty."""
-
-    sort: str
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        shown, more = map(visible, self.names[:_NAMED]), len(self.names) - _NAMED
-        return f"{len(self.names):,} {self.sort} ({', '.join(shown)}{f' and {more:,} more' if more > 0 else ''})"
-
-
-def left_out(folder: str, taken: Taken) -> list[LeftOut]:
-    """Return the skipped files of a folder in groups, the largest first; hidden files are not counted."""
-    if not os.path.isdir(folder):
-        return []
-    found: dict[str, list[str]] = {}
+def _files(folder: str, glob: str | None) -> Iterator[tuple[str, str]]:
+    """Yield (path, path relative to the folder) of the visible files of a folder that `glob` selects (None: all)."""
     root = os.path.abspath(folder)
-    for path in list_files(root):
+    for path in list_files(root) if os.path.isdir(root) else ():
         name = Path(path).relative_to(root).as_posix()
-        if taken.is_asked_for(name) and (sort := _sort(path, name, taken)):
-            found.setdefault(sort, []).append(name)
-    sorts = [LeftOut(sort, tuple(names)) for sort, names in found.items()]
-    return sorted(sorts, key=lambda one: (-len(one.names), one.sort))
+        if glob is None or PurePosixPath(name).match(glob):
+            yield path, name
 
 
-def told(sorts: Sequence[LeftOut], *, kind: str, taken: Taken, others: Callable[[str], list[str]]) -> Iterator[str]:
-    """Yield messages for the user: the skipped files, and the kinds that could read them.
+def left_out(folder: str, reads: Callable[[str], bool], *, glob: str | None = None) -> dict[str, list[str]]:
+    """Return {suffix: names} of the skipped files of a folder, the largest group first.
 
-    `others` returns the names of the other kinds that read a suffix.
+    Files without a suffix and empty files are groups of their own. Hidden files, and those that `glob` excludes, are
+    not counted. `reads` says whether a file of this name is read.
     """
-    if not sorts:
-        return
-    count = sum(len(one.names) for one in sorts)
-    files = "1 file is" if count == 1 else f"{count:,} files are"
-    yield f"{files} skipped, since kind {kind} reads {', '.join(taken.suffixes)}: {'; '.join(map(str, sorts))}"
-    able = {one.sort: " or ".join(kinds) for one in sorts if (kinds := others(one.sort))}
-    for named in dict.fromkeys(able.values()):
-        read = ", ".join(sort for sort in able if able[sort] == named)
-        yield f"{read}: a source of kind {named} with the same input reads them"
-
-
-def _sort(path: str, name: str, taken: Taken) -> str | None:
-    """Return the group of a skipped file (its suffix, or "empty"); None if the file is read."""
-    if taken.is_read(name):
-        return "empty" if _is_blank(Path(path)) else None
-    suffix = os.path.splitext(name)[1]
-    inner = unpacked_suffix(name)
-    return inner + suffix if inner != suffix else suffix or "without a suffix"
-
-
-def _is_blank(file: Path) -> bool:
-    """Return whether a small file is only whitespace; False for non-files (a FIFO), which the reader reports."""
-    return file.is_file() and file.stat().st_size <= _MAY_BE_BLANK and not file.read_bytes().strip()
+    found: dict[str, list[str]] = {}
+    for path, name in _files(folder, glob):
+        if not reads(name):
+            suffix, inner = os.path.splitext(name)[1], unpacked_suffix(name)
+            sort = inner + suffix if inner != suffix else suffix or "without a suffix"
+            found.setdefault(sort, []).append(name)
+        elif os.path.isfile(path) and os.path.getsize(path) <= _MAY_BE_BLANK and not Path(path).read_bytes().strip():
+            found.setdefault("empty", []).append(name)
+    return dict(sorted(found.items(), key=lambda group: (-len(group[1]), group[0])))
 
 
 _REGISTERED = re.compile(r'^KIND = "(\w+)"$', re.MULTILINE)
@@ -118,7 +69,28 @@ class Kind:
     read: Callable[[Any, Request], Iterator[Any]]
     holds_chats: bool
     slices: Callable[[Any, Request, int], list[Request]] | None
-    takes: Callable[[Any], Taken] | None
+    suffixes: tuple[str, ...]  # of the files that it reads in a folder
+    packed: bool
+
+    def reads(self, name: str) -> bool:
+        """Return whether the kind reads files with this suffix."""
+        return (unpacked_suffix(name) if self.packed else os.path.splitext(name)[1]) in self.suffixes
+
+    def requests(self, settings: Any, request: Request, text_bytes: int) -> list[Request]:
+        """Divide a request, by `slices` or into groups of consecutive files of about `text_bytes` bytes on disk."""
+        if self.slices is not None:
+            return self.slices(settings, request, text_bytes) or [request]
+        groups: list[list[str]] = []
+        room = 0
+        divided = self.suffixes and not self.holds_chats
+        for path, name in _files(request.path, getattr(settings, "glob", None)) if divided else ():
+            if self.reads(name):
+                if room <= 0:
+                    groups.append([])
+                    room = text_bytes
+                groups[-1].append(name)
+                room -= os.path.getsize(path)
+        return [replace(request, files=tuple(group)) for group in groups] or [request]
 
 
 def kind_files(folder: Path) -> dict[str, Path]:
@@ -138,20 +110,28 @@ def source_kinds() -> dict[str, Kind]:
         module: Any = import_module(f"{__package__}.{path.stem}")
         holds_chats = hasattr(module, "chats")
         read = module.chats if holds_chats else module.documents
-        optional = (getattr(module, function, None) for function in ("slices", "takes"))
-        kinds[name] = Kind(name, module.Settings, read, holds_chats, *optional)
+        slices, suffixes = getattr(module, "slices", None), getattr(module, "SUFFIXES", ())
+        packed = getattr(module, "PACKED", True)
+        kinds[name] = Kind(name, module.Settings, read, holds_chats, slices, suffixes, packed)
     return kinds
 
 
 def say_left_out(name: str, settings: Any, path: str) -> list[str]:
     """Return messages naming the files below `path` that kind `name` skips and the kinds that read them, if any."""
     kind = source_kinds()[name]
-    if kind.takes is None:
+    skipped = left_out(path, kind.reads, glob=getattr(settings, "glob", None)) if kind.suffixes else {}
+    if not skipped:
         return []
-    taken = kind.takes(settings)
-
-    def others(suffix: str) -> list[str]:
-        able = (other for other in source_kinds().values() if other.takes and other.holds_chats == kind.holds_chats)
-        return [other.name for other in able if other.takes and other.takes(other.settings()).is_read(f"x{suffix}")]
-
-    return list(told(left_out(path, taken), kind=name, taken=taken, others=others))
+    groups = []
+    for sort, names in skipped.items():
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        groups.append(f"{len(names):,} {sort} ({', '.join(map(visible, names[:_NAMED]))}{more})")
+    count = sum(map(len, skipped.values()))
+    files = "1 file is" if count == 1 else f"{count:,} files are"
+    said = f"{files} skipped, since kind {name} reads {', '.join(kind.suffixes)}: {'; '.join(groups)}"
+    able: dict[str, list[str]] = {}
+    for sort in skipped:
+        others = (other for other in source_kinds().values() if other.holds_chats == kind.holds_chats)
+        if readers := [other.name for other in others if other.reads(f"x{sort}")]:
+            able.setdefault(" or ".join(readers), []).append(sort)
+    return [said, *(f"{', '.join(able[of])}: a source of kind {of} with the same input reads them" for of in able)]

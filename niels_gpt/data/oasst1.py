@@ -32,10 +32,10 @@ class Settings(HubSettings):
 
     splits: ClassVar[tuple[str, ...]] = ("tree", "document")
 
-    english_only: Annotated[bool, "skip messages in other languages"]
-    max_messages: Annotated[int, Ge(2), "messages of a thread at most"]
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the trees' order"]
-    max_trees: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "trees read at most; null reads all"]
+    english_only: Annotated[bool, "skip messages in other languages"] = True
+    max_messages: Annotated[int, Ge(2), "messages of a thread at most"] = 32
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the trees' order"] = 42
+    max_trees: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "trees read at most; null reads all"] = None
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:
@@ -96,7 +96,8 @@ def reconstruct_threads(
         messages.setdefault(record["message_id"], record)  # a second record of the same id could form a cycle
     children: dict[Any, list[Mapping[str, Any]]] = {}
     for record in messages.values():
-        if _is_usable(record, english_only=english_only):
+        spoken = not english_only or record.get("lang") in (None, "en")
+        if spoken and record["role"] in _ROLES and not record.get("deleted"):
             children.setdefault(record.get("parent_id"), []).append(record)
     threads: list[ChatSample] = []
     # Depth-first with a stack, since trees may exceed Python's recursion limit. Pushing in reverse keeps the order.
@@ -107,7 +108,7 @@ def reconstruct_threads(
         below = _said_below(record["message_id"], children) if len(way) < max_messages else []
         if below:
             stack += [(child, way) for child in reversed(below)]
-        elif _alternates(way):
+        elif way[0]["role"] == "prompter" and all(a["role"] != b["role"] for a, b in pairwise(way)):
             threads.append(_thread(way))
     return threads
 
@@ -122,19 +123,6 @@ def _said_below(message_id: Any, children: Mapping[Any, list[Mapping[str, Any]]]
         else:
             stack += reversed(children.get(record["message_id"], []))
     return said
-
-
-def _is_usable(record: Mapping[str, Any], *, english_only: bool) -> bool:
-    language = record.get("lang")
-    return (
-        not record.get("deleted")
-        and record["role"] in _ROLES
-        and (not english_only or language is None or language == "en")
-    )
-
-
-def _alternates(way: _Way) -> bool:
-    return way[0]["role"] == "prompter" and all(a["role"] != b["role"] for a, b in pairwise(way))
 
 
 def _thread(way: _Way) -> ChatSample:

@@ -9,12 +9,10 @@ from typing import Annotated, ClassVar
 from annotated_types import MinLen
 
 from niels_gpt.data.corpus.split import split_rows
-from niels_gpt.data.readers.files import cut_dialogues, file_documents, iter_dialogues, read_bytes
+from niels_gpt.data.readers.files import DIALOGUE_DELIM, cut_dialogues, file_documents, iter_dialogues, read_bytes
 from niels_gpt.data.types import Document, Request
 
 KIND = "primer"
-
-DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Settings:
 
     splits: ClassVar[tuple[str, ...]] = ("document",)
 
-    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"]
+    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:

@@ -14,15 +14,7 @@ from html.parser import HTMLParser
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
-from niels_gpt.data.kinds import Taken
-from niels_gpt.data.readers.files import (
-    decode_text,
-    encoding_remark,
-    read_bytes,
-    slice_folder,
-    text_files,
-    unpacked_suffix,
-)
+from niels_gpt.data.readers.files import decode_text, encoding_remark, read_bytes, text_files, unpacked_suffix
 from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.messages import say_above_bar
 
@@ -53,12 +45,14 @@ _AMPERSAND = "\U0010ffff"  # replaces & during layout: inscriptis turns "&amp;lt
 _HEAD_BYTES = 4096  # searched for a declared encoding; browsers search 1024
 
 
-def read_web_page(data: bytes) -> tuple[str, str]:
-    """Return (visible text, encoding) of an HTML page, without scripts, styles and link targets.
+def _html_text(data: bytes) -> tuple[str, list[str]]:
+    """Return the visible text of a page, without scripts, styles and link targets, and a message on its encoding.
 
     Raise a ValueError if any visible character of the page is missing from the text.
     """
     page, encoding = _decode(data)
+    remark = encoding_remark(encoding)
+    remarks = [remark] if remark else []
     page = page.replace("\0", "\ufffd").replace("--!>", "-->")  # as browsers parse them
     page = _END.sub("", _CDATA.sub(lambda found: html.escape(found[1]), page))
     text, hidden = _lay_out(page)
@@ -67,7 +61,7 @@ def read_web_page(data: bytes) -> tuple[str, str]:
     # Add the unparsed rest. `close()` is not used: Python versions differ in whether it keeps unterminated markup.
     words.handle_data(html.unescape(words.rawdata))
     check_whole("".join(words.found), text + hidden)
-    return text, encoding
+    return text, remarks
 
 
 def _decode(data: bytes) -> tuple[str, str]:
@@ -239,12 +233,6 @@ def _word_text(node: Any) -> str:
     return f"\n{text}" if name == "txbxContent" else f"{text}\n" if name == "p" else text
 
 
-def _html_text(data: bytes) -> tuple[str, list[str]]:
-    text, encoding = read_web_page(data)
-    remark = encoding_remark(encoding)
-    return text, [remark] if remark else []
-
-
 READERS: dict[str, Callable[[bytes], tuple[str, list[str]]]] = {
     ".pdf": _pdf_text,
     ".docx": _docx_text,
@@ -271,16 +259,6 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
     """Yield one document per file."""
     for sample in iter_rich_text(request.path, glob=settings.glob, files=request.files):
         yield Document(id=sample.meta["path"], text=sample.text)
-
-
-def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
-    """Return requests for groups of files of about `text_bytes` bytes."""
-    return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
-
-
-def takes(settings: Settings) -> Taken:
-    """Return the files this kind reads."""
-    return Taken(SUFFIXES, packed=True, glob=settings.glob)
 
 
 def iter_rich_text(

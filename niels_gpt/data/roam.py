@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from niels_gpt.data.corpus.split import split_rows
-from niels_gpt.data.kinds import Taken
-from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes, slice_files
+from niels_gpt.data.readers.files import decode_text, file_documents, list_files, read_bytes
 from niels_gpt.data.types import Document, PretrainSample, Request
 
 KIND = "roam"
+SUFFIXES = (".md",)
+PACKED = False
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,6 @@ class Settings:
 def documents(settings: Settings, request: Request) -> Iterator[Document]:
     """Yield one document per note."""
     return file_documents(iter_roam(request.path, files=request.files))
-
-
-def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
-    """Return requests for groups of notes of about `text_bytes` bytes."""
-    names = [_name(path, request.path) for path in list_roam_paths(request.path)]
-    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
-
-
-def takes(settings: Settings) -> Taken:
-    """Return the files this kind reads."""
-    return Taken((".md",))
 
 
 def list_roam_paths(root_dir: str) -> list[str]:
@@ -60,9 +50,5 @@ def iter_roam(root_dir: str, *, files: Sequence[str] | None = None) -> Iterator[
     root = os.path.abspath(root_dir)
     for path in list_roam_paths(root_dir) if files is None else [os.path.join(root, name) for name in files]:
         text, encoding = decode_text(read_bytes(path))
-        relative = _name(path, root_dir)
+        relative = Path(path).relative_to(root).as_posix()
         yield PretrainSample(text=text, source="roam", meta={"path": relative, "file": relative, "encoding": encoding})
-
-
-def _name(path: str, root_dir: str) -> str:
-    return Path(path).relative_to(os.path.abspath(root_dir)).as_posix()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Lt
 
 from niels_gpt.data.hub import (
+    PATIENCE_S,
     HubError,
     HubSettings,
     builder_of,
@@ -28,34 +29,6 @@ from niels_gpt.data.types import Document, PretrainSample, Request
 from niels_gpt.files.messages import say_above_bar
 
 
-def dataset_files(path: str, name: str | None, *, split: str, revision: str | None) -> list[str]:
-    """Return the URLs or paths of a split's files in order; [] if some have a format that cannot be opened alone."""
-    import datasets
-
-    options = {"revision": revision} if revision and not is_local(path) else {}
-    if is_local(path):
-        name = name if (Path(path) / "README.md").is_file() else None
-    elif is_offline():  # the cache holds rows, not the original files
-        return []
-    else:
-        check_reachable(path)
-    builder = retried(lambda: datasets.load_dataset_builder(path, name, **options), path=path, name=name)
-    found = (builder.config.data_files or {}).get(split, [])
-    return [str(file) for file in found] if all(builder_of(str(file)) for file in found) else []
-
-
-def open_files(files: Sequence[str], *, path: str, **options: Any) -> Any:
-    """Return a stream of the rows in `files`, which belong to the dataset `path`."""
-    import datasets
-
-    builder = builder_of(files[0])
-    count_reads()
-    return retried(
-        lambda: datasets.load_dataset(builder, data_files=list(files), split="train", streaming=True, **options),
-        path=path,
-    )
-
-
 @dataclass(frozen=True)
 class StreamSettings(HubSettings):
     """Parameters of every streamed source kind."""
@@ -63,13 +36,15 @@ class StreamSettings(HubSettings):
     splits: ClassVar[tuple[str, ...]] = ("document",)
     streamed: ClassVar[bool] = True
 
-    split: Annotated[str, "split of the dataset that is read"]
+    split: Annotated[str, "split of the dataset that is read"] = "train"
     shuffle_buffer: Annotated[
         Annotated[int, Ge(1)] | None, "rows held to shuffle among; null keeps the dataset's order"
-    ]
-    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the shuffle"]
-    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "documents read at most; null sets no bound"]
-    bytes_per_token: Annotated[float, Ge(1), Lt(math.inf), "bytes of text fetched for each token of the budgets"]
+    ] = 10_000
+    seed: Annotated[int, Ge(0), Lt(2**63), "seed of the shuffle"] = 42
+    max_documents: Annotated[Annotated[int, Ge(1), Lt(2**63)] | None, "documents read at most; null sets no bound"] = (
+        None
+    )
+    bytes_per_token: Annotated[float, Ge(1), Lt(math.inf), "bytes of text fetched for each token of the budgets"] = 5.0
 
 
 def stream_documents(
@@ -85,9 +60,7 @@ def stream_documents(
         shuffle_buffer_size=settings.shuffle_buffer or 1,
         seed=settings.seed,
         take=settings.max_documents,
-        revision=request.revision,
-        patience_s=request.patience_s,
-        files=request.files,
+        request=request,
         **options,
     )
     wanted = math.inf if request.max_tokens is None else request.max_tokens * settings.bytes_per_token
@@ -102,11 +75,27 @@ def stream_documents(
 
 
 def stream_slices(settings: StreamSettings, request: Request, *, split: str, name: str | None = None) -> list[Request]:
-    """Return one request per file of the dataset; [] if it is shuffled or limited, which needs a single stream."""
+    """Return one request per file of the dataset; [] if it has to be read as a single stream.
+
+    That is so if it is shuffled or limited, if it comes from the cache, which holds rows and not the original files,
+    or if some files have a format that cannot be opened alone.
+    """
+    import datasets
+
+    path = request.path
     if settings.shuffle_buffer is not None or settings.max_documents is not None or request.max_tokens is not None:
         return []
-    files = dataset_files(request.path, name, split=split, revision=request.revision)
-    return [replace(request, files=(file,)) for file in files]
+    options = {}
+    if is_local(path):
+        name = name if (Path(path) / "README.md").is_file() else None
+    elif is_offline():
+        return []
+    else:
+        check_reachable(path)
+        options = {"revision": request.revision}
+    builder = retried(lambda: datasets.load_dataset_builder(path, name, **options), path=path, name=name)
+    files = list(map(str, (builder.config.data_files or {}).get(split, [])))
+    return [replace(request, files=(file,)) for file in files] if all(map(builder_of, files)) else []
 
 
 def stream_samples(
@@ -121,30 +110,35 @@ def stream_samples(
     shuffle_buffer: int | None,
     seed: int,
     take: int | None,
-    revision: str | None,
-    patience_s: float,
-    files: Sequence[str] | None,
+    request: Request | None,
 ) -> Iterator[PretrainSample]:
     """Yield at most `take` rows of the dataset that `load` opens, as samples.
 
-    Rows are shuffled with `seed` through a buffer of `shuffle_buffer` rows; None keeps the dataset's order. With
-    `files`, only the rows of these files are read, in order.
+    Rows are shuffled with `seed` through a buffer of `shuffle_buffer` rows; None keeps the dataset's order. `request`
+    has the revision, the patience and, if only some files are read, in order, their names.
     """
-    options: dict[str, Any] = {"name": name} if name else {}
-    if revision:
-        options["revision"] = revision
+    request = request or Request(path, None, max_tokens=None, patience_s=PATIENCE_S)
+    files, revision = request.files, request.revision
+    options = ({"name": name} if name else {}) | ({"revision": revision} if revision else {})
 
     def open_rows() -> Iterable[Any]:
         parquet = parquet_options(path, columns=columns)
         if files is not None:
-            return open_files(files, path=path, **(parquet if files[0].endswith(".parquet") else {}))
+            import datasets
+
+            of_files: dict[str, Any] = {"data_files": list(files), "split": "train", "streaming": True}
+            of_files |= parquet if files[0].endswith(".parquet") else {}
+            count_reads()
+            return retried(lambda: datasets.load_dataset(builder_of(files[0]), **of_files), path=path)
         rows = load(path, split=split, streaming=streaming, **options, **parquet)
         if shuffle_buffer is None:
             return rows
         return shuffled(rows, seed=seed, buffer_size=shuffle_buffer) if streaming else rows.shuffle(seed=seed)
 
     column, blank = TextColumn(), 0
-    for number, row in enumerate(stream_rows(open_rows, path=path, name=name, take=take, patience_s=patience_s)):
+    for number, row in enumerate(
+        stream_rows(open_rows, path=path, name=name, take=take, patience_s=request.patience_s)
+    ):
         try:
             text, field = column.read(row)
         except ValueError as error:

@@ -12,15 +12,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from niels_gpt.data.kinds import Taken
-from niels_gpt.data.readers.files import (
-    decode_text,
-    file_documents,
-    read_bytes,
-    slice_folder,
-    text_files,
-    unpacked_suffix,
-)
+from niels_gpt.data.readers.files import decode_text, file_documents, read_bytes, text_files, unpacked_suffix
 from niels_gpt.data.readers.tables import TextColumn, iter_csv_texts, iter_json_lines, iter_parquet_rows
 from niels_gpt.data.secrets import outside_secrets
 from niels_gpt.data.types import Document, PretrainSample, Request
@@ -57,16 +49,6 @@ def documents(settings: Settings, request: Request) -> Iterator[Document]:
         yield Document(id=f"{document.id}, end", text=document.text[cut:], split="val")
 
 
-def slices(settings: Settings, request: Request, text_bytes: int) -> list[Request]:
-    """Return requests for groups of files of about `text_bytes` bytes."""
-    return slice_folder(request, SUFFIXES, glob=settings.glob, text_bytes=text_bytes)
-
-
-def takes(settings: Settings) -> Taken:
-    """Return the files this kind reads."""
-    return Taken(SUFFIXES, packed=True, glob=settings.glob)
-
-
 def iter_text(
     path: str, *, glob: str | None = None, front_matter: bool = True, files: Sequence[str] | None = None
 ) -> Iterator[PretrainSample]:
@@ -80,23 +62,15 @@ def iter_text(
         if kind in (".txt", ".md"):
             text, encoding = decode_text(read_bytes(file))
             text = text if front_matter else _FRONT_MATTER.sub("", text, count=1)
-            yield _sample(text, name, None, encoding)
+            yield PretrainSample(text, source=KIND, meta={"path": name, "file": name, "encoding": encoding})
             continue
-        for number, text, column, encoding in _row_texts(file, kind):
-            yield _sample(text, name, number, encoding, column)
-
-
-def _sample(text: str, file: str, row: int | None, encoding: str, column: str = "text") -> PretrainSample:
-    path = file if row is None else f"{file}:{row}"
-    meta = {"path": path, "file": file, "encoding": encoding}
-    return PretrainSample(text=text, source="text", meta=meta if column == "text" else {**meta, "column": column})
+        for number, text, column, encoding in iter_csv_texts(file) if kind == ".csv" else _row_texts(file, kind):
+            meta = {"path": f"{name}:{number}", "file": name, "encoding": encoding}
+            yield PretrainSample(text, source=KIND, meta=meta if column == "text" else {**meta, "column": column})
 
 
 def _row_texts(file: str, kind: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield (row number, text, column name, encoding) of a table; raise a ValueError for a row without the column."""
-    if kind == ".csv":
-        yield from iter_csv_texts(file)
-        return
     column = TextColumn()
     for number, row, encoding in iter_json_lines(file) if kind == ".jsonl" else iter_parquet_rows(file):
         try:

@@ -26,7 +26,7 @@ class Settings(HubSettings):
 
     splits: ClassVar[tuple[str, ...]] = ("given", "document")
 
-    config: Annotated[str, "config of the dataset: which WikiText"]
+    config: Annotated[str, "config of the dataset: which WikiText"] = "wikitext-103-raw-v1"
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:

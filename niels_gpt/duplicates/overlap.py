@@ -1,39 +1,60 @@
-"""Overlap of held-out text with training text: the share of its 13-grams (runs of 13 words) found in both.
+"""Overlap of held-out text with training text: the share of its 13-grams (runs of 13 words) in both, and quotes.
 
 Hashes of the held-out 13-grams are kept in memory; training text is streamed part by part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Part, Texts, reading_part
-from niels_gpt.data.corpus.sketch import Words, grams, words_of
+from niels_gpt.chat_format import chat_key
+from niels_gpt.data.corpus.parts import Part, Texts, holds_chats, read_chats, read_texts, read_wording, reading_part
+from niels_gpt.data.corpus.sketch import Words, grams, hash_ranges, words_of
 from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
-from niels_gpt.duplicates.sketches import read_wording
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Worker
 
+_RUNS = "runs.npy"
 RUN = 13  # words; GPT-3's contamination analysis (Brown et al., 2020) uses 13-grams, too
 
 
 @dataclass(frozen=True)
 class PartToRead:
-    """Part of a source, the split of its rows, and a file of hashes to look for (None in the first pass)."""
+    """Part of a source, the split of its rows, and the folder `wanted` with the hashes to look for.
+
+    `documents`: numbers, within the side, of the documents to read; None reads all.
+    """
 
     source: str
     texts: Store
     part: Part
     split: Split
-    wanted: Path | None = None
+    wanted: Path
+    documents: np.ndarray | None = None
 
     @property
     def name(self) -> str:
         return f"{self.source}/{self.part.name}"
+
+
+def parts_to_read(sources: Mapping[str, tuple[Texts, Splits]], wanted: Path) -> list[PartToRead]:
+    """Return all parts of all sources."""
+    return [
+        PartToRead(name, texts.store, part, split, wanted)
+        for name, (texts, splits) in sources.items()
+        for part, split in splits.by_part(texts)
+    ]
+
+
+def distinct(hashes: Iterable[np.ndarray]) -> np.ndarray:
+    """Return all hashes once, ascending."""
+    return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *hashes]))
 
 
 @dataclass(frozen=True)
@@ -56,44 +77,36 @@ def measure_overlap(
 
     Three passes: collect the hashes of held-out runs, look for them in training text, and count what was found.
     """
-    items = [
-        PartToRead(name, texts.store, part, split)
-        for name, (texts, splits) in sources.items()
-        for part, split in splits.by_part(texts)
-    ]
-    held_out = np.unique(
-        np.concatenate([_no_hashes(), *(found for _, found in engine.map(held_out_runs, items, tick=bool))])
-    )
-    wanted = scratch / "wanted.npy"
+    items, wanted = parts_to_read(sources, scratch), scratch / _RUNS
+    held_out = distinct(found for _, found in engine.map(held_out_runs, items, tick=bool))
     np.save(wanted, held_out)
     found = np.zeros(len(held_out), dtype=bool)
-    for _, places in engine.map(runs_in_training, _looking(items, wanted), tick=bool):
+    for _, places in engine.map(runs_in_training, items, tick=bool):
         found[places] = True
     np.save(wanted, held_out[found])
     total = dict.fromkeys(sources, Overlap())
-    for item, overlap in engine.map(overlap_of_part, _looking(items, wanted), tick=bool):
+    for item, overlap in engine.map(overlap_of_part, items, tick=bool):
         total[item.source] += overlap
     return total
 
 
 def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the distinct hashes of all runs in the part's held-out rows."""
-    return np.unique(np.concatenate([_no_hashes(), *(runs for _, runs, _ in _runs(item, "val"))]))
+    return distinct(runs for _, runs, _ in _runs(item, "val"))
 
 
 def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the indices of the wanted hashes that occur in the part's training rows."""
-    wanted = _load(item)
-    found = np.zeros(len(wanted), dtype=bool)
+    wanted = np.load(item.wanted / _RUNS)
+    lookup, found = _Lookup(wanted), np.zeros(len(wanted), dtype=bool)
     for _, runs, _ in _runs(item, "train") if len(wanted) else ():
-        places = np.minimum(np.searchsorted(wanted, runs), len(wanted) - 1)
-        found[places[wanted[places] == runs]] = True
+        found[lookup.find(runs)[1]] = True
     return np.flatnonzero(found)
 
 
 def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    wanted, total = _load(item), Overlap()
+    wanted, total = np.load(item.wanted / _RUNS), Overlap()
     for words, runs, starts in _runs(item, "val"):
         found = starts[np.isin(runs, wanted)]
         # Difference array: +1 where a run begins, -1 where it ends; its running sum is nonzero inside of runs.
@@ -116,15 +129,271 @@ def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.n
             yield words, runs, starts
 
 
-def _looking(items: Sequence[PartToRead], wanted: Path) -> list[PartToRead]:
-    return [replace(item, wanted=wanted) for item in items]
+# Search for quotes: runs of 300 or more characters that occur in a held-out document and in a training document.
+#
+# All of them are found, without comparing pairs of documents, in 3 steps:
+# 1. Hash seeds of 145 characters: in held-out text one at every 12th character, in training text one at every 13th.
+#    12 and 13 have no common divisor, so any shared run of 300 characters (12 * 13 + 145 - 1) has a seed both hash.
+# 2. Around held-out seeds that also occur in training text, hash every window of 300 characters, and look for these in
+#    the training documents that have such seeds. A hash match counts only if the characters are equal.
+# 3. Merge the held-out windows that were found: their unions are the quotes.
+#
+# Only held-out seeds are kept in memory (8 bytes per 12 characters). Training text is streamed part by part, once; only
+# documents that share a seed are read again.
+#
+# Line ends, tabs, control characters and no-break spaces equal a space, so that a quote may be wrapped elsewhere.
+# Block-quote markers of Markdown ("> " at the beginning of a line) are neither compared nor counted. Each message of a
+# chat is a text of its own.
+
+QUOTE = 300  # characters, the shortest quote
+_STEPS = {"val": 12, "train": 13}
+_SEED = QUOTE - _STEPS["val"] * _STEPS["train"] + 1
+# Separators between texts: lone surrogates, which no UTF-8 text has. They differ by side, so no match spans two texts.
+_BETWEEN = {"val": "\ud800", "train": "\ud801"}
+_MARK, _NO_BREAK_SPACE = re.compile(r"\n[ \t]*>[> \t]*"), 0xA0
+_COMPARED_AT_ONCE = 1 << 14  # windows, which bounds the memory of a comparison
+
+Spans = dict[str, list[tuple[int, int]]]
 
 
-def _load(item: PartToRead) -> np.ndarray:
-    assert item.wanted is not None, "of a second reading"
-    found: np.ndarray = np.load(item.wanted)
-    return found
+@dataclass(frozen=True)
+class Characters:
+    """Normalized code points of a batch of documents: all texts concatenated, with a separator after each.
+
+    `firsts`: start of each text in the concatenation. `owners`: document number of each text, ascending. `codes`: the
+    code points that remain after block-quote markers are dropped. `marks`: (n, 2), for each marker the index in `codes`
+    where it was dropped, and the number of characters dropped so far.
+    """
+
+    texts: list[str]
+    firsts: np.ndarray
+    owners: np.ndarray
+    codes: np.ndarray
+    marks: np.ndarray
+
+    def hashes(self, length: int, *, step: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return (starts, hashes) of the runs of `length` characters that start at every `step`-th character."""
+        begins = np.arange(0, len(self.codes) - length + 1, step)
+        return begins, hash_ranges(self.codes, begins, begins + length)
+
+    def owners_of(self, at: np.ndarray) -> np.ndarray:
+        """Return the document number of each index into `codes`."""
+        return self.owners[np.searchsorted(self.firsts, self._places(at), side="right") - 1]
+
+    def spans(self, begins: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (document, start byte, end byte, number of characters) of ranges of `codes`, each within one text."""
+        for first, last in zip(self._places(begins).tolist(), (self._places(ends - 1) + 1).tolist(), strict=True):
+            number = int(np.searchsorted(self.firsts, first, side="right")) - 1
+            text, owner, begin = self.texts[number], int(self.owners[number]), int(self.firsts[number])
+            before = "".join(self.texts[self._texts_of(owner).start : number]) + text[: first - begin]
+            inside, start = text[first - begin : last - begin], len(before.encode())
+            yield owner, start, start + len(inside.encode()), len(inside)
+
+    def whole(self, document: int) -> str:
+        """Return the concatenated texts of a document."""
+        return "".join(self.texts[self._texts_of(document)])
+
+    def _texts_of(self, document: int) -> slice:
+        return slice(*np.searchsorted(self.owners, (document, document + 1)).tolist())
+
+    def _places(self, at: np.ndarray) -> np.ndarray:
+        """Convert indices into `codes` to positions in the concatenated texts."""
+        left_out = np.append(0, self.marks[:, 1])
+        return at + left_out[np.searchsorted(self.marks[:, 0], at, side="right")]
 
 
-def _no_hashes() -> np.ndarray:
-    return np.empty(0, dtype=np.uint64)
+def compared(texts: list[str], owners: np.ndarray, *, between: str) -> Characters:
+    """Normalize texts as described above; `owners`: document of each text, `between`: separator of one character."""
+    joined = "".join(text + between for text in texts)
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes = np.maximum(codes, ord(" "))  # tabs, line ends and the other control characters lie below the space
+    codes[codes == _NO_BREAK_SPACE] = ord(" ")
+    firsts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
+    marks = _MARK.finditer(joined) if ">" in joined else ()
+    ranges = np.array([(mark.start() + 1, mark.end()) for mark in marks], dtype=np.int64).reshape(-1, 2)
+    sizes = np.cumsum(ranges[:, 1] - ranges[:, 0])
+    if len(ranges):
+        # Difference array: +1 where a marker starts, -1 where it ends; its running sum is 0 outside of markers.
+        dropped = np.zeros(len(codes) + 1, dtype=np.int8)
+        np.add.at(dropped, ranges, [1, -1])
+        codes = codes[np.cumsum(dropped[:-1], dtype=np.int8) == 0]
+    return Characters(texts, firsts, owners, codes, np.stack([ranges[:, 1] - sizes, sizes], axis=1))
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Quotes in the held-out documents of a source, and their total number of characters.
+
+    `spans`: {key: (start, end) of each quote in bytes of the UTF-8 text}. The key of a document is its part and its
+    number among the held-out rows of that part ("part-00000/7"), that of a chat its `chat_key`; the text of a chat is
+    the concatenated contents of its messages.
+    """
+
+    spans: Spans
+    characters: int
+
+
+def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path) -> dict[str, Quotes]:
+    """Return, by source, the quotes its held-out documents share with the training documents of all sources."""
+    items = parts_to_read(sources, scratch)
+    seeds = {item.name: hashes for item, hashes in engine.map(held_out_seeds, items, tick=bool)}
+    wanted = distinct(seeds.values())
+    np.save(scratch / "seeds.npy", wanted)
+    shared = np.zeros(len(wanted), dtype=bool)
+    training = []
+    for item, (places, documents) in engine.map(seeds_in_training, items, tick=bool):
+        shared[places] = True
+        if len(documents):
+            training.append(replace(item, documents=documents))
+    if not training:
+        return {name: Quotes({}, 0) for name in sources}
+    wanted = wanted[shared]
+    np.save(scratch / "seeds.npy", wanted)
+    held_out = [item for item in items if len(_Lookup(wanted).find(seeds[item.name])[0])]
+    del seeds
+    codes = np.concatenate([codes for _, codes in engine.map(held_out_windows, held_out, tick=bool)])
+    begins = np.arange(len(codes) - QUOTE + 1)
+    hashes, firsts = np.unique(hash_ranges(codes, begins, begins + QUOTE), return_index=True)
+    _Windows(hashes, firsts, codes).save(scratch)
+    shared = np.zeros(len(hashes), dtype=bool)
+    for _, places in engine.map(windows_in_training, training, tick=bool):
+        shared[places] = True
+    _Windows(hashes[shared], firsts[shared], codes).save(scratch)
+    spans: dict[str, Spans] = {name: {} for name in sources}
+    total = dict.fromkeys(sources, 0)
+    for item, quotes in engine.map(held_out_quotes, held_out, tick=bool):
+        spans[item.source] |= quotes.spans
+        total[item.source] += quotes.characters
+    return {name: Quotes(dict(sorted(spans[name].items())), total[name]) for name in sources}
+
+
+def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
+    """Return the distinct hashes of the seeds in held-out rows."""
+    return distinct(characters.hashes(_SEED, step=_STEPS["val"])[1] for characters in _read(item, "val"))
+
+
+def seeds_in_training(item: PartToRead, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
+    wanted = np.load(item.wanted / "seeds.npy")
+    lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [np.empty(0, dtype=np.int64)]
+    for characters in _read(item, "train") if len(wanted) else ():
+        begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
+        hit, places = lookup.find(hashes)
+        found[places] = True
+        documents.append(characters.owners_of(begins[hit]))
+    return np.flatnonzero(found), np.unique(np.concatenate(documents))
+
+
+def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
+    """Return the characters around seeds found in training text: they contain every window that may be a quote."""
+    lookup, found = _Lookup(np.load(item.wanted / "seeds.npy")), [np.empty(0, dtype=np.uint32)]
+    for characters in _read(item, "val"):
+        begins, hashes = characters.hashes(_SEED, step=_STEPS["val"])
+        begins = begins[lookup.find(hashes)[0]]
+        for first, last in _union(np.maximum(0, begins + _SEED - QUOTE), begins + QUOTE):
+            found += [characters.codes[first:last], np.array([ord(_BETWEEN["val"])], dtype=np.uint32)]
+    return np.concatenate(found)
+
+
+def windows_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
+    """Return the indices of the wanted windows that occur in training rows, character for character."""
+    windows = _Windows.load(item.wanted)
+    found = np.zeros(len(windows.hashes), dtype=bool)
+    for characters in _read(item, "train"):
+        found[windows.equal(characters, unless=found)[1]] = True
+    return np.flatnonzero(found)
+
+
+def held_out_quotes(item: PartToRead, worker: Worker) -> Quotes:
+    """Return the quotes: merged windows that were found, as byte ranges of each document."""
+    windows, spans, total = _Windows.load(item.wanted), Spans(), 0
+    with reading_part(item.texts, item.part) as path:
+        chats = holds_chats(path)
+    for characters in _read(item, "val"):
+        begins, _ = windows.equal(characters)
+        for document, start, end, count in characters.spans(*_union(begins, begins + QUOTE).T):
+            key = chat_key(characters.whole(document)) if chats else f"{item.part.name}/{document}"
+            spans.setdefault(key, []).append((start, end))
+            total += count
+    return Quotes({key: sorted({*own}) for key, own in spans.items()}, total)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows of held-out text to look for: their hashes, ascending, and the start of each in `codes`."""
+
+    hashes: np.ndarray
+    begins: np.ndarray
+    codes: np.ndarray
+
+    @cached_property
+    def _lookup(self) -> _Lookup:
+        return _Lookup(self.hashes)
+
+    @classmethod
+    def load(cls, folder: Path) -> _Windows:
+        with np.load(folder / "windows.npz") as arrays:
+            return cls(**arrays)
+
+    def save(self, folder: Path) -> None:
+        np.savez(folder / "windows.npz", hashes=self.hashes, begins=self.begins, codes=self.codes)
+
+    def equal(self, characters: Characters, *, unless: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return (start in `characters`, window index) of each occurrence, verified character by character.
+
+        `unless` is a mask of windows already found: these are skipped, and others are reported once.
+        """
+        at, hashes = characters.hashes(QUOTE)
+        hit, places = self._lookup.find(hashes)
+        if unless is not None:
+            places, first = np.unique(places, return_index=True)
+            places, hit = places[~unless[places]], hit[first][~unless[places]]
+        same = [np.empty(0, dtype=bool)]
+        for start in range(0, len(hit), _COMPARED_AT_ONCE):
+            some = slice(start, start + _COMPARED_AT_ONCE)
+            a, b = (begins[:, None] + np.arange(QUOTE) for begins in (self.begins[places[some]], at[hit[some]]))
+            same.append((self.codes[a] == characters.codes[b]).all(axis=1))
+        kept = np.concatenate(same)
+        return at[hit[kept]], places[kept]
+
+
+def _read(item: PartToRead, side: str) -> Iterator[Characters]:
+    """Yield the normalized characters of a side's documents, or of `item.documents`, in batches."""
+    with reading_part(item.texts, item.part) as path:
+        numbers = np.arange(len(rows := part_rows(item.split, path)[side]))
+        if item.documents is not None:
+            rows, numbers = rows[item.documents], item.documents
+        read, done = (read_chats if holds_chats(path) else read_texts), 0
+        for batch in read(path, rows) if len(rows) else ():
+            texts = [[message["content"] for message in row] if isinstance(row, list) else [row] for row in batch]
+            owners = np.repeat(numbers[done : done + len(texts)], [len(own) for own in texts])
+            yield compared([text for own in texts for text in own], owners, between=_BETWEEN[side])
+            done += len(texts)
+
+
+def _union(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Merge ranges, given in ascending order, that overlap or touch; return (start, end) of each, (n, 2)."""
+    if not len(begins):
+        return np.empty((0, 2), dtype=np.int64)
+    gaps = np.flatnonzero(begins[1:] > ends[:-1])
+    return np.stack([begins[np.append(0, gaps + 1)], ends[np.append(gaps, len(ends) - 1)]], axis=1)
+
+
+class _Lookup:
+    """Index of ascending hashes: a bitmap of their high bits rejects most others without a binary search."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._hashes = hashes
+        bits = min(24, (16 * len(hashes)).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._table = np.zeros(1 << bits, dtype=bool)
+        self._table[hashes >> self._shift] = True
+
+    def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (indices of `hashes` that are in the index, their indices in it)."""
+        if not len(self._hashes):
+            return (np.empty(0, dtype=np.int64),) * 2
+        likely = np.flatnonzero(self._table[hashes >> self._shift])
+        places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
+        hit = self._hashes[places] == hashes[likely]
+        return likely[hit], places[hit]

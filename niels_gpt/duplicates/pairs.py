@@ -4,7 +4,8 @@ Entries (hash, document) are written to bucket files chosen by the hash, so that
 and a bucket fits into memory. After sorting a bucket, documents that share a hash are adjacent. Each is paired with the
 first of them and the 3 before it, never all with all: a sentence in a million documents makes a few million pairs and
 no more, and a million copies still form one chain. Pairs go to bucket files in the same way; those that occur often
-enough are compared by their sketches. Memory use is that of one bucket, whatever the number of documents.
+enough are compared by their sketches. Memory use is that of one bucket: 12 bytes for each of some 2 million entries,
+or for each document with the most frequent hash, if those are more.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from niels_gpt.data.corpus.parts import Texts, opened
 from niels_gpt.data.corpus.sketch import containment
-from niels_gpt.duplicates.sketches import Sketches
 
 _IN_MEMORY = 1 << 21  # approximate entries per bucket
 _BEFORE = 3  # preceding documents that one is paired with, besides the first
@@ -28,6 +29,29 @@ _MET, _MET_SHARE = 2, 1 / 8
 # Fibonacci hashing (2**64 over the golden ratio) spreads packed pairs over buckets: their high bits are much alike.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _ENTRY = np.dtype([("hash", np.uint64), ("document", np.uint32)])
+
+
+@dataclass(frozen=True)
+class Sketches:
+    """Sketches of consecutive rows as columns; the hashes of row i are hashes[starts[i] : starts[i + 1]]."""
+
+    text: np.ndarray
+    words: np.ndarray
+    scale: np.ndarray
+    starts: np.ndarray
+    hashes: np.ndarray
+
+
+def read_sketches(texts: Texts) -> Iterator[Sketches]:
+    """Yield the sketches of a source, which the load stage wrote beside the text, one row group at a time."""
+    for path in texts.paths():
+        with opened(path) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=["text_hash", "words_hash", "scale", "hashes"])
+                lists = table["hashes"].combine_chunks()
+                starts = lists.offsets.to_numpy().astype(np.int64) - lists.offsets[0].as_py()
+                text, words, scale = (table[name].to_numpy() for name in ("text_hash", "words_hash", "scale"))
+                yield Sketches(text, words, scale, starts, lists.flatten().to_numpy())
 
 
 @dataclass(frozen=True)
@@ -69,17 +93,19 @@ def find_pairs(
                     sizes.append(size)
                     scales.append(batch.scale)
         kept.flush()
-        copies = [runs.with_first() for runs in texts.runs()]
-        pairs = [runs.with_earlier(1) for runs in words.runs()]
+        copies = [_Runs(entries).with_first() for entries in texts.buckets()]
+        pairs = [_Runs(entries).with_earlier(1) for entries in words.buckets()]
         shares = [np.ones(len(equal), dtype=np.float32) for equal in pairs]
         met = _Sorter(scratch / "pairs", (1 + _BEFORE) * shingles.files)
-        for runs in shingles.runs():
+        for runs in map(_Runs, shingles.buckets()):
             for packed in (*(runs.with_earlier(back) for back in range(1, 1 + _BEFORE)), runs.with_first(_BEFORE)):
                 met.put(packed, np.zeros(len(packed), dtype=np.uint32))
         if near is not None:
             shelf = _Shelf(kept, np.cumsum(np.concatenate(sizes)), np.concatenate(scales))
-            for packed in met.hashes():
-                found, share = shelf.near(*_often(packed), near)
+            for entries in met.buckets():
+                packed, count = np.unique(entries["hash"], return_counts=True)
+                often = count >= _MET
+                found, share = shelf.near(_unpacked(packed[often]), count[often], near)
                 pairs.append(_packed(*found.T))
                 shares.append(share)
     # A pair of equal words may be found twice: np.unique keeps the first entry, with a containment of 1.
@@ -107,66 +133,32 @@ class _Sorter:
             with (self.folder / str(number)).open("ab") as f:
                 entries[ends[number] : ends[number + 1]].tofile(f)
 
-    def hashes(self) -> Iterator[np.ndarray]:
-        """Yield the hashes of each bucket and delete its file; none may be frequent, since a bucket is read whole."""
+    def buckets(self) -> Iterator[np.ndarray]:
+        """Yield the entries of each bucket and delete its file."""
         for path in sorted(self.folder.glob("*")):
-            yield np.fromfile(path, dtype=_ENTRY)["hash"]
-            path.unlink()
-
-    def runs(self) -> Iterator[_Runs]:
-        """Yield all entries, sorted by hash, and delete each bucket file after reading it.
-
-        A very frequent hash can make a bucket too large for memory: it is then read in chunks. The entries of a chunk
-        that later ones are to be paired with are repeated in the next chunk.
-        """
-        for number in range(self.files):
-            path = self.folder / str(number)
-            if not path.exists():
-                continue
-            known = np.empty(0, dtype=_ENTRY)
-            with path.open("rb") as f:
-                while len(entries := np.fromfile(f, dtype=_ENTRY, count=2 * _IN_MEMORY)):
-                    runs = _Runs.of(known, entries)
-                    yield runs
-                    known = runs.needed()
+            yield np.fromfile(path, dtype=_ENTRY)
             path.unlink()
 
 
-@dataclass(frozen=True)
 class _Runs:
-    """Entries sorted by hash; for each, the first and last index of its hash's run, and whether it is new.
+    """Documents sorted by hash; those of one hash are a run."""
 
-    Entries that are repeated from the chunk before are not new.
-    """
-
-    entries: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    new: np.ndarray
-
-    @classmethod
-    def of(cls, known: np.ndarray, entries: np.ndarray) -> _Runs:
-        every = np.concatenate([known, entries])
-        order = np.argsort(every["hash"], kind="stable")
-        every = every[order]
-        begins = np.flatnonzero(np.append(True, every["hash"][1:] != every["hash"][:-1]))
-        lengths = np.diff(np.append(begins, len(every)))
-        return cls(every, np.repeat(begins, lengths), np.repeat(begins + lengths - 1, lengths), order >= len(known))
+    def __init__(self, entries: np.ndarray) -> None:
+        entries = entries[np.argsort(entries["hash"], kind="stable")]
+        self._documents = entries["document"]
+        begins = np.flatnonzero(np.append(True, entries["hash"][1:] != entries["hash"][:-1]))
+        self._first = np.repeat(begins, np.diff(np.append(begins, len(entries))))  # of each one's run
+        self._before = np.arange(len(entries)) - self._first  # entries before it in its run
 
     def with_earlier(self, back: int) -> np.ndarray:
-        """Return packed pairs of each new document and the one `back` entries before it in its run."""
-        later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first >= back))
-        return _packed(self.entries["document"][later - back], self.entries["document"][later])
+        """Return packed pairs of each document and the one `back` entries before it in its run."""
+        later = np.flatnonzero(self._before >= back)
+        return _packed(self._documents[later - back], self._documents[later])
 
     def with_first(self, beyond: int = 0) -> np.ndarray:
-        """Return packed pairs of each new document and the first of its run, if more than `beyond` entries before."""
-        later = np.flatnonzero(self.new & (np.arange(len(self.first)) - self.first > beyond))
-        return _packed(self.entries["document"][self.first[later]], self.entries["document"][later])
-
-    def needed(self) -> np.ndarray:
-        """Return the entries that the next chunk's are to be paired with: the first and the last few of each run."""
-        place = np.arange(len(self.first))
-        return self.entries[(place == self.first) | (self.last - place < _BEFORE)]
+        """Return packed pairs of each document and the first of its run, if more than `beyond` entries before."""
+        later = np.flatnonzero(self._before > beyond)
+        return _packed(self._documents[self._first[later]], self._documents[later])
 
 
 @dataclass(frozen=True)
@@ -185,22 +177,13 @@ class _Shelf:
         scales = self.scales[pairs].astype(np.int64)
         sizes = (self.starts[pairs + 1] - self.starts[pairs]) >> (scales.max(axis=1, keepdims=True) - scales)
         likely = pairs[met >= _MET_SHARE * least * sizes.min(axis=1)]
-        shares = np.array([self._containment(a, b) for a, b in likely.tolist()], dtype=np.float32)
+        shares = np.array([containment(*self._of(a), *self._of(b)) for a, b in likely.tolist()], dtype=np.float32)
         return likely[shares >= least], shares[shares >= least]
 
-    def _containment(self, a: int, b: int) -> float:
-        return containment(self._of(a), int(self.scales[a]), self._of(b), int(self.scales[b]))
-
-    def _of(self, document: int) -> np.ndarray:
+    def _of(self, document: int) -> tuple[np.ndarray, int]:
         start, end = self.starts[document : document + 2].tolist()
-        return np.frombuffer(os.pread(self.hashes.fileno(), 8 * (end - start), 8 * start), dtype=np.uint64)
-
-
-def _often(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (distinct pairs (n, 2) that occur at least `_MET` times, number of occurrences)."""
-    packed, met = np.unique(packed, return_counts=True)
-    packed, met = packed[met >= _MET], met[met >= _MET]
-    return _unpacked(packed), met
+        data = os.pread(self.hashes.fileno(), 8 * (end - start), 8 * start)
+        return np.frombuffer(data, dtype=np.uint64), int(self.scales[document])
 
 
 def _packed(earlier: np.ndarray, later: np.ndarray) -> np.ndarray:

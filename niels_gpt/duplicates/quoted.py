@@ -10,8 +10,8 @@ import numpy as np
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenFile, TokenStream
+from niels_gpt.chat_format import chat_key
 from niels_gpt.chat_template import chat_renderer
-from niels_gpt.duplicates.characters import chat_key
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 Spans = Mapping[str, Sequence[Sequence[int]]]  # document key -> (start, end) of each quote, in bytes of its text
@@ -20,7 +20,7 @@ Spans = Mapping[str, Sequence[Sequence[int]]]  # document key -> (start, end) of
 def quoted_stream(stream: TokenStream, spans: Spans, tokenizer: Tokenizer) -> tuple[TokenStream, dict[str, int]]:
     """Return a stream with 1 for each token that lies in a quote and 0 for the others, and counts of the quotes.
 
-    `spans` is keyed by `duplicates.characters.document_key`.
+    `spans` is keyed by part and number ("part-00000/7"; see `duplicates.overlap.Quotes`).
     """
     wanted: dict[str, dict[int, Sequence[Sequence[int]]]] = defaultdict(dict)
     for key, own in spans.items():
@@ -49,7 +49,7 @@ def quoted_chats(
 ) -> tuple[dict[int, np.ndarray], dict[str, int]]:
     """Return {example number: mask of its quoted tokens} of the examples with quotes, and counts of the quotes.
 
-    `spans` is keyed by `duplicates.characters.chat_key`.
+    `spans` is keyed by `chat_format.chat_key`.
     """
     chat, marks, quotes = chat_renderer(tokenizer), {}, 0
     for row in range(len(chats)) if spans else ():

@@ -9,10 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Texts
+from niels_gpt.data.corpus.parts import Texts, read_column, read_keys
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_source
-from niels_gpt.duplicates.pairs import Pairs, find_pairs
-from niels_gpt.duplicates.sketches import read_sides, read_sketches, rows_of_keys
+from niels_gpt.duplicates.pairs import Pairs, find_pairs, read_sketches
 
 # Estimate, between short texts (one hash a word, 6 bytes) and long ones (one hash in 8 words).
 _BYTES_PER_HASH = 16
@@ -74,7 +73,10 @@ def bonds_of(sources: Sequence[SplitSource], pairs: Pairs, *, once: bool) -> dic
     documents, clusters = components(pairs.documents)
     rows = _joined_by_key(sources, _read_rows(sources, documents, clusters, pairs.copies), pairs.documents)
     given_first = sorted(sources, key=lambda source: source.rule is not None)
-    sides = _sides_given([rows[source.name] for source in sources if source.rule is None])
+    given = [rows[source.name] for source in sources if source.rule is None]
+    said = [pair for own in given for pair in zip(own.groups.tolist(), own.splits, strict=True) if pair[0] >= 0]
+    # A group in sources with their own split is held out if any of its rows is.
+    sides: dict[int, str] = {group: side for side in ("train", "val") for group, split in said if split == side}
     found = {}
     for number, source in enumerate(given_first):
         waiting = {group for other in given_first[number + 1 :] for group in rows[other.name].groups.tolist()}
@@ -103,7 +105,12 @@ def _read_rows(
     found = {}
     for source in sources:
         numbers = _own(every, source)
-        keys, splits = read_sides(source.texts, numbers)
+        keys: list[str] = []
+        splits: list[str | None] = []
+        for path, rows in source.texts.by_part(numbers):
+            part_keys, part_splits = read_keys(path), read_column(path, "split")
+            keys += [part_keys[row] for row in rows]
+            splits += [part_splits[row] for row in rows]
         found[source.name] = _Rows(numbers, keys, splits, groups[np.searchsorted(every, numbers + source.first)])
     return found
 
@@ -131,12 +138,6 @@ def _joined_by_key(sources: Sequence[SplitSource], rows: dict[str, _Rows], pairs
     return found
 
 
-def _sides_given(given: Sequence[_Rows]) -> dict[int, str]:
-    """Return {group: side} of groups in sources with their own split: "val" if any of their rows is held out."""
-    said = [pair for rows in given for pair in zip(rows.groups.tolist(), rows.splits, strict=True) if pair[0] >= 0]
-    return {group: side for side in ("train", "val") for group, split in said if split == side}
-
-
 def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str], waiting: set[int]) -> Bonds:
     """Return the constraints on a source that is split by `rule`.
 
@@ -152,15 +153,8 @@ def _followed(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, st
         return _moved(source, rule, rows, sides)
     mine = [group not in sides and group in waiting for group in groups.tolist()]
     if any(mine):
-        count = source.texts.rows
-        _, val = split_source(
-            source.by,
-            rule,
-            bonds,
-            rows=count,
-            splits=list,
-            keys=lambda: read_sides(source.texts, np.arange(count))[0],
-        )
+        texts = source.texts
+        _, val = split_source(source.by, rule, bonds, rows=texts.rows, splits=list, keys=lambda: list(texts.keys()))
         held_out = np.isin(numbers, val)
         sides.update(
             (group, "val" if held else "train")
@@ -183,8 +177,9 @@ def _moved(source: SplitSource, rule: Drawn, rows: _Rows, sides: dict[int, str])
     for place, group in enumerate(firsts):
         sides.setdefault(group, "val" if place in held_out else "train")
     moved: dict[str, list[int]] = {"train": [], "val": []}
-    for row, key in rows_of_keys(source.texts, set(by_key)) if by_key else ():
-        moved[sides[by_key[key]]].append(row)
+    for row, key in enumerate(source.texts.keys()) if by_key else ():
+        if key in by_key:
+            moved[sides[by_key[key]]].append(row)
     return Bonds(train=np.array(moved["train"], dtype=np.int64), val=np.array(moved["val"], dtype=np.int64))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import nn
 
 from niels_gpt.config import Renderer
 from niels_gpt.eval.generations import (
-    SAMPLING,
     Text,
     distinct_share,
     in_form,
@@ -26,7 +25,7 @@ from niels_gpt.eval.generations import (
     write_texts,
 )
 from niels_gpt.eval.held_out import inference, token_losses
-from niels_gpt.inference.sampling import GREEDY
+from niels_gpt.inference.sampling import GREEDY, SAMPLING
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed
@@ -112,24 +111,14 @@ OPENINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Multiple-choice item: texts that differ in one word, of which the first is right."""
-
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Marked:
-    """Text with every combination of opening mark (by row) and closing mark (by column); the diagonal is right."""
-
-    texts: tuple[tuple[str, ...], ...]
+Choice = tuple[str, ...]  # texts that differ in one word, of which the first is right
+Marked = tuple[Choice, ...]  # a text with all pairs of opening (by row) and closing marks; the diagonal is right
 
 
 def spelling_choices(seed: int = SEED) -> list[Choice]:
     """Return one item per word: a sentence with the word, then with misspellings of the same length."""
     return [
-        Choice(tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed))))
+        tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed)))
         for i, word in enumerate(_WORDS)
     ]
 
@@ -137,29 +126,24 @@ def spelling_choices(seed: int = SEED) -> list[Choice]:
 def closing_questions(seed: int = SEED) -> list[Marked]:
     """Return sentences with a quoted or bracketed phrase, each with every combination of marks."""
     made = [
-        Marked(tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS))
+        tuple(tuple(sentence.format(f"{opened}{phrase}{mark}") for mark in MARKS.values()) for opened in MARKS)
         for sentence in _MARKED_IN
         for phrase in _MARKED
     ]
-    return sorted(made, key=lambda marked: derive_seed(seed, marked.texts[0][0]))[:_MARKED_TEXTS]
+    return sorted(made, key=lambda marked: derive_seed(seed, marked[0][0]))[:_MARKED_TEXTS]
 
 
 def _misspelt(word: str, seed: int) -> list[str]:
-    found: list[str] = []
-    tries = 0
+    slips = (_with_a_slip(word, derive_seed(seed, word, tries)) for tries in count())
+    different = (wrong for wrong in slips if wrong not in _WORDS)
+    found: dict[str, None] = {}
     while len(found) < _WRONG:
-        wrong = _with_a_slip(word, derive_seed(seed, word, tries))
-        tries += 1
-        if wrong not in (word, *found, *_WORDS):
-            found.append(wrong)
-    return found
+        found[next(different)] = None
+    return list(found)
 
 
 def _with_a_slip(word: str, draw: int) -> str:
-    """Return the word with adjacent letters swapped, or one vowel or consonant replaced; the first letter stays.
-
-    The number `draw` decides which; the result may equal the word.
-    """
+    """Return the word with two letters swapped or one replaced, as `draw` decides; it may equal the word."""
     draw, swapped = divmod(draw, 2)
     draw, at = divmod(draw, len(word) - 2)
     at += 1
@@ -190,14 +174,7 @@ Card = dict[str, Measured]
 
 
 def measure_card(
-    model: GPT,
-    tokenizer: Tokenizer,
-    *,
-    renderer: Renderer,
-    replies: Sequence[Text],
-    T: int,
-    B: int,
-    seed: int = SEED,
+    model: GPT, tokenizer: Tokenizer, *, renderer: Renderer, replies: Sequence[Text], T: int, B: int, seed: int = SEED
 ) -> Card:
     """Measure the report card of a model: values with standard errors, by name of MEASURES.
 
@@ -252,10 +229,7 @@ def text_card(texts: Sequence[Text], likeliest: Sequence[Text]) -> Card:
 
 
 def text_nats(model: nn.Module, tokenizer: Tokenizer, texts: Sequence[str], *, T: int, B: int) -> np.ndarray:
-    """Return the loss in nats of each whole text, conditioned on an end-of-turn id.
-
-    Texts longer than T tokens are scored in parts of T. `B` is the batch size.
-    """
+    """Return the loss in nats of each whole text after an end-of-turn id, in parts of T tokens, `B` per batch."""
     eot = tokenizer.special_token_ids()["eot"]
     parts = [
         (i, [eot, *ids][first : first + T + 1])
@@ -282,7 +256,7 @@ def share_right(choices: Sequence[Choice], nats: Mapping[str, float]) -> Measure
     """Return the share of items whose right text is the most probable; a tie of n counts 1/n."""
     rights = []
     for choice in choices:
-        found = np.array([nats[text] for text in choice.texts])
+        found = np.array([nats[text] for text in choice])
         least = np.isclose(found, found.min(), rtol=0, atol=1e-6)
         rights.append(float(least[0]) / float(least.sum()))
     return Measured.mean(rights)
@@ -296,7 +270,7 @@ def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
     """
     saved = []
     for item in marked:
-        cost = np.array([[nats[text] for text in row] for row in item.texts])
+        cost = np.array([[nats[text] for text in row] for row in item])
         n, right = len(cost), np.trace(cost)
         saved.append(float((cost.sum() - right) / (n * (n - 1)) - right / n))
     return Measured.mean(saved)
@@ -304,8 +278,8 @@ def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
 
 def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
     spelling, closing = spelling_choices(seed), closing_questions(seed)
-    texts = [text for choice in spelling for text in choice.texts]
-    texts += [text for marked in closing for row in marked.texts for text in row]
+    texts = [text for choice in spelling for text in choice]
+    texts += [text for marked in closing for row in marked for text in row]
     nats = dict(zip(texts, score(texts), strict=True))
     return {"spelling": share_right(spelling, nats), "closing": nats_saved(closing, nats)}
 
@@ -336,10 +310,7 @@ MEASURES = {
 
 
 def card_rows(cards: Mapping[str, Card], *, blind: Card, people: Card) -> list[list[str]]:
-    """Return the header and one row per measure, for the cards of several models by name.
-
-    `blind` is the card of a uniform model (blind_card), `people` that of held-out text (human_card).
-    """
+    """Return the header and a row per measure, for cards by model, a uniform model (`blind`) and held-out text."""
     head = ["number", "what it measures", *cards, "by chance", "held-out text"]
     rows = [
         [

@@ -1,24 +1,17 @@
-"""Evaluation of chats: loss on held-out assistant turns, and sampled replies."""
+"""Validation loss on the assistant turns of held-out chats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import nn
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.chat_template import chat_renderer
 from niels_gpt.eval.held_out import Score, inference, mean_score, token_losses
 from niels_gpt.files.ranks import ALONE, Ranks
-from niels_gpt.generate import generate_ids
-from niels_gpt.inference.sampling import Sampling
-from niels_gpt.model.gpt import GPT
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def mean_chat_loss(
@@ -53,28 +46,6 @@ def score_chats(
         return mean_score(parts, token_bytes=token_bytes, max_tokens=max_tokens)
 
 
-def generate_reply(
-    model: GPT,
-    messages: Sequence[Mapping[str, str]],
-    tokenizer: Tokenizer,
-    *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    generator: torch.Generator | None = None,
-) -> str:
-    """Return a fine-tuned model's reply to a chat."""
-    chat = chat_renderer(tokenizer)
-    ids = generate_ids(
-        model,
-        chat.prompt(messages),
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        stop=chat.end,
-        generator=generator,
-    )
-    return tokenizer.decode(chat.reply(ids))
-
-
 def _chat_losses(
     model: nn.Module, chats: SFTExampleDataset, rows: np.ndarray, quoted: Mapping[int, np.ndarray]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -86,42 +57,3 @@ def _chat_losses(
         marks[number, : len(own)] = own
     kept = y != IGNORE_INDEX
     return token_losses(model, x, y)[kept].double(), y[kept], torch.from_numpy(marks).to(y.device)[kept]
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """Sampler of texts and replies, each from its own seed, so that adding a prompt does not change the others."""
-
-    tokenizer: Tokenizer
-    sampling: Sampling
-    max_new_tokens: int
-    seed: int
-
-    def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (prompt, prompt with its continuation) for each prompt."""
-        return [(prompt, self._text(model, prompt, i)) for i, prompt in enumerate(prompts)]
-
-    def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
-        """Return (question, reply) for each question."""
-        return [(question, self._reply(model, question, i)) for i, question in enumerate(questions)]
-
-    def _text(self, model: GPT, prompt: str, i: int) -> str:
-        ids = generate_ids(
-            model,
-            self.tokenizer.encode(prompt),
-            max_new_tokens=self.max_new_tokens,
-            sampling=self.sampling,
-            stop=self.tokenizer.special_token_ids()["eot"],
-            generator=make_generator(derive_seed(self.seed, "sample", i)),
-        )
-        return self.tokenizer.decode(ids)
-
-    def _reply(self, model: GPT, question: str, i: int) -> str:
-        return generate_reply(
-            model,
-            [{"role": "user", "content": question}],
-            self.tokenizer,
-            max_new_tokens=self.max_new_tokens,
-            sampling=self.sampling,
-            generator=make_generator(derive_seed(self.seed, "reply", i)),
-        )

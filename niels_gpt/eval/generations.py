@@ -1,12 +1,14 @@
-"""Generation of texts for the report card, their statistics, and held-out texts to compare them with."""
+"""Generation of samples, and of texts for the report card, with statistics and held-out texts to compare them with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from niels_gpt import chat_format
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
@@ -14,14 +16,14 @@ from niels_gpt.cache.windows import TokenStream
 from niels_gpt.chat_template import chat_renderer, open_renderer
 from niels_gpt.config import Renderer
 from niels_gpt.eval.held_out import inference
+from niels_gpt.generate import generate, generate_ids
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import derive_seed
+from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 MAX_BYTES = 200  # per text; in bytes, because tokens differ in length between tokenizers
-SAMPLING = Sampling(temperature=0.8, top_k=50)
 _TAGS = tuple(f"\n{role}: ".encode() for role in chat_format.ROLES)
 _ROLE = re.compile(rf"^(?:{'|'.join(chat_format.ROLES)}):", re.MULTILINE)
 _ENDS = (".", "!", "?", "…", '"', "”", ")")
@@ -55,10 +57,7 @@ def opening_prompt(tokenizer: Tokenizer, opening: str) -> list[int]:
 def write_texts(
     model: GPT, tokenizer: Tokenizer, prompts: Sequence[tuple[Sequence[int], Sampling]], *, seed: int
 ) -> list[Text]:
-    """Generate one text per prompt, all in one batch, each from its own seed.
-
-    A text ends at an id without text (a special token), at the tag of another turn, or at MAX_BYTES.
-    """
+    """Generate one text per prompt in one batch, up to a special token, the tag of another turn, or MAX_BYTES."""
     engine = Engine(model, slots=len(prompts))
     rows = {
         engine.add(ids, sampling, noise=SeededNoise(derive_seed(seed, "text", i))): i
@@ -120,10 +119,7 @@ def distinct_share(texts: Sequence[str], n: int) -> float:
 
 
 def held_out_texts(streams: Sequence[TokenStream], tokenizer: Tokenizer, *, n: int) -> list[str]:
-    """Return n held-out excerpts, round-robin over the streams, at evenly spaced positions.
-
-    They are at least MAX_BYTES long where the stream allows, to be cut like generated text.
-    """
+    """Return n held-out excerpts of at least MAX_BYTES, round-robin over the streams, at evenly spaced positions."""
     texts = []
     for i, stream in enumerate(streams):
         each = len(range(i, n, len(streams)))
@@ -150,3 +146,57 @@ def held_out_replies(
             ended = ids[-len(said) :] != said  # else the context ended first
             replies.append(Text(tokenizer.decode(said), ended))
     return [reply for reply in replies if reply.text]
+
+
+def generate_reply(
+    model: GPT,
+    messages: Sequence[Mapping[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    generator: torch.Generator | None = None,
+) -> str:
+    """Return a fine-tuned model's reply to a chat."""
+    chat = chat_renderer(tokenizer)
+    ids = generate_ids(
+        model,
+        chat.prompt(messages),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop=chat.end,
+        generator=generator,
+    )
+    return tokenizer.decode(chat.reply(ids))
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Sampler of texts and replies, each from its own seed, so that adding a prompt does not change the others."""
+
+    tokenizer: Tokenizer
+    sampling: Sampling
+    max_new_tokens: int
+    seed: int
+
+    def texts(self, model: GPT, prompts: Sequence[str]) -> list[tuple[str, str]]:
+        """Return (prompt, prompt with its continuation) for each prompt."""
+        how: dict[str, Any] = {"temperature": self.sampling.temperature, "top_k": self.sampling.top_k}
+        said = [
+            generate(model, prompt, tokenizer=self.tokenizer, **how, **self._how("sample", i))
+            for i, prompt in enumerate(prompts)
+        ]
+        return list(zip(prompts, said, strict=True))
+
+    def replies(self, model: GPT, questions: Sequence[str]) -> list[tuple[str, str]]:
+        """Return (question, reply) for each question."""
+        chats = [[{"role": "user", "content": question}] for question in questions]
+        said = [
+            generate_reply(model, chat, self.tokenizer, sampling=self.sampling, **self._how("reply", i))
+            for i, chat in enumerate(chats)
+        ]
+        return list(zip(questions, said, strict=True))
+
+    def _how(self, what: str, i: int) -> dict[str, Any]:
+        seed = derive_seed(self.seed, what, i)
+        return {"max_new_tokens": self.max_new_tokens, "generator": make_generator(seed)}

@@ -146,10 +146,7 @@ def mean_score(
     token_bytes: np.ndarray,
     max_tokens: int | None = None,
 ) -> Score:
-    """Return the Score of parts (losses in nats, targets, whether each lies in a quote), all flat.
-
-    Stop after the part that reaches `max_tokens`.
-    """
+    """Return the Score of flat parts (losses in nats, targets, quoted?), up to the one that reaches `max_tokens`."""
     every, kept = _Sums(), _Sums()
     for losses, targets, quoted in parts:
         lengths = torch.from_numpy(token_bytes).to(targets.device)[targets]

@@ -43,10 +43,7 @@ def sha256_file(path: str | Path) -> str:
 
 
 def list_files(folder: Path, pattern: str, *, published: str) -> list[dict[str, Any]]:
-    """Return path, bytes and sha256 of each file matching `pattern`, sorted by path.
-
-    Paths are listed below `published`, the folder's final location: it may still be a temporary one.
-    """
+    """Return path (below `published`, its final place), bytes and sha256 of each file matching `pattern`, sorted."""
     return [
         {
             "path": f"{published}/{path.relative_to(folder).as_posix()}",

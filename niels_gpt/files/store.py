@@ -58,10 +58,7 @@ class Store:
 
     @contextmanager
     def reading(self, file: str) -> Iterator[Path]:
-        """Yield a local path of the file: the file itself, or a copy that is deleted after the block.
-
-        A remote file is copied with one GET, instead of one per read.
-        """
+        """Yield a local path: the file itself, or a copy of a remote one (one GET) that is deleted after the block."""
         if not self.is_remote:
             yield self.path(file)
             return

@@ -19,11 +19,11 @@ from niels_gpt.inference.runner import RecordedSteps, Steps
 from niels_gpt.inference.sampling import (
     Draw,
     GeneratorNoise,
-    Noise,
     Penalties,
     Sampling,
     SeededNoise,
     Source,
+    draw_noise,
     next_keys,
 )
 from niels_gpt.model.gpt import GPT
@@ -63,16 +63,17 @@ class Slots:
         self._buckets = [*(size for size in sorted(buckets) if size < S), S]
         self._free = list(range(S))  # least recently freed first
         self.places: dict[int, int] = {}  # handle -> slot index, in order of arrival
-        self.bucket = self._buckets[0]  # number of slots that a step computes
 
     def __getitem__(self, place: int) -> Slot:
         return self._slots[place]
 
-    def take(self, row: Row, ids: Sequence[int]) -> int:
-        """Assign a row with these ids to a free slot and return the slot's index.
+    @property
+    def bucket(self) -> int:
+        """Number of slots that a step computes."""
+        return self._smallest(max(self.places.values(), default=-1) + 1)
 
-        It is the slot with the longest cached prefix of `ids`, on a tie the one that has been free longest.
-        """
+    def take(self, row: Row, ids: Sequence[int]) -> int:
+        """Assign a row to the free slot with the longest cached prefix of `ids`, on a tie to the one free longest."""
         if not self._free:
             raise ValueError(f"all {len(self._slots)} rows are taken: drop one, or make an engine of more slots")
         place = max(self._free, key=lambda free: self._slots[free].shared(ids))
@@ -80,7 +81,6 @@ class Slots:
         slot.ids, slot.read, slot.row = list(ids), slot.shared(ids), row
         self._free.remove(place)
         self.places[row.handle] = place
-        self._choose_bucket()
         return place
 
     def free(self, handle: int) -> int:
@@ -90,14 +90,12 @@ class Slots:
         del slot.ids[slot.read :]
         slot.row = None
         self._free.append(place)
-        self._choose_bucket()
         return place
 
     def move(self) -> tuple[int, int] | None:
         """Return (last taken slot, first free slot) if moving rows down allows a smaller bucket, else None."""
-        if self.bucket == self._buckets[0] or self._smallest(len(self.places)) == self.bucket:
-            return None
-        return max(self.places.values()), min(self._free)
+        movable = self._smallest(len(self.places)) < self.bucket
+        return (max(self.places.values()), min(self._free)) if movable else None
 
     def swap(self, taken: int, free: int) -> None:
         """Exchange a taken slot and a free one."""
@@ -107,20 +105,13 @@ class Slots:
         assert row is not None
         self.places[row.handle] = free
         self._free[self._free.index(free)] = taken
-        self._choose_bucket()
-
-    def _choose_bucket(self) -> None:
-        self.bucket = self._smallest(max(self.places.values(), default=-1) + 1)
 
     def _smallest(self, rows: int) -> int:
         return next(size for size in self._buckets if size >= rows)
 
 
 class Token(NamedTuple):
-    """Token that a row (its handle) got in a step.
-
-    Log probabilities in nats are the model's own, before penalties, temperature and filters.
-    """
+    """Token that a row (its handle) got in a step, with log probabilities in nats from the unfiltered logits."""
 
     row: int
     id: int
@@ -129,10 +120,7 @@ class Token(NamedTuple):
 
 
 class RowsFailed(ValueError):
-    """Error for rows whose logits are NaN or infinite; `tokens` are what the other rows got in the same step.
-
-    The caller has to drop the failed rows; the others can continue.
-    """
+    """Error for rows whose logits are not finite, which the caller must drop; `tokens` are those of the others."""
 
     def __init__(self, rows: Sequence[int], tokens: Sequence[Token]) -> None:
         super().__init__("the model's logits are no numbers: its weights are damaged, or its training diverged")
@@ -154,7 +142,6 @@ class Engine:
         self._model, self._device = model, device
         self._steps = (RecordedSteps if device.type == "cuda" else Steps)(model, rows=slots, precision=precision)
         self._slots = Slots(slots, buckets=[1 << i for i in range(slots.bit_length())] if buckets is None else buckets)
-        self._noise = Noise(rows=slots, V=V, device=device)
         self._penalties = Penalties(rows=slots, V=V, device=device)
         self._handles = count()
         self._drawn_for: list[Row | None] = []
@@ -250,10 +237,7 @@ class Engine:
                 slot.read = len(slot.ids) - 1
 
     def _drawn(self, places: list[int]) -> tuple[torch.Tensor, list[int]]:
-        """Feed the last id of these slots; return the next logits (bucket, V) and a sampled id for every slot.
-
-        Both are meaningless for slots that are not in `places`.
-        """
+        """Feed the last id of these slots; return logits (bucket, V) and sampled ids, meaningless for other slots."""
         slots = [self._slots[place] for place in range(self._slots.bucket)]
         rows = [slot.row for slot in slots]
         if rows != self._drawn_for:
@@ -269,7 +253,7 @@ class Engine:
             keys = next_keys(sources, rows=len(slots))
             return self._steps.drawn(ids, starts, keys, self._draw, ahead=unseen)
         logits = self._steps.logits(ids, starts)
-        noise = self._noise.drawn(sources, rows=len(slots))
+        noise = draw_noise(sources, rows=len(slots), V=self._model.cfg.V, device=self._device)
         return logits, self._draw.ids(self._penalties.applied(logits), noise).tolist()
 
     def _logprobs(

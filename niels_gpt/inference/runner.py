@@ -74,10 +74,7 @@ _FEWEST = 16  # smallest prefill that is recorded; larger ones double, padded wi
 
 
 class RecordedSteps(Steps):
-    """Model calls as CUDA graphs, recorded at first use.
-
-    There is one graph per number of rows and kind of sampling, and one per prefill length.
-    """
+    """Model calls as CUDA graphs, recorded at first use: by number of rows and kind of sampling, or prefill length."""
 
     def __init__(self, model: GPT, *, rows: int, precision: Precision) -> None:
         super().__init__(model, rows=rows, precision=precision)
@@ -150,8 +147,9 @@ class _Step:
         self._pace = torch.zeros(3, b, dtype=torch.int64, device=device)  # increments of _given from step to step
         self._settings = torch.ones(b, 4, device=device)
         self._draw: Draw | None = None
-        # Two buffers of pinned memory: one step is copied while the other is read.
-        self._results = [_Result(b, pinned=device.type == "cuda") for _ in range(2)]
+        # Two buffers of pinned memory, with the event that ends a copy: one step is copied while the other is read.
+        pinned = device.type == "cuda"
+        self._results = [(torch.zeros(b, dtype=torch.int64, pin_memory=pinned), torch.cuda.Event()) for _ in range(2)]
         self._expected: _Given | None = None  # inputs of the step that was launched ahead
         self.logits = torch.zeros(0)  # (b, V)
         self._drawn = torch.zeros(b, dtype=torch.int64, device=device)
@@ -168,20 +166,18 @@ class _Step:
         self._graph = _recorded(go_on)
 
     def go(self, given: _Given, draw: Draw | None, *, ahead: bool) -> list[int]:
-        """Return the sampled ids of the step with inputs `given`; without a draw they are meaningless.
-
-        With `ahead`, also launch the next step.
-        """
+        """Return the ids sampled from inputs `given` (meaningless without a draw); `ahead`: launch the next step."""
         if draw is not self._draw and draw is not None:  # other rows, or in other slots
             self._draw, self._expected = draw, None
             self._settings.copy_(draw.settings)
         if given != self._expected:
             self._give(given)
             self._begin()
-        result, self._expected = self._results[0], None
+        (result, copied), self._expected = self._results[0], None
         if ahead:
             self._begin()  # wasted if the context is full
-        drawn = result.wait()
+        copied.synchronize()
+        drawn: list[int] = result.tolist()
         if ahead:
             _, places, keys = given
             ids = [0 if place is None else token for place, token in zip(places, drawn, strict=True)]
@@ -200,25 +196,9 @@ class _Step:
     def _begin(self) -> None:
         self._results.reverse()
         self._graph.replay()
-        self._results[0].take(self._drawn, self._stream)
-
-
-class _Result:
-    """Sampled ids of a step, copied to the CPU asynchronously."""
-
-    def __init__(self, b: int, *, pinned: bool) -> None:
-        self._ids = torch.zeros(b, dtype=torch.int64, pin_memory=pinned)
-        self._there = torch.cuda.Event()
-
-    def take(self, ids: torch.Tensor, stream: torch.cuda.Stream) -> None:
-        """Start copying ids (b,) to the CPU."""
-        self._ids.copy_(ids, non_blocking=True)
-        self._there.record(stream)
-
-    def wait(self) -> list[int]:
-        """Return the ids once the copy is complete."""
-        self._there.synchronize()
-        return self._ids.tolist()
+        result, copied = self._results[0]
+        result.copy_(self._drawn, non_blocking=True)
+        copied.record(self._stream)
 
 
 @torch.inference_mode()

@@ -28,16 +28,9 @@ class GeneratorNoise:
 
     generator: torch.Generator | None = None
 
-    def fill(self, row: torch.Tensor) -> None:
-        """Fill a row (V,) on the CPU with the next V numbers."""
-        row.exponential_(generator=self.generator)
-
 
 class SeededNoise:
-    """Noise source that hashes the seed, the number of tokens sampled before, and the id.
-
-    Its numbers are the same on every device, computed there, and only for the ids that can be sampled.
-    """
+    """Noise that hashes the seed, the number of tokens sampled before, and the id: the same on every device."""
 
     def __init__(self, seed: int) -> None:
         self._key = derive_seed(seed, "noise")
@@ -58,10 +51,7 @@ Source = GeneratorNoise | SeededNoise
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise of B rows for one token: `numbers` (B, V) from generators, or `keys` (B,) of hashed noise.
-
-    If both are given, rows with key 0 use their generator's numbers.
-    """
+    """Noise of B rows for one token: `numbers` (B, V) from generators, or `keys` (B,) of hashed noise."""
 
     V: int
     numbers: torch.Tensor | None = None
@@ -69,17 +59,11 @@ class Drawn:
 
     def of(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
         """Return the noise (b, k) of these rows for their ids (b, k), or (b, V) for all ids if None."""
-        if self.keys is None:
-            return self._from_generators(rows, ids)
+        if self.numbers is not None:
+            return self.numbers[rows] if ids is None else self.numbers[rows].gather(-1, ids)
+        assert self.keys is not None
         keys = self.keys[rows][:, None]
-        each = torch.arange(self.V, device=keys.device) if ids is None else ids
-        hashed = _hashed(keys, each)
-        return hashed if self.numbers is None else torch.where(keys == 0, self._from_generators(rows, ids), hashed)
-
-    def _from_generators(self, rows: torch.Tensor | slice, ids: torch.Tensor | None) -> torch.Tensor:
-        assert self.numbers is not None
-        numbers = self.numbers[rows]
-        return numbers if ids is None else numbers.gather(-1, ids)
+        return _hashed(keys, torch.arange(self.V, device=keys.device) if ids is None else ids)
 
 
 def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -90,25 +74,15 @@ def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return -((bits + 0.5) * 0.5**_BITS).log()
 
 
-class Noise:
-    """Noise buffer of all rows of a cache, for batches in which some rows have generators."""
-
-    def __init__(self, *, rows: int, V: int, device: torch.device) -> None:
-        self._shape, self._device = (rows, V), device
-        self._numbers: torch.Tensor | None = None  # in the CPU's memory
-
-    def drawn(self, sources: Mapping[int, Source], *, rows: int) -> Drawn:
-        """Return the noise for one token of the first `rows` rows, new for each row in `sources`."""
-        numbers, keys = None, next_keys(sources, rows=rows)
-        for row, source in sources.items():
-            if isinstance(source, GeneratorNoise):
-                numbers = self._numbers = torch.ones(self._shape) if self._numbers is None else self._numbers
-                source.fill(numbers[row])
-        return Drawn(
-            self._shape[1],
-            numbers=None if numbers is None else numbers[:rows].to(self._device),
-            keys=torch.tensor(keys, device=self._device) if numbers is None or any(keys) else None,
-        )
+def draw_noise(sources: Mapping[int, Source], *, rows: int, V: int, device: torch.device) -> Drawn:
+    """Return noise for one token of the first `rows` rows, of each in `sources`: all have seeds, or all generators."""
+    if all(isinstance(source, SeededNoise) for source in sources.values()):
+        return Drawn(V, keys=torch.tensor(next_keys(sources, rows=rows), device=device))
+    numbers = torch.ones(rows, V)  # in the CPU's memory
+    for row, source in sources.items():
+        assert isinstance(source, GeneratorNoise), "some rows have seeds, and others generators"
+        numbers[row].exponential_(generator=source.generator)
+    return Drawn(V, numbers=numbers.to(device))
 
 
 def next_keys(sources: Mapping[int, Source], *, rows: int) -> list[int]:
@@ -125,24 +99,6 @@ _PART = 1024  # columns of logits per part in topk_of_parts
 # Beyond these limits float32 logits could overflow, and a row with such logits fails. A model's own are some tens.
 REPETITION_PENALTIES = (0.01, 100.0)
 _MOST_ADDED = 1000.0  # to a logit, by a penalty or a bias
-
-
-def check_temperature(temperature: float) -> None:
-    """Raise unless the temperature is finite and at least 0."""
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be >= 0 and finite, got {temperature}")
-
-
-def check_top_k(k: int) -> None:
-    """Raise unless k is at least 1."""
-    if k < 1:
-        raise ValueError(f"top_k must be at least 1, got {k}")
-
-
-def check_top_p(p: float) -> None:
-    """Raise unless p is in (0, 1]."""
-    if not 0.0 < p <= 1.0:
-        raise ValueError(f"top_p must be in (0, 1], got {p}")
 
 
 @dataclass(frozen=True)
@@ -166,11 +122,12 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
-        if self.top_k is not None:
-            check_top_k(self.top_k)
-        if self.top_p is not None:
-            check_top_p(self.top_p)
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be >= 0 and finite, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {self.top_k}")
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if self.min_p is not None and not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         low, high = REPETITION_PENALTIES
@@ -189,6 +146,7 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
+SAMPLING = Sampling(temperature=0.8, top_k=50)  # of chats: conservative, but not deterministic
 
 
 @dataclass(frozen=True)
@@ -244,10 +202,7 @@ def _topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def topk_of_parts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `_topk` in two passes: of the parts of each row in parallel, then of their results.
-
-    A GPU would process a whole row in one thread block.
-    """
+    """Compute `_topk` of parts of each row, then of their results, as a GPU would take one thread block per row."""
     b, V = logits.shape
     parts = F.pad(logits, (0, -V % _PART), value=float("-inf")).view(b, -1, _PART)
     values, indices = parts.topk(k, dim=-1, sorted=False)
@@ -257,10 +212,7 @@ def topk_of_parts(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
 
 
 class Draw:
-    """Batched sampler with the settings of B slots, None for an empty slot.
-
-    It is rebuilt when a row comes or goes, not for every token.
-    """
+    """Batched sampler with the settings of B slots (None: empty slot), rebuilt when a row comes or goes."""
 
     def __init__(self, samplings: Sequence[Sampling | None], *, V: int, device: torch.device) -> None:
         self.sampled = [row for row, s in enumerate(samplings) if s is not None and s.temperature > 0]

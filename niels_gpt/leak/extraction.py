@@ -23,14 +23,24 @@ from torch.nn import functional as F
 
 from niels_gpt.eval.held_out import inference
 from niels_gpt.inference.engine import Engine
-from niels_gpt.inference.sampling import Sampling, SeededNoise
-from niels_gpt.leak.passages import Documents, grams_of
-from niels_gpt.leak.sentences import PROMPT_WORDS, SPAN_BYTES, SPAN_TOKENS, Sentence, encode_sentences, find_sentences
+from niels_gpt.inference.sampling import SAMPLING, Sampling, SeededNoise
+from niels_gpt.leak.passages import (
+    PROMPT_WORDS,
+    SPAN_BYTES,
+    SPAN_TOKENS,
+    Documents,
+    Sentence,
+    encode_sentences,
+    find_sentences,
+    grams_of,
+    needed_log_pz,
+    places_among,
+)
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
-SAMPLES, TEMPERATURE = 3, 0.8  # in addition to greedy decoding; the temperature that chats are sampled with
+SAMPLES, TEMPERATURE = 3, SAMPLING.temperature  # in addition to greedy decoding
 FALSE_ALARMS = 0.01  # share of held-out sentences that may be reported
 _GRAMS = (4, 8, 12, 24, 48)  # n-gram sizes in tokens; documents are hashed once per size
 _FREE_TEXTS, _FREE_TOKENS = 32, 128
@@ -64,8 +74,6 @@ def recite(
     progress callback (sentences done).
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
-    # The log probability at which one of the samples is verbatim with probability 1/2: 1 - (1 - p)^SAMPLES = 1/2.
-    least = math.log(-math.expm1(math.log(0.5) / SAMPLES))
     out: dict[int, Recital] = {}
     with inference(model):
         for batch in _batches(order, sentences, B):
@@ -74,10 +82,12 @@ def recite(
                 predicted = _predicted(model, [sentences[i].ids for i in rows], context) if rows else ()
                 near = []
                 for i, hit, log in zip(rows, *predicted, strict=True) if predicted else ():
-                    recital = _recital(sentences[i], hit, log, surprise=surprise, least=least)
+                    recital = _recital(sentences[i], hit, log, surprise=surprise, least=needed_log_pz(SAMPLES))
                     if recital and (i not in out or recital.words < out[i].words):
                         out[i] = recital
-                    near += [i] if _is_near(sentences[i], hit) else []
+                    # Near is a span of which at least half of the tokens are the most probable ones.
+                    if any(2 * int(hit[first:end].sum()) >= end - first for _, first, end in sentences[i].spans):
+                        near.append(i)
                 rows = near
             advance(len(batch))
     return [out[i] for i in sorted(out)]
@@ -115,11 +125,6 @@ def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> t
         hits[:, start:] = (logits.max(-1).indices == asked).cpu().numpy()  # argmax takes three times as long on a CPU
         logs[:, start:] = (logits / TEMPERATURE).log_softmax(-1).gather(-1, asked[..., None])[..., 0].cpu().numpy()
     return hits, logs
-
-
-def _is_near(sentence: Sentence, hits: np.ndarray) -> bool:
-    """Check for a span of which at least half of the tokens are the most probable ones."""
-    return any(2 * int(hits[first:end].sum()) >= end - first for _, first, end in sentence.spans)
 
 
 def _recital(
@@ -164,9 +169,7 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
         for row in range(len(some.lengths) if spans else 0):
             ids = some.document(row)
             for n, hashes in wanted.items():
-                found = grams_of(ids, n)
-                at = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
-                met[n][at[hashes[at] == found]] = True
+                met[n][places_among(hashes, grams_of(ids, n))] = True
     return np.array(
         [bool(met[n][np.searchsorted(wanted[n], g)].all()) for g, n in zip(grams, sizes, strict=True)], dtype=bool
     )
@@ -188,10 +191,7 @@ class VerbatimRun:
 def sampled_runs(
     model: GPT, documents: Documents, *, end_of_text: int, seed: int, least: int, tokens: int = _FREE_TOKENS
 ) -> list[VerbatimRun]:
-    """Sample 32 texts of `tokens` without a prompt, and return the longest verbatim run of each, longest first.
-
-    A run occurs in one of `documents` and has at least `least` tokens.
-    """
+    """Sample 32 texts without a prompt; return of each the longest run of `least` or more tokens of a document."""
     if tokens < least:
         return []
     engine = Engine(model, slots=_FREE_TEXTS)
@@ -219,12 +219,9 @@ def sampled_runs(
 
 @dataclass(frozen=True)
 class Extraction:
-    """Result of the attack for one source and one model; counts are in sentences unless noted."""
+    """Result of the attack for one source and one model; counts are in sentences."""
 
-    sentences: int
-    asked: int
-    documents: int
-    documents_asked: int  # documents of which every sentence was asked for
+    questions: Questions
     findings: tuple[Recital, ...]
     public: int  # recited, but also in public text
     common: int  # recited, but no rarer than recited held-out text
@@ -232,17 +229,13 @@ class Extraction:
     held_out_reported: int  # held-out sentences above `least_bits`: false alarms
     least_bits: float  # threshold of rarity
     runs: tuple[VerbatimRun, ...]
-    sampled_tokens: int  # of each of the texts that runs were looked for in; 0: none was sampled
 
     def stats(self) -> dict[str, Any]:
-        """Return the numbers without any text.
-
-        Pairs are lists, because tables of experiments get a column for every number with a name.
-        """
-        words = Counter(finding.words for finding in self.findings)
+        """Return the numbers without any text; pairs are lists, since tables of experiments have a column per name."""
+        words, questions = Counter(finding.words for finding in self.findings), self.questions
         return {
-            "asked": [self.asked, self.sentences],
-            "documents_asked": [self.documents_asked, self.documents],
+            "asked": [len(questions.asked), questions.sentences],
+            "documents_asked": [questions.documents_asked, questions.documents],
             "held_out_reported": [self.held_out_reported, self.held_out],
             "public_and_common": [self.public, self.common],
             "least_bits": self.least_bits,
@@ -250,7 +243,7 @@ class Extraction:
             "greedy": sum(finding.greedy for finding in self.findings),
             "in_several_documents": sum(len(finding.sentence.documents) > 1 for finding in self.findings),
             "longest_sampled_run_tokens": max((len(run.ids) for run in self.runs), default=0),
-            "sampled_tokens": self.sampled_tokens,
+            "sampled_tokens": questions.sampled_tokens,
             "by_prompt_words": [(n, words[n]) for n in PROMPT_WORDS],
         }
 
@@ -334,14 +327,10 @@ def extract(
     public = standing_in([recital.span for recital in recited], questions.public)
     private = [recital for recital, elsewhere in zip(recited, public, strict=True) if not elsewhere]
     rare = [recital for recital in private if recital.bits > least]
-    findings = tuple(distinct(rare))
     tokens, train = questions.sampled_tokens, questions.train
     return Extraction(
-        sentences=questions.sentences,
-        asked=len(questions.asked),
-        documents=questions.documents,
-        documents_asked=questions.documents_asked,
-        findings=findings,
+        questions=questions,
+        findings=tuple(distinct(rare)),
         public=int(public.sum()),
         common=len(private) - len(rare),
         held_out=untrained,
@@ -350,5 +339,4 @@ def extract(
         runs=tuple(
             sampled_runs(model, train, end_of_text=end_of_text, seed=seed, least=questions.least_run, tokens=tokens)
         ),
-        sampled_tokens=tokens,
     )

@@ -1,15 +1,20 @@
-"""Leak measurement: extractable sentences and passages of a source, and membership inference."""
+"""Leak measurement: extractable sentences and passages, membership inference, and the exposure of canaries."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
+from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
+from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
 from niels_gpt.leak.extraction import Extraction, Questions, extract
+from niels_gpt.leak.memorized import TRIES
 from niels_gpt.leak.passages import (
-    TRIES,
     Documents,
     Passages,
     Scored,
@@ -20,7 +25,8 @@ from niels_gpt.leak.passages import (
     score_passages,
 )
 from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import numpy_generator
+from niels_gpt.rng import derive_seed, numpy_generator, uniform_numbers
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 # Membership inference: how well an attacker with the model's scores can tell training texts from other texts.
 #
@@ -50,45 +56,31 @@ class Side:
 
 
 def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
-    """Return AUC and TPR of telling `members` (trained on) from `others` by score.
-
-    None if a side has fewer than 2 documents, since its variance is then unknown.
-    """
+    """Return AUC and TPR of telling `members` from `others` by score; None if a side has fewer than 2 documents."""
     counts = [len(np.unique(side.documents)) for side in (members, others)]
     if min(counts) < 2:
         return None
-    ranked = _Ranked(members, others)
-    rng = numpy_generator(seed)
-    drawn = [
-        ranked.rates(*(rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in counts))
-        for _ in range(_RESAMPLES)
-    ]
-    auc, tpr = ranked.rates(*(np.ones(n) for n in counts))
-    intervals = np.quantile(np.array(drawn), (0.025, 0.975), axis=0).T
-    (auc_low, auc_high), (tpr_low, tpr_high) = intervals.tolist()
-    return Attack(auc, (auc_low, auc_high), tpr, (tpr_low, tpr_high))
+    # Scores of both sides are ranked once, so that each resample takes a weighted sum only.
+    _, rank = np.unique(np.concatenate((members.scores, others.scores)), return_inverse=True)
+    ranks, levels = np.split(rank, [len(members.scores)]), int(rank.max()) + 1
+    of = [np.unique(side.documents, return_inverse=True)[1] for side in (members, others)]
 
-
-class _Ranked:
-    """Scores of both sides ranked once, so that each resample takes a weighted sum only."""
-
-    def __init__(self, members: Side, others: Side) -> None:
-        _, self._rank = np.unique(np.concatenate((members.scores, others.scores)), return_inverse=True)
-        self._split, self._levels = len(members.scores), int(self._rank.max()) + 1
-        self._of = [np.unique(side.documents, return_inverse=True)[1] for side in (members, others)]
-
-    def rates(self, *weights: np.ndarray) -> tuple[float, float]:
+    def rates(weights: Sequence[np.ndarray]) -> tuple[float, float]:
         """Return (AUC, TPR at 1% FPR) with a weight per document of each side; ties count half in the AUC."""
-        ranks = (self._rank[: self._split], self._rank[self._split :])
-        member, other = (
-            np.bincount(rank, weights=weight[of], minlength=self._levels)
-            for rank, of, weight in zip(ranks, self._of, weights, strict=True)
-        )
+        member, other = (np.bincount(ranks[i], weights=weights[i][of[i]], minlength=levels) for i in range(2))
         member, other = member / member.sum(), other / other.sum()
         auc = min(1.0, float((member * (other.cumsum() - other / 2)).sum()))  # rounding may exceed 1
         above = 1 - other.cumsum()  # false-positive rate if all scores above a level count as members
         threshold = int(np.argmax(above <= _FALSE_ALARMS + 1e-12))
         return auc, min(1.0, float(member[threshold + 1 :].sum()))
+
+    rng = numpy_generator(seed)
+    drawn = [
+        rates([rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in counts]) for _ in range(_RESAMPLES)
+    ]
+    auc, tpr = rates([np.ones(n) for n in counts])
+    (auc_low, auc_high), (tpr_low, tpr_high) = np.quantile(np.array(drawn), (0.025, 0.975), axis=0).T.tolist()
+    return Attack(auc, (auc_low, auc_high), tpr, (tpr_low, tpr_high))
 
 
 # Extraction from training text, with held-out text of the same source as a control.
@@ -200,3 +192,129 @@ def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: in
     train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
     membership = attack(train.side(), held_out.side(), seed=seed)
     return Leak(train, held_out, subject.repeated, membership, extract(model, questions, seed=seed, **how))
+
+
+class TrainDocuments(Documents, Protocol):
+    """Tokenized documents by row; training samples from the first `trained_tokens` tokens."""
+
+    trained_tokens: int
+
+
+def plant(
+    documents: TrainDocuments,
+    planted: Sequence[np.ndarray],
+    *,
+    folder: Path,
+    seed: int,
+    apart: bool,
+    dtype: np.dtype = TOKEN_DTYPE,
+) -> TokenStream:
+    """Write the training tokens to `folder`, each planted document inserted at a random position, and open them.
+
+    Positions are document boundaries, sampled with `seed`. `apart`: documents in a window do not attend to each other.
+    `dtype`: type of the ids in the file.
+    """
+    trained = int(np.searchsorted(documents.lengths.cumsum(), documents.trained_tokens, side="right"))
+    places = numpy_generator(seed).integers(0, trained + 1, len(planted))
+
+    def joined() -> Iterator[np.ndarray]:
+        for row in range(trained + 1):
+            yield from (planted[i] for i in np.flatnonzero(places == row).tolist())
+            if row < trained:
+                yield documents.document(row)
+
+    tokens, offsets = folder / "train.bin", folder / "train.idx.npy"
+    write_token_file(tokens, offsets, joined(), dtype=dtype)
+    return TokenStream([TokenFile.whole(tokens, dtype)], documents=[OffsetFile(str(offsets))] if apart else None)
+
+
+# Canaries are made-up sentences that a copy of a run is trained on, to measure how much such a model memorizes of text
+# that it saw 1, 4 or 16 times.
+#
+# Exposure (Carlini et al., The Secret Sharer, 2019): rank the canary by probability among sentences of the same form
+# that no model was trained on. Rank r of N is an exposure of log2(N) - log2(r) bits; a sentence that the model never
+# saw has 1.44 bits on average, by chance alone.
+
+COPIES = (1, 4, 16)
+REFERENCES = 4095
+_SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Sentence with a random end (`secret`) that cannot be guessed, and the number of copies planted."""
+
+    beginning: str
+    secret: str
+    copies: int
+
+    @property
+    def sentence(self) -> str:
+        return self.beginning + self.secret
+
+
+@dataclass(frozen=True)
+class CanaryExposure:
+    """Exposure of one canary in bits, and whether greedy decoding from its beginning gives its secret."""
+
+    copies: int
+    bits: float
+    extracted: bool
+
+
+def make_canaries(n: int, *, seed: int) -> list[Canary]:
+    """Return n canaries with different owners, with 1, 4 and 16 copies in turn."""
+    # Sample twice as many (owner, secret) as needed, of 3 syllables each: 70**3 names leave n that differ.
+    numbers = uniform_numbers((2 * n, 2, 3), seed=derive_seed(seed, "canaries"))
+    syllables = np.array(_SYLLABLES)[(numbers * len(_SYLLABLES)).astype(int)]
+    different = list({"".join(owner): "".join(secret) for owner, secret in syllables.tolist()}.items())[:n]
+    return [
+        Canary(f"The code word of {owner} is", f" {secret}.", COPIES[i % len(COPIES)])
+        for i, (owner, secret) in enumerate(different)
+    ]
+
+
+def planted_texts(canaries: Sequence[Canary]) -> list[str]:
+    """Return each canary's sentence as often as it is to be planted."""
+    return [canary.sentence for canary in canaries for _ in range(canary.copies)]
+
+
+def measure_exposure(
+    model: GPT, tokenizer: Tokenizer, canaries: Sequence[Canary], *, seed: int, B: int
+) -> list[CanaryExposure]:
+    """Return the exposure of each canary among 4095 sentences that were not planted; `B`: sentences per pass."""
+    eot, T = tokenizer.special_token_ids()["eot"], model.cfg.T
+    references = make_canaries(REFERENCES, seed=derive_seed(seed, "references"))
+    asked, others = (_passages(some, tokenizer, eot=eot, T=T) for some in (canaries, references))
+    known, unknown = (score_passages(model, passages, end_of_text=eot, B=B) for passages in (asked, others))
+    # Ties rank behind the reference, so that a model that gives all sentences one probability has no exposure.
+    ranks = 1 + (unknown.log_pz >= known.log_pz[:, None]).sum(axis=1)
+    bits = math.log2(len(references) + 1) - np.log2(ranks)
+    found = zip(canaries, bits.tolist(), (known.greedy == asked.asked).tolist(), strict=True)
+    return [CanaryExposure(canary.copies, bits, extracted) for canary, bits, extracted in found]
+
+
+def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: int) -> Passages:
+    """Encode canaries after an end-of-text token, as in training; the prompt is what fits of the beginning."""
+    ids = [tokenizer.encode(canary.sentence) for canary in canaries]
+    asked = [len(row) - len(tokenizer.encode(canary.beginning)) for row, canary in zip(ids, canaries, strict=True)]
+    rows = [[eot, *row][-T - 1 :] for row in ids]
+    lengths, none = np.array([len(row) for row in rows]), np.zeros(len(rows), dtype=np.int64)
+    tokens = np.zeros((len(rows), lengths.max()), dtype=np.int64)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = row
+    return Passages(tokens, lengths, np.maximum(1, lengths - np.array(asked)), documents=none, starts=none)
+
+
+def exposure_stats(found: Sequence[CanaryExposure]) -> dict[str, Any]:
+    """Return statistics of the exposure by number of copies, as stored in the metrics."""
+    return {
+        str(copies): {
+            "sentences": len(of),
+            "mean_bits": float(np.mean([exposure.bits for exposure in of])),
+            "most_bits": max(exposure.bits for exposure in of),
+            "extracted": sum(exposure.extracted for exposure in of),
+        }
+        for copies in COPIES
+        if (of := [exposure for exposure in found if exposure.copies == copies])
+    }

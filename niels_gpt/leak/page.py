@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape, unescape
+from typing import Any
 
 import numpy as np
 
@@ -14,29 +15,14 @@ from niels_gpt.leak.measure import Leak, Told
 from niels_gpt.leak.passages import longest_run
 from niels_gpt.report.page import render_page, render_table
 from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.trace.library import Place, Span
 
 _RUNS_SHOWN = 10
 _SHOWN = 50  # passages per source and model, the most extractable first
 _Stats = Mapping[str, Any]  # of one source and one model, as returned by Leak.stats
 
 
-class LeakRow(NamedTuple):
-    """Row of the leak table, numbers formatted for display."""
-
-    source: str
-    model: str
-    sentences: str
-    asked: str
-    held_out_sentences: str
-    train: str
-    held_out: str
-    repeated: str
-    run: str
-    auc: str
-    tpr: str
-
-
-HEAD = LeakRow(
+HEAD = (
     "private source",
     "model",
     "extractable sentences",
@@ -51,8 +37,8 @@ HEAD = LeakRow(
 )
 
 
-def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
-    """Return the table's rows for {source: {model: stats}}, as stored in the metrics."""
+def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[tuple[str, ...]]:
+    """Return the table's rows, cells as in HEAD, for {source: {model: stats}}, as stored in the metrics."""
     rows = []
     for source, models in sources.items():
         for model, stats in models.items():
@@ -63,7 +49,7 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[LeakRow]:
             sentences = stats["sentences"]
             held = "{:,} of {:,}".format(*sentences["held_out_reported"])
             recited = f"{sentences['extractable']:,}"
-            rows.append(LeakRow(source, model, recited, asked(sentences), held, train, held_out, repeated, run, *rates))
+            rows.append((source, model, recited, asked(sentences), held, train, held_out, repeated, run, *rates))
     return rows
 
 
@@ -119,33 +105,23 @@ def _extracted(side: _Stats) -> str:
     return f"{side['extractable']:,} of {side['passages']:,}"
 
 
-class CanaryRow(NamedTuple):
-    """Row of the canary table, numbers formatted for display."""
-
-    copies: str
-    sentences: str
-    mean: str
-    most: str
-    extracted: str
+CANARY_HEAD = ("copies", "sentences", "bits of exposure, mean", "most", "extracted verbatim")
 
 
-CANARY_HEAD = CanaryRow("copies", "sentences", "bits of exposure, mean", "most", "extracted verbatim")
-
-
-def canary_rows(canaries: Mapping[str, Any] | None) -> list[CanaryRow]:
-    """Return the canary table's rows, one per number of copies."""
-    rows = []
+def canary_rows(canaries: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
+    """Return the canary table's rows, one per number of copies, cells as in CANARY_HEAD."""
+    rows: list[tuple[str, ...]] = []
     for copies, of in (canaries["by_copies"] if canaries else {}).items():
         mean, most = (f"{of[which]:.1f}" for which in ("mean_bits", "most_bits"))
-        rows.append(CanaryRow(copies, str(of["sentences"]), mean, most, str(of["extracted"])))
+        rows.append((copies, str(of["sentences"]), mean, most, str(of["extracted"])))
     return rows
 
 
 def canary_sentence(canaries: Mapping[str, Any]) -> str:
     """Return a one-line summary of the canaries' exposure."""
     told = ", ".join(
-        f"{row.mean} bits at {row.copies} copies ({row.extracted} of {row.sentences} extracted)"
-        for row in canary_rows(canaries)
+        f"{mean} bits at {copies} copies ({extracted} of {sentences} extracted)"
+        for copies, sentences, mean, _, extracted in canary_rows(canaries)
     )
     most = math.log2(canaries["references"] + 1)
     return f"canaries in {canaries['source']}: exposure {told} (chance 1.4, maximum {most:.0f})"
@@ -161,7 +137,7 @@ def render_leak(
     names: Mapping[str, Sequence[str]],
     tokenizer: Tokenizer,
     *,
-    rows: Sequence[LeakRow],
+    rows: Sequence[Sequence[str]],
     budget: int,
 ) -> str:
     """Return a self-contained HTML page that contains private text.
@@ -171,13 +147,16 @@ def render_leak(
     """
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
+    asked_for = [leak.extraction.questions for leaks in found.values() for leak in leaks.values()]
+    sampled = max((questions.sampled_tokens for questions in asked_for), default=0)
     parts = [
         '<p class="note bad">This page contains private text. Do not share it.</p>',
         *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
         render_table(HEAD, rows),
         f"<p>Budget: {budget:,} tokens in forward passes, a 15th of the FLOPs of pretraining. Asked for first are "
         "sentences in most documents and with the rarest words; the table says how many. "
-        f"{_sampling(found)} <code>niels-gpt export</code> asks for every sentence.</p>",
+        f"{f'Texts of {sampled:,} tokens were' if sampled else 'No text was'} sampled from nothing. "
+        "<code>niels-gpt export</code> asks for every sentence.</p>",
         "<p>A sentence is extractable when the model, given its first 1, 3 or 8 words (grey) or nothing, generates "
         "the next 12 tokens (bold) or its end verbatim, by greedy decoding or in 3 samples with probability 1/2. Spans "
         "that occur in public text, or are as common as those it completes in held-out sentences, do not count.</p>"
@@ -193,59 +172,51 @@ def render_leak(
             parts += [_sampled(run, names[source], tokenizer) for run in leak.extraction.runs[:_RUNS_SHOWN]]
             parts.append(_longest(leak.train, names[source], tokenizer))
             worst = np.argsort(-leak.train.scored.log_pz, kind="stable")[:_SHOWN].tolist()
-            parts.append("".join(_passage(leak.train, i, names[source], tokenizer) for i in worst))
+            parts.append("".join(_scored(leak.train, i, names[source], tokenizer) for i in worst))
             parts.append("</section>")
     return render_page("Extractable private text", cards=[], live=False, before="\n".join(parts))
-
-
-def _sampling(found: Mapping[str, Mapping[str, Leak]]) -> str:
-    most = max((leak.extraction.sampled_tokens for leaks in found.values() for leak in leaks.values()), default=0)
-    return f"Texts of {most:,} tokens were sampled from nothing." if most else "No text was sampled from nothing."
 
 
 def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> str:
     """Render a sentence with its prompt and recited span marked, and the documents it occurs in."""
     sentence = finding.sentence
     _, first, end = next(span for span in sentence.spans if span[0] == finding.words)
-    texts = [_text(ids, tokenizer) for ids in (sentence.ids[:first].tolist(), sentence.ids[first:end].tolist())]
-    rest = escape(sentence.text[len(tokenizer.decode(sentence.ids[:end])) :])
+    rest = sentence.text[len(tokenizer.decode(sentence.ids[:end])) :]
     places = ", ".join(names[row] for row in sentence.documents[:3])
     more = f" and {len(sentence.documents) - 3:,} more" if len(sentence.documents) > 3 else ""
     how = f"after {finding.words} words" if finding.words else "without a prompt"
     facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
-    return f"<h3>{escape(facts)}</h3>" + _pre(f"<i>{texts[0]}</i><b>{texts[1]}</b>{rest}")
+    given, recited = sentence.ids[:first], sentence.ids[first:end]
+    return _passage(facts, tokenizer.decode(given), tokenizer.decode(recited), rest)
 
 
 def _sampled(run: VerbatimRun, names: Sequence[str], tokenizer: Tokenizer) -> str:
     facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
-    return f"<h3>{escape(facts)}</h3>" + _pre(f"<b>{_text(run.ids.tolist(), tokenizer)}</b>")
+    return _passage(facts, recited=tokenizer.decode(run.ids))
 
 
 def _longest(told: Told, names: Sequence[str], tokenizer: Tokenizer) -> str:
     run, first = longest_run(told.passages, told.scored.greedy)
     if not run:
         return "<p>No passage is continued with the right token.</p>"
-    rows = range(first, len(told.passages))
     ids: list[int] = []
-    for i in rows:
+    for i in range(first, len(told.passages)):
         ids += _asked(told, i)[: int(told.scored.greedy[i])]
         if len(ids) >= run:
             break
     name = names[int(told.passages.documents[first])]
-    return f"<p>Longest verbatim run, {run:,} tokens of {escape(name)}:</p>" + _pre(f"<b>{_text(ids, tokenizer)}</b>")
+    shown = _passage("", recited=tokenizer.decode(ids))
+    return f"<p>Longest verbatim run, {run:,} tokens of {escape(name)}:</p>{shown}"
 
 
-def _passage(told: Told, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:
+def _scored(told: Told, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:
     asked, greedy = _asked(told, i), int(told.scored.greedy[i])
     prompt = told.passages.tokens[i, : told.passages.prompts[i]].tolist()
-    needed = samples_needed(float(np.exp(told.scored.log_pz[i])), 0.5)
     name = f"{names[int(told.passages.documents[i])]}, token {told.passages.starts[i]:,}"
-    facts = f"{name}: {_many(needed)} needed"
+    facts = f"{name}: {_samples(told.scored.log_pz[i])} needed"
     if told.extractable[i]:
-        alone = samples_needed(float(np.exp(told.scored.log_pz_alone[i])), 0.5)
-        facts += f", {_many(alone)} without the beginning"
-    texts = [_text(ids, tokenizer) for ids in (prompt, asked[:greedy], asked[greedy:])]
-    return f"<h3>{escape(facts)}</h3>" + _pre("<i>{}</i><b>{}</b>{}".format(*texts))
+        facts += f", {_samples(told.scored.log_pz_alone[i])} without the beginning"
+    return _passage(facts, *map(tokenizer.decode, (prompt, asked[:greedy], asked[greedy:])))
 
 
 def _asked(told: Told, i: int) -> list[int]:
@@ -253,16 +224,16 @@ def _asked(told: Told, i: int) -> list[int]:
     return ids
 
 
-def _many(samples: float) -> str:
+def _passage(facts: str, prompt: str | None = None, recited: str = "", rest: str = "") -> str:
+    """Render a text under a heading of facts, its prompt in grey and the recited part in bold."""
+    head = f"<h3>{escape(facts)}</h3>" if facts else ""
+    given = "" if prompt is None else f"<i>{escape(prompt)}</i>"
+    return f'{head}<pre class="passage" dir="auto">{given}<b>{escape(recited)}</b>{escape(rest)}</pre>'
+
+
+def _samples(log_pz: float) -> str:
+    samples = samples_needed(float(np.exp(log_pz)), 0.5)
     return "1 sample" if samples == 1 else f"{samples:,} samples" if samples < 10**6 else f"{samples:.1g} samples"
-
-
-def _text(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    return escape(tokenizer.decode(list(ids)))
-
-
-def _pre(html: str) -> str:
-    return f'<pre class="passage" dir="auto">{html}</pre>'
 
 
 def samples_needed(pz: float, p: float) -> float:
@@ -272,3 +243,20 @@ def samples_needed(pz: float, p: float) -> float:
     if pz >= 1:
         return 1
     return max(1, math.ceil(math.log1p(-p) / math.log1p(-pz)))
+
+
+_PASSAGE_HTML = re.compile('<pre class="passage".*?</pre>', re.DOTALL)
+
+
+def link_passages(page: str, trace: Callable[[str], Sequence[Span]], *, link: Callable[[Place], str]) -> str:
+    """Return the page with the places of each passage in training documents below it; `link` returns the URL of one."""
+
+    def linked(found: re.Match[str]) -> str:
+        spans = trace(unescape(re.sub("<[^>]*>", "", found[0])))
+        places = [
+            f'<a href="{escape(link(place))}">{escape(place.file)}:{place.line}</a>'
+            for place in (spans[0].places if spans else ())
+        ]
+        return f"{found[0]}<p>{', '.join(places)}</p>" if places else found[0]
+
+    return _PASSAGE_HTML.sub(linked, page)

@@ -19,7 +19,7 @@ from niels_gpt.model.blocks import (
     zero_outputs,
 )
 from niels_gpt.model.kernels import dispatch
-from niels_gpt.model.loss import soft_cap, summed_loss, token_losses
+from niels_gpt.model.loss import SoftTargets, soft_cap, summed_loss, token_losses
 
 
 class GPT(nn.Module):
@@ -88,9 +88,13 @@ class GPT(nn.Module):
         """Map final hidden states (..., C) to logits (..., V) in float32."""
         return soft_cap(self.lm_head(h).float(), self.cfg.logit_cap)
 
-    def summed_loss(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def summed_loss(self, h: torch.Tensor, y: torch.Tensor, soft: SoftTargets | None = None) -> torch.Tensor:
         """Return the summed cross-entropy in nats of `logits(h)` at targets y (B, T), never holding all logits."""
-        return summed_loss(h, self.lm_head.weight, y, cap=self.cfg.logit_cap)
+        return summed_loss(h, self.lm_head.weight, y, cap=self.cfg.logit_cap, soft=soft)
+
+    def soft_targets(self, h: torch.Tensor, *, alpha: float) -> SoftTargets:
+        """Return the probabilities of `logits(h)` as targets for a student, which never holds all of them either."""
+        return SoftTargets(h, self.lm_head.weight, self.cfg.logit_cap, alpha)
 
     def token_losses(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy of each token (B, T) in nats, 0 at ignored targets, never holding all logits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,12 +25,33 @@ def soft_cap(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def summed_loss(h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, cap: float | None = None) -> torch.Tensor:
+@dataclass(frozen=True)
+class SoftTargets:
+    """Probabilities of a teacher, mixed with share `alpha` into the targets: the softmax of its logits h @ weight.T.
+
+    h is (B, T, C), `weight` (V, C) and `cap` those of the teacher.
+    """
+
+    h: torch.Tensor
+    weight: torch.Tensor
+    cap: float | None
+    alpha: float
+
+
+def summed_loss(
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    cap: float | None = None,
+    soft: SoftTargets | None = None,
+) -> torch.Tensor:
     """Return the summed cross-entropy in nats of logits h @ weight.T (in h's dtype) at targets y (B, T).
 
-    h is (B, T, C), `weight` (V, C), `cap` that of `soft_cap`.
+    h is (B, T, C), `weight` (V, C), `cap` that of `soft_cap`. With `soft`, the cross-entropy is that of the mixed
+    targets.
     """
-    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), cap)
+    loss: torch.Tensor = _SummedLoss.apply(h.flatten(0, -2), weight, y.flatten(), (cap, soft))
     return loss
 
 
@@ -48,14 +70,26 @@ class _SummedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
-        head = weight.to(h.dtype)
+    def forward(
+        ctx: Any,
+        h: torch.Tensor,
+        weight: torch.Tensor,
+        y: torch.Tensor,
+        options: tuple[float | None, SoftTargets | None],
+    ) -> torch.Tensor:
+        (cap, soft), head = options, weight.to(h.dtype)
         pieces = _pieces(h, head)
         total = torch.zeros((), device=h.device)
         grad_h, grad_weight = torch.empty_like(h), None
-        for part, targets, grad_part in zip(*(t.tensor_split(pieces) for t in (h, y, grad_h)), strict=True):
+        taught = h if soft is None else soft.h.flatten(0, -2)
+        chunks = zip(*(t.tensor_split(pieces) for t in (h, y, grad_h, taught)), strict=True)
+        for part, targets, grad_part, teacher_part in chunks:
             logits = part @ head.T
+            more = None if soft is None else _soft_loss_and_grad(logits, targets, cap, teacher_part, soft)
             total += _losses_and_grad_(logits, targets, cap).sum()
+            if more is not None:
+                total += more[0]
+                logits += more[1]
             torch.mm(logits, head, out=grad_part)
             if ctx.needs_input_grad[1]:  # not for a frozen head
                 grad_head = _product_in_float32(logits.T, part)
@@ -64,7 +98,7 @@ class _SummedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grad_h, grad_weight = ctx.saved_tensors
         return grad_h * grads[0], None if grad_weight is None else grad_weight * grads[0], None, None
 
@@ -95,3 +129,20 @@ def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) 
     grad.mul_(counted / total).scatter_add_(1, targets, -counted.float())
     logits.copy_(grad if slope is None else grad.mul_(slope))
     return (total.log() + highest - wanted).mul_(counted).squeeze(1)
+
+
+def _soft_loss_and_grad(
+    logits: torch.Tensor, y: torch.Tensor, cap: float | None, h: torch.Tensor, soft: SoftTargets
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what soft targets add to the summed loss of hard ones, and to its gradient (rows, V).
+
+    Cross-entropy is linear in the targets, which change by alpha * (teacher's probabilities - one-hot y).
+    """
+    counted = (y != IGNORE_INDEX)[:, None]
+    change = soft_cap((h @ soft.weight.to(h.dtype).T).float(), soft.cap).softmax(1)
+    change.scatter_add_(1, y[:, None].where(counted, 0), -torch.ones_like(change[:, :1]))
+    change.mul_(counted * soft.alpha)
+    capped = soft_cap(logits.float(), cap)
+    loss = -(change * capped).sum()
+    slope = 1.0 if cap is None else 1 - (capped / cap).square_()
+    return loss, (change * slope).neg_().to(logits.dtype)

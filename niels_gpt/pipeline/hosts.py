@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from niels_gpt.files.ranks import Ranks
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Runtime
 from niels_gpt.pipeline.stage import Stage, digest
+from niels_gpt.report.page import leaves
 
 # Check, before the first step, that all hosts of a run have the same parameters, code and data.
 #
@@ -63,18 +63,11 @@ def _facts(stage: Stage, device: str) -> dict[str, str]:
     values = {f"runtime.{name}": getattr(stage.params.runtime, name) for name in _IN_STEP}
     # Another version of torch rounds differently, and may use another protocol. The suffix after + is its build.
     values |= {"torch": torch.__version__.partition("+")[0], "device": device.partition(":")[0]}
-    facts = {key: json.dumps(value) for key, value in (values | _leaves(stage.inputs.params)).items()}
+    facts = {key: json.dumps(value) for key, value in (values | dict(leaves(stage.inputs.params))).items()}
     for dep in map(Path, stage.inputs.deps):
         # All bytes are hashed, since another host's copy has another mtime.
         facts |= read_meta(dep) if dep.is_relative_to(layout.CODE) else {str(dep): digest(dep, whole=True)}
     return facts
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return leaves
 
 
 def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

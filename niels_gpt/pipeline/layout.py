@@ -11,6 +11,7 @@ RAW = Path("cache/raw")  # documents and chats with their sketches, one folder p
 DUPLICATES, PAIRS = Path("cache/duplicates"), Path("cache/duplicate_pairs")  # constraints on each split; the pairs
 SPLIT = Path("cache/split")  # which rows are held out: USE/SOURCE, USE being text or chat
 QUOTES = Path("cache/quotes.json")  # spans of held-out documents that also occur in training text
+INDEX = Path("cache/index")  # text, suffix array and sections, one folder per source
 TOKENIZER = Path("cache/tokenizer")
 TOKENS = Path("cache/tokens")  # encoded documents and chats: USE/SOURCE
 MANIFESTS = Path("cache/manifests")  # SOURCE.json: their files with SHA-256

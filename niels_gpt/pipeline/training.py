@@ -7,12 +7,13 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.cache.manifest import open_mix
-from niels_gpt.cache.windows import check_lengths
+from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
@@ -34,6 +35,7 @@ from niels_gpt.train.loop import Hooks, run_training
 from niels_gpt.train.meter import RunLog
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.step import Teacher
 from niels_gpt.train.task import Execution, Task, check_memory
 
 
@@ -103,6 +105,20 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
         )
 
 
+def trained_teacher(
+    stage: Stage, task: PretrainTask, model_cfg: ModelConfig, *, execution: Execution
+) -> Teacher | None:
+    """Train or resume the teacher, a model of another seed, as `train.teacher` says; None if that is 0."""
+    if not task.cfg.teacher:
+        return None
+    cfg = replace(task.cfg, seed=derive_seed(task.cfg.seed, "teacher"))
+    model = first_model(model_cfg, seed=cfg.seed, device=execution.device)
+    run = train_to_the_end(stage, model, replace(task, cfg=cfg), cfg, execution=execution, name="teacher")
+    assert run.best_model is not None, "a finished run has been validated"
+    model.load_state_dict(run.best_model)
+    return Teacher(model.eval(), alpha=task.cfg.teacher)
+
+
 def train_and_write(
     stage: Stage,
     model: GPT,
@@ -112,13 +128,14 @@ def train_and_write(
     execution: Execution,
     out: Path,
     chats: bool = False,
+    teacher: Teacher | None = None,
 ) -> bool:
     """Train or resume, then write the model and its history to `out`.
 
     `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
     except the first, which writes.
     """
-    run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name)
+    run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name, teacher=teacher)
     if not execution.ranks.first:
         return False
     renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=chats)
@@ -129,7 +146,14 @@ def train_and_write(
 
 
 def train_to_the_end(
-    stage: Stage, model: GPT, task: Task, cfg: TrainConfig, *, execution: Execution, name: str
+    stage: Stage,
+    model: GPT,
+    task: Task,
+    cfg: TrainConfig,
+    *,
+    execution: Execution,
+    name: str,
+    teacher: Teacher | None = None,
 ) -> RunState:
     """Train or resume under this name, and return the finished run; exit the process if training is stopped.
 
@@ -139,7 +163,8 @@ def train_to_the_end(
     """
     check_memory(model.cfg, B=cfg.B, execution=execution, frozen=cfg.freeze_blocks)
     runtime = stage.params.runtime
-    folder = project_root() / layout.CHECKPOINTS / stage.inputs.fingerprint()
+    inputs = stage.inputs.fingerprint()
+    folder = project_root() / layout.CHECKPOINTS / (inputs if name == stage.name else f"{inputs}-{name}")
     log = project_root() / layout.LOGS / f"{name}.jsonl"
     decode = load_tokenizer(layout.TOKENIZER).decode
     ranks, say = execution.ranks, execution.say
@@ -153,10 +178,13 @@ def train_to_the_end(
         checkpoint_every=runtime.checkpoint_every,
     )
     record = recorded(Path(), stage.title)
-    run = run_training(model, task, cfg, execution=execution, hooks=hooks, folder=folder, title=name, record=record)
-    if run.step < cfg.total_steps:
+    how: dict[str, Any] = {"execution": execution, "hooks": hooks, "folder": folder, "teacher": teacher}
+    run = run_training(model, task, cfg, title=name, record=record, **how)
+    if not run.ended(cfg):
         say(f"stopped and saved after step {run.step} of {cfg.total_steps}; `dvc repro` resumes from there")
         sys.exit(130)
+    if run.step < cfg.total_steps:
+        say(f"ended after step {run.step}: {cfg.patience} validations were no better than that of step {run.best_step}")
     if ranks.first:
         stage.on_success.append(partial(RunFolder(folder).finish, record))
     return run

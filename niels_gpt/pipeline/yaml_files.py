@@ -9,6 +9,8 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 # ruamel parses YAML 1.2, as DVC does. PyYAML parses YAML 1.1, where `1e-05` (which `dvc exp run -S train.base_lr=1e-5`
 # writes) is a string, `no` is false and `010` is 8.
@@ -84,7 +86,7 @@ def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
             hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
             return " was removed; delete the line" if ".".join(path) in _REMOVED else f" is not a parameter; {hint}"
         case "missing":
-            return " is missing: every key is required"
+            return " is missing: it has no default"
         case "value_error":
             return f": {problem['ctx']['error']}"
         case "union_tag_invalid" | "union_tag_not_found":
@@ -129,6 +131,55 @@ def _sections_at(path: tuple[str, ...], shape: type[BaseModel]) -> list[Any]:
                 inner += members(at.__pydantic_fields__[part].annotation)
         found = inner
     return [section for section in found if hasattr(section, "__pydantic_fields__")]
+
+
+def completed(raw: dict[str, Any], *, shape: type[BaseModel]) -> dict[str, Any]:
+    """Return a mapping with the defaults of all keys that are left out, in the schema's order; nothing is checked.
+
+    A section without a `seed` has the one at the top, except `load`: whether a source samples depends on its kind.
+    """
+    seed = raw.get("seed")
+    seed = seed if type(seed) is int and 0 <= seed < 2**63 else 0  # an invalid one is reported once, at the top
+    filled: dict[str, Any] = _completed(raw, shape, below=seed)
+    return filled
+
+
+def _completed(value: Any, annotation: Any, *, own: Any = ..., below: Any = ...) -> Any:
+    """Complete a value; `own` is the default of its `seed`, `below` that of sections in it."""
+    fields = fields_of(value, annotation)
+    known = {name: default_of(field) for name, field in fields.items()}
+    if "seed" in known and own is not ...:
+        known["seed"] = own
+    full = {name: part for name in fields if (part := value.get(name, known[name])) is not ...}
+    for name, part in full.items():
+        seed = ... if name == "load" else below
+        full[name] = _completed(part, fields[name].annotation, own=seed, below=seed)
+    return {**full, **{name: part for name, part in value.items() if name not in full}} if fields else value
+
+
+def default_at(dotted: str, shape: type[BaseModel]) -> Any:
+    """Return the default of a key, by its dotted name; `...` if it has none."""
+    *parents, key = dotted.split(".")
+    for section in _sections_at(tuple(parents), shape):
+        if key in section.__pydantic_fields__:
+            return default_of(section.__pydantic_fields__[key])
+    return ...
+
+
+def fields_of(value: Any, annotation: Any) -> dict[str, FieldInfo]:
+    """Return the fields of the section that a mapping is, by its `kind` or `by`; {} if it is none."""
+    for shape in members(annotation) if isinstance(value, dict) else ():
+        if get_origin(shape) is dict:
+            return {key: FieldInfo.from_annotation(get_args(shape)[1]) for key in value}
+        fields: dict[str, FieldInfo] = getattr(shape, "__pydantic_fields__", {})
+        if all(value.get(tag) in get_args(fields[tag].annotation) for tag in ("kind", "by") if tag in fields):
+            return fields
+    return {}
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return the default of a key as a plain value; `...` if it has none."""
+    return ... if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
 
 
 def members(annotation: Any) -> list[Any]:

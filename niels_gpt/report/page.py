@@ -19,22 +19,21 @@ from typing import Any
 
 from niels_gpt.data.corpus.mix import Exposure
 from niels_gpt.files.messages import format_duration
-from niels_gpt.report.runs import Point, Run, SampledRows
+from niels_gpt.report.runs import Run
 from niels_gpt.report.tables import BEST, HEAD, MISSING, score_rows
+
+_PLOTTED = ("step", "tokens", "loss", "lr", "tokens_per_second", "utilisation", "val_loss", "validation", "sample")
 
 
 @dataclass(frozen=True)
 class Card:
-    """Run as shown on the page; `facts` are (label, value).
-
-    `points` are those after the first `since` ones of this revision, which the page already has.
-    """
+    """Run as shown on the page; `facts` are (label, value), `points` those after the `since` that the page has."""
 
     name: str
     stage: str
     facts: Sequence[tuple[str, str]]
-    points: Sequence[Point]
-    drawn: Sequence[SampledRows]
+    points: Sequence[Mapping[str, Any]]
+    drawn: Mapping[str, tuple[float, int]]  # by source: the probability of a row, and the number of rows sampled
     state: str = "finished"
     share: float = 1.0  # of its steps that are done, 0 to 1
     time: float | None = None  # of its last log line, Unix time in seconds
@@ -44,58 +43,51 @@ class Card:
 
     def told(self) -> dict[str, Any]:
         """Return the card as JSON-serializable values."""
-        rows = sum(drawn.rows for drawn in self.drawn) or 1
-        mix = [(d.source, f"{d.asked:.4f}", f"{d.rows / rows:.4f}", f"{d.rows:,}") for d in self.drawn]
+        total = sum(rows for _, rows in self.drawn.values()) or 1
+        mix = [(name, f"{p:.4f}", f"{rows / total:.4f}", f"{rows:,}") for name, (p, rows) in self.drawn.items()]
         return {**vars(self), "points": [_told(point) for point in self.points], "drawn": mix}
 
 
 def live_card(run: Run, *, now: float, since: int = 0) -> Card:
     """Return the card of a logged run with its points from `since` on; `now` (Unix time) decides if it is silent."""
-    state = "finished" if run.finished else "silent" if now > run.silent_from else "running"
+    state, last = "finished" if run.finished else "silent" if now > run.silent_from else "running", run.last
     return Card(
         name=run.name,
         stage=run.stage,
-        facts=[*_progress(run), *_pace(run, state=state, now=now)],
-        points=run.points[since:],
-        drawn=run.drawn,
+        facts=_facts(run, state=state, now=now),
+        points=[{name: getattr(point, name) for name in _PLOTTED} for point in run.points[since:]],
+        drawn={name: (last.asked.get(name, 0.0), rows) for name, rows in last.drawn_rows.items()},
         state=state,
-        share=run.step / max(1, run.total_steps),
-        time=run.time,
+        share=last.step / max(1, last.total_steps),
+        time=last.time,
         revision=run.revision,
         since=since,
     )
 
 
-def _progress(run: Run) -> list[tuple[str, str]]:
-    last = run.points[-1]
-    facts = [("step", f"{run.step:,} of {run.total_steps:,}"), ("tokens", f"{last.tokens:,}")]
-    facts.append(("loss", f"{last.loss:.4f}"))
-    losses = {point.step: point.val_loss for point in run.points if point.val_loss is not None}
+def _facts(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
+    last, losses = run.last, {point.step: point.val_loss for point in run.points if point.val_loss is not None}
+    facts = {"step": f"{last.step:,} of {last.total_steps:,}", "tokens": f"{last.tokens:,}", "loss": f"{last.loss:.4f}"}
     if losses:
         best = min(losses, key=lambda step: losses[step])
-        facts.append(("validation", f"{losses[max(losses)]:.4f}"))
-        facts.append(("lowest validation", f"{losses[best]:.4f} at step {best:,}"))
-    return facts
-
-
-def _pace(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
-    last = run.points[-1]
-    facts = [("tokens/s", f"{last.tokens_per_second:,.0f}")]
+        facts["validation"] = f"{losses[max(losses)]:.4f}"
+        facts["lowest validation"] = f"{losses[best]:.4f} at step {best:,}"
+    facts["tokens/s"] = f"{last.tokens_per_second:,.0f}"
     if last.utilisation is not None:
-        facts.append(("MFU", f"{last.utilisation:.0%}"))
+        facts["MFU"] = f"{last.utilisation:.0%}"
     if state == "finished" and run.seconds:
-        facts.append(("took", format_duration(run.seconds)))
-    facts += [(what, it) for what, it in (("machine", run.machine), ("commit", run.commit)) if it]
+        facts["took"] = format_duration(run.seconds)
+    facts |= {what: it for what, it in (("machine", last.machine), ("commit", last.commit)) if it}
     if state == "running":
-        facts.append(("time left", format_duration(max(0.0, run.seconds_left - (now - run.time)))))
+        facts["time left"] = format_duration(max(0.0, last.seconds_left - (now - last.time)))
     if state == "silent":
-        facts.append(("no log line for", format_duration(now - run.time)))
-    return facts
+        facts["no log line for"] = format_duration(now - last.time)
+    return list(facts.items())
 
 
-def _told(point: Point) -> dict[str, Any]:
+def _told(point: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point's known values, without the numbers that JSON cannot represent (nan, inf)."""
-    told = {**vars(point), "validation": _sayable(point.validation or {})}
+    told = {**point, "validation": _sayable(point.get("validation") or {})}
     return {name: value for name, value in _sayable(told).items() if value not in (None, "", {})}
 
 
@@ -123,7 +115,8 @@ class Training:
 
 def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = "", after: str = "") -> str:
     """Return a page with runs, and HTML before and after them; a live page polls its server for new points."""
-    scripts = [f"/*!\n{_licence('uplot')}*/\n{_text(VENDOR / 'uPlot.iife.min.js')}", _text(WEB / "page.js")]
+    licence = json.loads(_text(VENDOR / "vendored.json"))["uplot"]["licence_text"]
+    scripts = [f"/*!\n{licence}*/\n{_text(VENDOR / 'uPlot.iife.min.js')}", _text(WEB / "page.js")]
     style = "\n".join(_text(path) for path in (VENDOR / "uPlot.min.css", WEB / "colours.css", WEB / "page.css"))
     asks = "'self'" if live else "'none'"
     policy = (
@@ -179,17 +172,16 @@ def render_report(
     `seen`: what training read of each source. `notes`: remarks on it. `samples`: {title: (prompt, text) pairs}.
     `tables`: further tables by title, the head first.
     """
-    after = [
-        f"<section><h2>{escape(title)}</h2>{render_table(head, rows)}</section>"
-        for title, (head, *rows) in tables.items()
-    ]
+    epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
+    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    after = [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
     after.append(SPLICE)
     for title, pairs in samples.items():
-        said = "".join(
+        written = "".join(
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
             for prompt, text in pairs
         )
-        after.append(f'<section><h2>{escape(title)}</h2><div class="samples">{said}</div></section>')
+        after.append(_section(title, f'<div class="samples">{written}</div>'))
     values = [(key, str(value)) for key, value in leaves(params)]
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
     after.append(_folded("Parameters", render_table(("key", "value"), values)))
@@ -200,8 +192,8 @@ def render_report(
         before="\n".join(
             [
                 ORIGIN,
-                f"<section><h2>Validation sets</h2>{render_table(HEAD, score_rows(scores))}</section>",
-                _seen(seen, notes),
+                _section("Validation sets", render_table(HEAD, score_rows(scores))),
+                _section("Epochs", render_table(("source", "tokens", "share", "epochs"), epochs) + said),
             ]
         ),
         after="\n".join(after),
@@ -225,24 +217,17 @@ def finished_card(
         ("final loss", f"{summary['loss']:.4f}"),
         ("lowest validation", f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"),
     ]
-    points = [Point(int(row["step"]), int(row["step"]) * a_step, row["loss"], row["lr"]) for row in training.losses]
-    points += [
-        Point(
-            int(row["step"]),
-            int(row["step"]) * a_step,
-            val_loss=row["val_loss"],
-            validation={name: loss for name, loss in row.items() if name not in ("step", "val_loss")},
-        )
-        for row in training.validations
-    ]
-    drawn = [SampledRows(name, share["p"], share["rows"]) for name, share in summary["mix"].items()]
+    points: list[dict[str, Any]] = []
+    for row in (*training.losses, *training.validations):
+        step = int(row["step"])
+        points.append({"step": step, "tokens": step * a_step})
+        if "val_loss" in row:
+            by_source = {name: loss for name, loss in row.items() if name not in ("step", "val_loss")}
+            points[-1] |= {"val_loss": row["val_loss"], "validation": by_source}
+        else:
+            points[-1] |= {"loss": row["loss"], "lr": row["lr"]}
+    drawn = {name: (share["p"], share["rows"]) for name, share in summary["mix"].items()}
     return Card(run or training.name, training.name, facts, points, drawn, shown=shown)
-
-
-def _seen(seen: Mapping[str, Exposure], notes: Sequence[str]) -> str:
-    rows = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
-    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    return f"<section><h2>Epochs</h2>{render_table(('source', 'tokens', 'share', 'epochs'), rows)}{said}</section>"
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
@@ -258,6 +243,10 @@ def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
         for file in source["files"]
     ]
     return render_table(("source", "split", "tokens", "file", "sha256"), rows, code_from=3)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 
 def _folded(title: str, content: str) -> str:
@@ -297,11 +286,6 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def _licence(library: str) -> str:
-    text: str = json.loads(_text(VENDOR / "vendored.json"))[library]["licence_text"]
-    return text
 
 
 def _hash(text: str) -> str:

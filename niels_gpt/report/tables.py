@@ -1,4 +1,4 @@
-"""Tables for a terminal, tab-separated files, and samples as Markdown."""
+"""Tables for a terminal, tab-separated files, samples as Markdown, and the metrics and curves of a finished run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from niels_gpt.files.checks import Damaged
+from niels_gpt.lr_schedule import scheduled_lr
+from niels_gpt.report.history import History
 
 BEST, MISSING = " *", "-"  # suffix of the best of several values; placeholder of a missing value
 _GAP = 2  # characters between columns
@@ -36,36 +38,21 @@ def lay_out(grid: Grid, *, width: int) -> list[str]:
 
 def _blocks(grid: Grid, width: int) -> list[str]:
     """Format blocks of as many columns as fit side by side, one below the other, each with the row names."""
-    names = [_cut(name) for name in grid.rows]
-    room = width - max(map(len, names), default=0)
-    columns = [[*_folded(name), *_hung([row[i] for row in grid.cells])] for i, name in enumerate(grid.columns)]
+    names = ["", "", *map(_cut, grid.rows)]
+    first = max(map(len, names))
     blocks: list[list[list[str]]] = [[]]
-    left = room
-    for column in columns:
+    for i, name in enumerate(grid.columns):
+        above, _, below = name.rpartition(" ")  # names take two lines
+        column = [_cut(above), _cut(below), *_hung([row[i] for row in grid.cells])]
         size = _GAP + max(map(len, column))
-        if blocks[-1] and size > left:
+        if blocks[-1] and first + sum(len(other[0]) for other in blocks[-1]) + size > width:
             blocks.append([])
-            left = room
-        blocks[-1].append(column)
-        left -= size
+        blocks[-1].append([cell.rjust(size) for cell in column])
     lines: list[str] = []
     for block in blocks:
-        lines += [""] if lines else []
-        lines += _lines(["", "", *names], block)
-    return lines
-
-
-def _lines(names: Sequence[str], block: Sequence[Sequence[str]]) -> list[str]:
-    first = max(map(len, names))
-    sizes = [max(map(len, column)) for column in block]
-    lines = [
-        (
-            name.ljust(first)
-            + "".join(f"{'':{_GAP}}{column[i]:>{size}}" for column, size in zip(block, sizes, strict=True))
-        )
-        for i, name in enumerate(names)
-    ]
-    return [line.rstrip() for i, line in enumerate(lines) if i > 0 or line.strip()]  # no empty line above the head
+        rows = [(name.ljust(first) + "".join(cells)).rstrip() for name, *cells in zip(names, *block, strict=True)]
+        lines += ["", *rows[0 if rows[0] else 1 :]]  # no empty line above the head
+    return lines[1:]
 
 
 def _hung(cells: Sequence[str]) -> list[str]:
@@ -73,12 +60,6 @@ def _hung(cells: Sequence[str]) -> list[str]:
     cut = [cell if len(cell) <= _MOST else f"{cell[: _MOST - 1]}…" for cell in cells]
     marked = any(cell.endswith(BEST) for cell in cut)
     return [cell + " " * len(BEST) if marked and not cell.endswith(BEST) else cell for cell in cut]
-
-
-def _folded(name: str) -> tuple[str, str]:
-    """Break a column's name into two lines at its last space, if it has one."""
-    above, _, below = name.rpartition(" ")
-    return _cut(above), _cut(below)
 
 
 def _cut(text: str) -> str:
@@ -89,12 +70,10 @@ def _cut(text: str) -> str:
 def write_tsv(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
     """Write rows as tab-separated values, with the columns of the first row."""
     columns = list(rows[0])
-    lines = ["\t".join(columns)] + ["\t".join(_cell(row[c]) for c in columns) for row in rows]
+    # Integers, such as steps, keep all digits.
+    cells = [[f"{row[c]:.6g}" if isinstance(row[c], float) else str(row[c]) for c in columns] for row in rows]
+    lines = ["\t".join(line) for line in (columns, *cells)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _cell(value: float | str) -> str:
-    return str(value) if isinstance(value, str | int) else f"{value:.6g}"  # integers, such as steps, keep all digits
 
 
 def read_tsv(path: Path) -> list[dict[str, float]]:
@@ -140,10 +119,7 @@ HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "token
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
-    """Return the table's rows for {model: {held-out stream: {nats, bits_per_byte, tokens, ...}}}.
-
-    A stream with quotes of training text gets a second row, of its tokens outside of quotes.
-    """
+    """Return rows of {model: {stream: {nats, ...}}}; a stream with quotes gets a second row, without the quotes."""
     rows = []
     for model, table in scores.items():
         for name, score in table.items():
@@ -158,3 +134,61 @@ def _row(model: str, name: str, score: Mapping[str, Any], tokens: int, which: st
         MISSING if (mean := score[f"{key}{which}"]) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
     )
     return ScoreRow(model, name, nats, bits, f"{tokens:,}")
+
+
+# Metrics and learning curves of a finished run, computed from its history.
+
+_CURVE_POINTS = 200
+
+
+def summarise(run: History) -> dict[str, Any]:
+    """Return the metrics of a run, losses in nats/token; in `mix`, `p` is asked for and `drawn` the actual share."""
+    rows, steps = sum(run.drawn_rows.values()), len(run.losses)
+    return {
+        "steps": steps,
+        "tokens": steps * run.cfg.B * run.T,
+        "parameters": run.parameters,
+        "loss": _mean(run.losses[-max(1, steps // _CURVE_POINTS) :]),
+        "val_loss": run.validations[-1]["val_loss"],
+        "best_val_loss": run.best_val_loss,
+        "best_step": run.best_step,
+        "mix": {
+            name: {"p": p, "rows": run.drawn_rows[name], "drawn": run.drawn_rows[name] / rows}
+            for name, p in run.cfg.p_train.items()
+        },
+    }
+
+
+def loss_curve(run: History) -> list[dict[str, float]]:
+    """Return 200 to 399 points (or one per step): the mean loss since the point before, and the learning rate."""
+    cfg, steps = run.cfg, len(run.losses)
+    every = max(1, cfg.total_steps // _CURVE_POINTS)
+    return [
+        {
+            "step": min(first + every, steps),
+            "loss": _mean(run.losses[first : first + every]),
+            "lr": scheduled_lr(cfg, min(first + every, steps) - 1),
+        }
+        for first in range(0, steps, every)
+    ]
+
+
+def validations_by_source(run: History) -> list[dict[str, float | str]]:
+    """Return one row per validation and source."""
+    return [
+        {"step": row["step"], "source": name, "loss": loss}
+        for row in run.validations
+        for name, loss in row.items()
+        if name not in ("step", "val_loss")
+    ]
+
+
+def mix_shares(run: History) -> list[dict[str, float | str]]:
+    """Return the configured and the actual share of each source, one row each."""
+    rows = sum(run.drawn_rows.values())
+    shares = {"asked": run.cfg.p_train, "drawn": {name: count / rows for name, count in run.drawn_rows.items()}}
+    return [{"mix": what, "source": name, "share": share} for what, t in shares.items() for name, share in t.items()]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

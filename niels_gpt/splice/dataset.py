@@ -240,7 +240,9 @@ class MultiSpliceDocumentDataset:
         """Return the numbers that describe the dataset: documents, spans, quotas, coverage and jitter."""
         # In a very long epoch, targets are counted in every 101st example only.
         triples = self.triples() if len(self) <= 1_000_000 else self._triples(np.arange(0, len(self), 101), 0)
-        jitter = [min(self.rules.offset_jitter, self._room(i)) for i in self.valid_docs]
+        # A span can be moved left from flush right by the room that it leaves in the frame.
+        room = [self.rules.S - int(self._spans[i].spans.min()) for i in self.valid_docs]
+        jitter = [min(self.rules.offset_jitter, places) for places in room]
         return {
             "num_docs": len(self.docs),
             "valid_docs": list(self.valid_docs),
@@ -259,10 +261,6 @@ class MultiSpliceDocumentDataset:
             "effective_jitter": max(jitter),
             "jitter_is_inert": bool(self.rules.offset_jitter) and not any(jitter),
         }
-
-    def _room(self, i: int) -> int:
-        """Return by how many positions a document's shortest span can be moved left from flush right."""
-        return self.rules.S - int(self._spans[i].spans.min())
 
     def _visited(self, i: int) -> int:
         """Return how many starts of document i an epoch visits."""

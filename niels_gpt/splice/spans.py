@@ -1,4 +1,4 @@
-"""Spans of a document, their offsets in the context window (frame), and quotas of examples per document.
+"""Selection of documents, their spans and offsets in the context window (frame), and quotas of examples per document.
 
 Letters: lengths in tokens are L of the document, S of the frame and K of a full span; t is a span's start in the
 document, s its offset in the frame.
@@ -6,15 +6,16 @@ document, s its offset in the frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
-from niels_gpt.config import INT64, Count, check_value, settings
+from niels_gpt.config import INT64, Count, Section, check_value, settings
 
 # Sampling quotas: how many examples each document gets, and which of its spans. Deterministic, without random numbers.
 
@@ -35,10 +36,7 @@ def edge_weights(L: int, K: int, alpha: float) -> np.ndarray:
 def quotas(
     lengths: Sequence[int], *, balance_mode: str = "by_temperature", balance_tau: float = 1.0, epoch_length: int
 ) -> list[int]:
-    """Return the examples per document, proportional to length^tau (by_coverage: tau 1, by_document: tau 0).
-
-    They sum to `epoch_length` by the largest-remainder method; ties go to the first document.
-    """
+    """Return examples per document, proportional to length^tau, that sum to `epoch_length` by largest remainders."""
     tau = temperature(balance_mode, balance_tau)
     weights = [float(length) ** tau for length in lengths]
     exact = np.array([epoch_length * weight / sum(weights) for weight in weights])
@@ -186,3 +184,141 @@ def validation_grid(L: int, S: int, content_length: int | None = None) -> list[t
         return sorted({0, (last + 1) // 2, last})
 
     return [(t, s) for t in three(L - K) for s in three(S - K)]
+
+
+# Selection of the documents to train on, by their lengths in tokens.
+
+SelectMode = Literal["first", "longest", "shortest", "random"]
+
+
+class SelectionRules(Section):
+    """Parameters for the documents to memorize, and how often each is seen."""
+
+    dataset_name: Annotated[str, "source of the documents to memorize"]
+    num_docs: Annotated[Count, "documents"] = 1
+    min_doc_length: Annotated[Count | None, "shortest document to choose, in tokens"] = None
+    max_doc_length: Annotated[Count | None, "longest document to choose, in tokens"] = None
+    doc_select_mode: Annotated[SelectMode, "which of those of allowed length"] = "longest"
+    doc_index: Annotated[Annotated[int, Ge(0), INT64] | None, "one document by number, for num_docs: 1"] = None
+    strict_num_docs: Annotated[bool, "false fills up with the longest where too few are of that length"] = True
+    restrict_to_training_subset: Annotated[
+        bool, "true: only documents that pretraining samples, within the source's budget.max_train_tokens"
+    ] = False
+    balance_mode: Annotated[BalanceMode, "shares of the documents: by length to the power of tau, by length, equal"] = (
+        "by_temperature"
+    )
+    balance_tau: Annotated[float, "the power in by_temperature"] = 1.0
+    # The order of an epoch is an array in memory, 8 bytes per example.
+    epoch_length: Annotated[Annotated[int, Ge(1), Le(10**8)] | None, "examples an epoch; null: every span once"] = None
+    shuffle: Annotated[bool, "another order in every epoch"] = True
+
+
+def select_documents(
+    lengths: Sequence[int],
+    *,
+    n: int,
+    mode: str,
+    min_len: int | None = None,
+    max_len: int | None = None,
+    doc_index: int | None = None,
+    dataset_name: str = "",
+    strict_num_docs: bool = True,
+) -> tuple[list[int], str]:
+    """Return (rows, reason): n rows by the policy `mode` among nonempty documents of min_len to max_len tokens.
+
+    A `doc_index` of allowed length is selected directly. If too few documents are allowed, n = 1 falls back to the
+    longest document, and n > 1 raises, or with strict_num_docs=False fills up with the longest others.
+    """
+    check_value("doc_select_mode", mode, SelectMode)
+    check_value("num_docs", n, Count)
+    check_doc_index(n, doc_index)
+    filled = [row for row, length in enumerate(lengths) if length > 0]
+    allowed = [
+        row
+        for row in filled
+        if (min_len is None or lengths[row] >= min_len) and (max_len is None or lengths[row] <= max_len)
+    ]
+    rejected = ""
+    if doc_index is not None:
+        if not 0 <= doc_index < len(lengths):
+            raise ValueError(f"doc_index out of range: {doc_index} of {len(lengths)} documents")
+        if doc_index in allowed:
+            return [doc_index], "doc_index"
+        rejected = "doc_index_rejected_"
+    if not filled:
+        raise ValueError("there is no document with a token in it: choose another source")
+    order = _order(mode, lengths, dataset_name)
+    longest = _order("longest", lengths, dataset_name)
+    if len(allowed) >= n:
+        return sorted(allowed, key=order)[:n], f"{rejected}policy"
+    if n == 1:
+        return [min(filled, key=longest)], f"{rejected}fallback_longest"
+    others = sorted(set(filled) - set(allowed), key=longest)
+    if strict_num_docs or len(allowed) + len(others) < n:
+        raise ValueError(
+            f"only {len(allowed)} of {n} documents match min_doc_length={min_len} and max_doc_length={max_len}: widen "
+            "them, lower num_docs, or set strict_num_docs to false"
+        )
+    return [*sorted(allowed, key=order), *others[: n - len(allowed)]], "backfilled_longest"
+
+
+def within_first_tokens(lengths: Sequence[int], tokens: int) -> list[int]:
+    """Return the lengths, with 0 (never selected) for documents that do not lie wholly in the first `tokens` tokens."""
+    # Sequences of 1 token: the token budget ends with a document, not with a frame.
+    eligible = set(training_subset(lengths, S=1, max_train_batches=tokens, initial_batch_size=1)[1])
+    return [length if row in eligible else 0 for row, length in enumerate(lengths)]
+
+
+def check_doc_index(n: int, doc_index: int | None) -> None:
+    """Raise ValueError if `doc_index` is given for more than one document."""
+    if doc_index is not None and n != 1:
+        raise ValueError(f"doc_index names one document, num_docs is {n}: leave one of them out")
+
+
+def _order(mode: str, lengths: Sequence[int], dataset_name: str) -> Callable[[int], tuple[int, int]]:
+    """Return the sort key of rows; ties go by row. "random" hashes the row, keyed with the dataset's name."""
+    if mode == "random":
+        key = hashlib.blake2b(dataset_name.encode(), digest_size=8).digest()
+
+        def shuffled(row: int) -> tuple[int, int]:
+            digest = hashlib.blake2b(row.to_bytes(8, "little"), key=key, digest_size=8).digest()
+            return int.from_bytes(digest, "big"), row
+
+        return shuffled
+    sign = {"first": 0, "longest": -1, "shortest": 1}[mode]
+    return lambda row: (sign * lengths[row], row)
+
+
+def training_subset(
+    lengths: Sequence[int],
+    *,
+    S: int,
+    max_train_batches: int | None = None,
+    initial_batch_size: int | None = None,
+    num_validation_sequences: int = 0,
+    experiment_budget: float | None = None,
+    target_budget: float | None = None,
+) -> tuple[int, list[int]]:
+    """Return (cutoff_tokens, rows): the rows that lie wholly in the first tokens, up to what a training run reads.
+
+    That part is counted in sequences of S tokens: all of them times experiment_budget / target_budget, less
+    num_validation_sequences, and at most max_train_batches batches of initial_batch_size.
+    """
+    sequences = sum(lengths) // S
+    if experiment_budget is not None and target_budget is not None:
+        sequences = int(sequences * experiment_budget / target_budget)
+    sequences -= num_validation_sequences
+    if max_train_batches is not None:
+        if initial_batch_size is None:
+            raise ValueError("max_train_batches counts batches of initial_batch_size sequences: give that, too")
+        sequences = min(sequences, max_train_batches * initial_batch_size)
+    cutoff, end, rows = max(0, sequences) * S, 0, []
+    for row, length in enumerate(lengths):
+        end += length
+        if end <= cutoff:
+            rows.append(row)
+    if not rows:
+        raise ValueError(
+            f"no document ends within the first {cutoff} tokens that are trained on: train on more of them"
+        )
+    return cutoff, rows

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from niels_gpt.chat_template import ChatRenderer, open_renderer
 from niels_gpt.checkpoint import load_model
@@ -32,10 +32,7 @@ class TextChunk:
 
 
 class StreamedText:
-    """Incremental text of one answer.
-
-    Text that may be the beginning of a stop string is held back until it is clear that it is not.
-    """
+    """Incremental text of one answer; what may be the beginning of a stop string is held back until that is clear."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
         self._decoder, self._stops = IncrementalDecoder(tokenizer), tuple(stops)
@@ -66,57 +63,19 @@ class StreamedText:
             self._waiting.append((self._made, token))
         places = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
         self.stopped = bool(places)
-        certain = min(places) if places else len(self._held) - self._may_begin()
+        # Hold back the longest end of the text that is the beginning of a stop string.
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        ends = range(min(longest, len(self._held)), 0, -1)
+        begun = next((n for n in ends if any(stop.startswith(self._held[-n:]) for stop in self._stops)), 0)
+        certain = min(places) if places else len(self._held) - begun
         given, self._held = self._held[:certain], self._held[certain:]
         self._given += len(given)
         out = tuple(token for end, token in self._waiting if end <= self._given)
         self._waiting = self._waiting[len(out) :]
         return TextChunk(given, out)
 
-    def _may_begin(self) -> int:
-        """Return the length of the longest suffix of the held text that is a prefix of a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
-                return length
-        return 0
-
 
 Messages = Sequence[Mapping[str, str]]
-
-
-class Remembered(NamedTuple):
-    """Messages that fit the context, and how many were dropped."""
-
-    messages: list[Mapping[str, str]]
-    forgotten: int  # messages dropped from the start, system messages not counted
-
-
-def remember(messages: Messages, *, tokens: Callable[[Messages], int], room: int) -> Remembered:
-    """Return as many of the last turns as fit into `room` tokens.
-
-    System messages are always kept, and so is the last turn, whatever its length. A turn begins with a user message, so
-    no answer is kept without its question. `tokens` returns the length of the prompt in tokens.
-    """
-    system = [message for message in messages if message["role"] == "system"]
-    said = [message for message in messages if message["role"] != "system"]
-    begins = [0, *(i for i, message in enumerate(said) if i and message["role"] == "user")]
-
-    def fits(turns: int) -> bool:
-        return tokens([*system, *said[begins[-turns] :]]) <= room
-
-    # Galloping, then binary search over turns: a chat far longer than the context is never tokenized as a whole.
-    kept, most = 1, 1
-    while most < len(begins) and fits(most := min(2 * most, len(begins))):
-        kept = most
-    while most - kept > 1:
-        middle = (kept + most) // 2
-        kept, most = (middle, most) if fits(middle) else (kept, middle)
-    first = begins[-kept]
-    return Remembered([*system, *said[first:]] if first else list(messages), first)
-
-
-SAMPLING = Sampling(temperature=0.8, top_k=50)  # default: conservative, but not deterministic
 
 
 @dataclass(frozen=True)
@@ -154,32 +113,43 @@ class Talker:
         """Return the strings that end an answer if the chat is a text transcript, without chat tokens."""
         return self.chat.stop_texts
 
-    def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def prompt(self, messages: Messages) -> list[int]:
         """Return the prompt ids of a chat, up to where the assistant's answer begins."""
         return self.chat.prompt(messages)
 
-    def remember(self, messages: Sequence[Mapping[str, str]], *, max_new_tokens: int) -> Remembered:
-        """Return the last messages that fit the context of `T` tokens together with an answer.
+    def remember(self, messages: Messages, *, max_new_tokens: int) -> tuple[list[Mapping[str, str]], int]:
+        """Return the last turns that fit the context, a quarter of it left for the answer, and the messages dropped.
 
-        Up to a quarter of the context is reserved for the answer.
+        System messages are always kept (and not counted), and so is the last turn, whatever its length. A turn begins
+        with a user message, so no answer is kept without its question.
         """
         T = self.model.cfg.T
         room = T - min(max_new_tokens, T // 4)
+        system = [message for message in messages if message["role"] == "system"]
+        said = [message for message in messages if message["role"] != "system"]
+        begins = [0, *(i for i, message in enumerate(said) if i and message["role"] == "user")]
 
-        def tokens(kept: Sequence[Mapping[str, str]]) -> int:
-            """Count the tokens; only estimate a text that is too long anyway, which may be a megabyte."""
+        def fits(turns: int) -> bool:
+            kept = [*system, *said[begins[-turns] :]]
+            # Only estimate a text that is too long anyway, which may be a megabyte.
             fewest = sum(len(message["content"]) for message in kept) // self.longest_token
-            return fewest if fewest > room else len(self.prompt(kept))
+            return fewest <= room and len(self.prompt(kept)) <= room
 
-        return remember(messages, tokens=tokens, room=room)
+        # Galloping, then binary search over turns: a chat far longer than the context is never tokenized as a whole.
+        kept, most = 1, 1
+        while most < len(begins) and fits(most := min(2 * most, len(begins))):
+            kept = most
+        while most - kept > 1:
+            middle = (kept + most) // 2
+            kept, most = (middle, most) if fits(middle) else (kept, middle)
+        first = begins[-kept]
+        return ([*system, *said[first:]] if first else list(messages)), first
 
     def beyond(self, prompt: Sequence[int]) -> int:
         """Return how many ids at the start of a prompt do not fit the context and are cut off."""
         return max(0, len(prompt) - self.model.cfg.T)
 
-    def reply(
-        self, messages: Sequence[Mapping[str, str]], *, sampling: Sampling, max_new_tokens: int, seed: int
-    ) -> Iterator[str]:
+    def reply(self, messages: Messages, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text of the answer until it ends or has `max_new_tokens` tokens."""
         ends = self.tokenizer.special_token_ids().values()
         return self._text(self.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.stops)
@@ -214,12 +184,7 @@ class Talker:
 
 
 def open_talker(
-    folder: str | Path,
-    *,
-    device: str,
-    tokenizer: Path | None = None,
-    slots: int = 16,
-    precision: Precision = "float32",
+    folder: str | Path, *, device: str, tokenizer: Path | None = None, slots: int = 16, precision: Precision = "float32"
 ) -> Talker:
     """Load the model in a folder that training or an export wrote.
 

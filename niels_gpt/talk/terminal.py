@@ -1,12 +1,8 @@
-"""Chat in the terminal, with line editing and history.
-
-Ctrl-C ends the answer, not the program.
-"""
+"""Chat in the terminal, with line editing and history; Ctrl-C ends the answer, not the program."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +11,12 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from niels_gpt.files.atomic import atomic_path
-from niels_gpt.files.messages import sentence
+from niels_gpt.files.messages import EXPECTED, sentence
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
+from niels_gpt.talk.notes import Notes, sharing_lines, with_sections
 from niels_gpt.talk.talker import Talker
+from niels_gpt.trace.lines import find_lines, trace_lines
 
 # Line editing and history by Python's readline, where available.
 #
@@ -47,53 +45,51 @@ def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
         return plain
     readline.set_auto_history(False)
     readline.clear_history()
-    path: Path | None = None
+    readline.set_history_length(MOST_LINES)
     with suppress(OSError, RuntimeError):  # home folder missing or not writable: no history
         path = file()
-        for line in read_history(path):
-            readline.add_history(line)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch()
+        path.chmod(0o600)
+        readline.read_history_file(path)
 
     def edited() -> str:
         line = plain()
         if line.strip() and not line.startswith(" "):
             readline.add_history(line)
-            with suppress(OSError, UnicodeError):
-                if path is not None:
-                    append_history(path, line)
+            with suppress(OSError, RuntimeError, UnicodeError):
+                readline.append_history_file(1, file())
         return line
 
     return edited
 
 
-def read_history(path: Path) -> list[str]:
-    """Return the last `MOST_LINES` lines; truncate a file of more than twice as many."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    if len(lines) > 2 * MOST_LINES:
-        with atomic_path(path) as shorter:
-            append_history(shorter, "\n".join(lines[-MOST_LINES:]))
-    return lines[-MOST_LINES:]
-
-
-def append_history(path: Path, line: str) -> None:
-    """Append a line at once, so that parallel or killed chats lose nothing."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # also if the file already existed
-        file.write(f"{line}\n".encode())
-
-
-HELP = "/reset clears the chat, /system TEXT sets the system prompt, /save FILE saves the chat, /quit or Ctrl-D exits"
+HELP = (
+    "/reset clears the chat, /system TEXT sets the system prompt, /trace shows where the answer's words come from, "
+    "/save FILE saves the chat, /quit or Ctrl-D exits"
+)
 
 CUT = "(the first {:,} tokens do not fit the context and are dropped)\n"
 
 
 class Conversation:
-    """Messages of a chat, and the slash commands."""
+    """Messages of a chat, and the slash commands.
 
-    def __init__(self, talker: Talker, *, sampling: Sampling, max_new_tokens: int, seed: int) -> None:
+    `open_notes` opens the indexes, when first needed; with `show_notes`, each question is also searched for.
+    """
+
+    def __init__(
+        self,
+        talker: Talker,
+        *,
+        sampling: Sampling,
+        max_new_tokens: int,
+        seed: int,
+        open_notes: Callable[[], Notes] | None = None,
+        show_notes: bool = False,
+    ) -> None:
         self._talker, self._sampling, self._most, self._seed = talker, sampling, max_new_tokens, seed
+        self._open_notes, self._show_notes = open_notes, show_notes
         self.messages: list[dict[str, str]] = []
         self._forgotten = 0
         self._saved: dict[Path, bytes] = {}  # path -> bytes that /save wrote there
@@ -111,7 +107,18 @@ class Conversation:
                 return "system prompt set"
             case "/save" if rest.strip():
                 return self._save(Path(rest.strip()))
+            case "/trace" if self._open_notes:
+                return self._trace(self._open_notes)
         return HELP
+
+    def _trace(self, open_notes: Callable[[], Notes]) -> str:
+        said = [message["content"] for message in self.messages if message["role"] == "assistant"]
+        if not said:
+            return "there is no answer to trace yet"
+        try:
+            return "\n".join(trace_lines(open_notes().library.trace(said[-1])))
+        except EXPECTED as error:
+            return f"the answer was not traced: {sentence(error)}"
 
     def _save(self, path: Path) -> str:
         """Write the chat atomically; overwrite only a file that this chat saved and nobody changed since."""
@@ -127,7 +134,12 @@ class Conversation:
         """Generate and show the answer to a question; on Ctrl-C the partial answer is kept."""
         self.messages.append({"role": "user", "content": question})
         seed, said = derive_seed(self._seed, "reply", len(self.messages)), ""
-        messages, forgotten = self._talker.remember(self.messages, max_new_tokens=self._most)
+        notes = self._open_notes() if self._open_notes and self._show_notes else None
+        found = notes.find(question) if notes else []
+        if notes:
+            show("".join(f"{line}\n" for line in find_lines(found)) + "\n")
+        asked = with_sections(self._talker, self.messages, found)
+        messages, forgotten = self._talker.remember(asked, max_new_tokens=self._most)
         if forgotten > self._forgotten:
             show(f"(the first {forgotten} messages no longer fit the context and are dropped)\n")
         self._forgotten = forgotten
@@ -140,6 +152,8 @@ class Conversation:
         except KeyboardInterrupt:
             show(" [stopped]")
         self.messages.append({"role": "assistant", "content": said.strip()})
+        for line in sharing_lines(found, notes.library.trace(said) if notes else []):
+            show(f"\n({line})")
 
 
 def converse(conversation: Conversation, *, read: Callable[[], str], show: Callable[[str], None]) -> None:

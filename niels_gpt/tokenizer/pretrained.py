@@ -6,18 +6,16 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from niels_gpt.files.checks import Damaged
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Tokenizer, as_list, token_dtype
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Pieces, Tokenizer, token_dtype
 
 if TYPE_CHECKING:
-    import torch
-
     from niels_gpt.config import Renderer
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
@@ -34,7 +32,7 @@ def byte_alphabet() -> list[str]:
     return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]
 
 
-class HFTokenizer:
+class HFTokenizer(Pieces):
     """Byte-level BPE of a tokenizer.json; ids equal those of the `tokenizers` package for text without control tokens.
 
     Added tokens ("<|im_start|>") never come from text: the text is encoded by a copy of the tokenizer without them.
@@ -64,19 +62,15 @@ class HFTokenizer:
             self._bpe = tokenizers.Tokenizer.from_str(json.dumps(plain))
         except Exception as error:  # the package raises plain Exception
             raise Damaged(path, f"is not a tokenizer that the package tokenizers can read ({error})") from error
-        self._pieces = _pieces(plain["model"]["vocab"], added, path)
-        entries = len(self._pieces)
+        pieces = _pieces(plain["model"]["vocab"], added, path)
+        entries = len(pieces)
         if vocab_size is not None and vocab_size < entries:
             raise ValueError(f"{path} has {entries:,} entries, and the model only {vocab_size:,}: they do not match")
-        self._pieces += [b""] * ((vocab_size or entries) - entries)
-        self._stand_ins = _StandIns.of({piece: id for id, piece in enumerate(self._pieces) if piece}, path)
+        super().__init__(pieces + [b""] * ((vocab_size or entries) - entries))
+        self._stand_ins = _StandIns.of({piece: id for id, piece in enumerate(pieces) if piece}, path)
         self.text_errors = self._stand_ins.errors
         self._special = {"eot": self._end_of_text()}
         self._special |= {key: self.control[name] for key, name in _IM_TOKENS.items() if name in self.control}
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
 
     @property
     def chat_template(self) -> str | None:
@@ -111,18 +105,6 @@ class HFTokenizer:
                 ids += self._stand_ins.encode(part) if number % 2 else next(encoded).ids
             rows.append(ids)
         return rows
-
-    def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
-        """Return the text of the ids; control tokens have none and are skipped."""
-        return b"".join([self._pieces[i] for i in as_list(ids)]).decode("utf-8", errors=self.text_errors)
-
-    def token_bytes(self) -> np.ndarray:
-        """Return the number of text bytes of each id: `(V,)` int64."""
-        return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
-
-    def piece(self, id: int) -> bytes:
-        """Return the text bytes of an id; empty for control tokens and unused entries."""
-        return self._pieces[id]
 
     def named_id(self, key: str) -> int | None:
         """Return the id of the control token that tokenizer_config.json names ("bos_token"); None if there is none."""

@@ -16,7 +16,7 @@ import numpy as np
 from niels_gpt.files.atomic import json_text, write_json
 from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.tokenizer.pretrained import BESIDE, HFTokenizer, read_description
-from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Tokenizer, as_list
+from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Pieces, Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -99,10 +99,11 @@ def decode(ids: torch.Tensor) -> str:
     return bytes(values).decode("utf-8", errors="replace")
 
 
-class ByteTokenizer:
+class ByteTokenizer(Pieces):
     """Tokenizer of 256 byte values and the four chat tokens: V = 260."""
 
-    vocab_size = BYTE_VALUES + len(SPECIAL_TOKENS)
+    def __init__(self) -> None:
+        super().__init__([*(bytes([value]) for value in range(BYTE_VALUES)), *(b"" for _ in SPECIAL_TOKENS)])
 
     def special_token_ids(self) -> dict[str, int]:
         return {name: BYTE_VALUES + i for i, name in enumerate(SPECIAL_NAMES)}
@@ -113,18 +114,6 @@ class ByteTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(text.encode("utf-8"), np.uint8).astype("<u2") for text in texts]
 
-    def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
-        """Return the text of the ids; chat tokens have none and are skipped."""
-        return bytes(i for i in as_list(ids) if i < BYTE_VALUES).decode("utf-8", errors="replace")
-
-    def token_bytes(self) -> np.ndarray:
-        """Return the number of text bytes of each id: `(V,)` int64."""
-        return (np.arange(self.vocab_size) < BYTE_VALUES).astype(np.int64)
-
-    def piece(self, id: int) -> bytes:
-        """Return the text bytes of an id; empty for chat tokens."""
-        return bytes([id]) if id < BYTE_VALUES else b""
-
 
 PART_CHARACTERS = 256
 # Texts are encoded in parts of at most 256 characters, cut before a space: a piece has a space at its start or nowhere,
@@ -132,7 +121,7 @@ PART_CHARACTERS = 256
 PARTS = re.compile(f"{SPACE_MARK}|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}(?= )|[^{SPACE_MARK}]{{1,{PART_CHARACTERS}}}")
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Pieces):
     """Tokenizer of a trained SentencePiece model; its four chat tokens are control symbols, so no text encodes to them.
 
     Lossless: `decode(encode(text)) == text` for every text that UTF-8 can represent. SentencePiece writes a space as
@@ -155,12 +144,8 @@ class SentencePieceTokenizer:
         missing = [token for token in SPECIAL_TOKENS if not self._spm.IsControl(self._spm.PieceToId(token))]
         if missing:
             raise ValueError(f"{self.model_path} lacks the chat tokens {missing} as control symbols: train it again")
-        self._pieces = [self._piece_bytes(i) for i in range(self.vocab_size)]
+        super().__init__(self._piece_bytes(i) for i in range(self._spm.GetPieceSize()))
         self._space_mark = [self._spm.PieceToId(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode("utf-8")]
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self._spm.GetPieceSize())
 
     def special_token_ids(self) -> dict[str, int]:
         ids = [int(self._spm.PieceToId(token)) for token in SPECIAL_TOKENS]
@@ -185,18 +170,6 @@ class SentencePieceTokenizer:
         encoded = iter(self._spm.Encode(plain, out_type=int, num_threads=1))
         for parts in cut:
             yield chain.from_iterable(self._space_mark if part == SPACE_MARK else next(encoded) for part in parts)
-
-    def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
-        """Return the text of the ids; chat tokens have none and are skipped."""
-        return b"".join([self._pieces[i] for i in as_list(ids)]).decode("utf-8", errors="replace")
-
-    def token_bytes(self) -> np.ndarray:
-        """Return the number of text bytes of each id: `(V,)` int64."""
-        return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
-
-    def piece(self, id: int) -> bytes:
-        """Return the text bytes of an id; empty for chat tokens and the unknown token."""
-        return self._pieces[id]
 
     def _piece_bytes(self, id: int) -> bytes:
         if self._spm.IsControl(id) or self._spm.IsUnknown(id):

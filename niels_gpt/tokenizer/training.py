@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from niels_gpt.config import check_value
+from niels_gpt.config import Count, Section, Seed, check_value
 from niels_gpt.tokenizer.tokenizers import PART_CHARACTERS, RareText
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS
 
@@ -26,6 +26,17 @@ _LOWEST_SCORE = -22.0
 # Factor by which a larger vocabulary is trained if entries may be dropped. In two vaults of notes 14% and 16% were
 # dropped; 1.5 gave no better segmentation.
 _MARGIN = 1.25
+
+
+class SentencePieceRules(Section):
+    """Parameters of a vocabulary that is trained."""
+
+    vocab_size: Annotated[VocabSize, "entries, with bytes and chat tokens"]
+    sample_bytes: Annotated[Count, "text to train on, at the most"] = 10_000_000
+    seed: Annotated[Seed, "of the choice of that text"]
+    min_documents: Annotated[
+        Count, "no entry tells a word in fewer private documents and in no public source; 1: any word may be an entry"
+    ] = 5
 
 
 def train_sentencepiece(
@@ -107,17 +118,14 @@ def _shortened(model: Any, kept: list[Any], vocab_size: int) -> Any:
     fixed = [piece.type != piece.NORMAL or len(piece.piece) == 1 for piece in kept]
     if (needed := sum(fixed)) >= vocab_size:
         raise ValueError(_too_small(vocab_size, needed))
-    longer = sorted((piece for piece, is_fixed in zip(kept, fixed, strict=True) if not is_fixed), key=_by_score)
+    longer = [piece for piece, is_fixed in zip(kept, fixed, strict=True) if not is_fixed]
+    longer.sort(key=lambda piece: (-piece.score, piece.piece))
     dropped = {piece.piece for piece in longer[vocab_size - needed :]}
     kept = [piece for piece in kept if piece.piece not in dropped]
     del model.pieces[:]
     model.pieces.extend(kept)
     model.trainer_spec.vocab_size, model.trainer_spec.hard_vocab_limit = vocab_size, True
     return model
-
-
-def _by_score(piece: Any) -> tuple[float, str]:
-    return -piece.score, piece.piece
 
 
 def _rounded(model: bytes) -> bytes:

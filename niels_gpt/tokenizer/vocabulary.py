@@ -44,6 +44,32 @@ def as_list(ids: Iterable[int] | torch.Tensor) -> Iterable[int]:
     return ids.tolist() if hasattr(ids, "tolist") else ids
 
 
+class Pieces:
+    """Decoding half of a tokenizer, which needs only the text bytes of each id."""
+
+    text_errors = "replace"  # codec error handler: a model may write half a character
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        """Take the text bytes of each id; those of control tokens and unused ids are empty."""
+        self._pieces = list(pieces)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
+        """Return the text of the ids; control tokens have none and are skipped."""
+        return b"".join([self._pieces[i] for i in as_list(ids)]).decode("utf-8", errors=self.text_errors)
+
+    def token_bytes(self) -> np.ndarray:
+        """Return the number of text bytes of each id: `(V,)` int64."""
+        return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
+
+    def piece(self, id: int) -> bytes:
+        """Return the text bytes of an id."""
+        return self._pieces[id]
+
+
 class IncrementalDecoder:
     """Streaming decoder that holds back the first bytes of a UTF-8 character until a later token completes it."""
 

@@ -1,9 +1,10 @@
-"""Supervised fine-tuning (SFT) task: whole chats, with loss on the assistant's tokens only."""
+"""Supervised fine-tuning (SFT) task: packed chats with loss on the assistant's tokens, and replayed text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from niels_gpt.train.task import ALL, Batch
 
 @dataclass(frozen=True)
 class ChatTask:
-    """Fine-tuning on whole chats from a mix of sources, with loss on the assistant's tokens only.
+    """Fine-tuning on whole chats from a mix of sources, several to a row, with loss on the assistant's tokens only.
 
-    Validates on held-out chats and also on the pretraining text, to show forgetting.
+    The last rows of every batch are those of `replay`, the pretraining task with a smaller batch, so that the model
+    keeps what it knows. Validates on held-out chats and on `text`, weighed as in the batch.
     """
 
     train: Mapping[str, SFTExampleDataset]
@@ -31,33 +33,51 @@ class ChatTask:
     text: PretrainTask
     cfg: TrainConfig
     device: str
+    replay: PretrainTask | None = None
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(sorted(self.train))
+        return tuple(sorted((*self.train, *(self.replay.sources if self.replay else ()))))
 
     @property
     def T(self) -> int:
         return self.text.T
 
+    @property
+    def replayed(self) -> int:
+        """Return the number of rows of every batch that are replayed text."""
+        return self.replay.cfg.B if self.replay else 0
+
+    def padding(self) -> float:
+        """Return the share of padding in the rows of chats, weighted as they are sampled."""
+        filled = {
+            name: chats.lengths.sum() / (len(self._packs[name]) * (self.T + 1)) for name, chats in self.train.items()
+        }
+        return float(1 - sum(self.cfg.p_train[name] * share for name, share in filled.items()))
+
     def batch(self, n: int, rows: slice = ALL) -> Batch:
-        chosen = self._draw(n)
+        chosen, counts = self._draw(n), dict.fromkeys(self.sources, 0)
         start, stop, _ = rows.indices(self.cfg.B)
-        parts, passed, targets = [], 0, 0
-        for name, examples in chosen.items():
-            own = slice(max(0, start - passed), max(0, stop - passed))
-            if len(examples[own]):
-                parts.append(self.train[name].examples(examples[own]))
-            # The loss is a mean over the whole batch, so count the targets in other ranks' rows, too.
-            targets += int(self.train[name].targets(np.delete(examples, own)).sum())
-            passed += len(examples)
-        x, _, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        targets += int((y != IGNORE_INDEX).sum())
-        return Batch.of(x, y, {name: len(rows) for name, rows in chosen.items()}, first=start, targets=targets)
+        own = [self.train[name].packed(chats) for name, chats in chosen[start:stop]]
+        for name, _ in chosen:
+            counts[name] += 1
+        # The loss is a mean over the whole batch, so count the targets in other ranks' rows, too.
+        others = [*chosen[:start], *chosen[stop:]]
+        targets = sum(int(self.train[name].targets(chats).sum()) for name, chats in others)
+        targets += sum(int((y != IGNORE_INDEX).sum()) for _, y, _ in own)
+        if self.replay:
+            text = self.replay.batch(n)
+            counts |= text.rows
+            targets += text.y.numel()
+            segments = text.tensors.get("segment_ids", torch.zeros_like(text.x))
+            replayed = slice(max(0, start - len(chosen)), max(0, stop - len(chosen)))
+            own += zip(text.x[replayed], text.y[replayed], segments[replayed], strict=True)
+        x, y, segments = (torch.stack(tensors) for tensors in zip(*own, strict=True))
+        return Batch.of(x, y, counts, first=start, targets=targets, segment_ids=segments)
 
     def describe(self, n: int) -> str:
-        chosen = self._draw(n)
-        return "chats " + ", ".join(f"{name}[{row}]" for name, rows in chosen.items() for row in rows.tolist())
+        chats = "chats " + ", ".join(f"{name}{chats.tolist()}" for name, chats in self._draw(n))
+        return f"{chats}; {self.replay.describe(n)}" if self.replay else chats
 
     def prompt(self) -> list[int]:
         """Return the first held-out chat up to and including the assistant's id."""
@@ -73,16 +93,24 @@ class ChatTask:
             for name, chats in self.val.items()
         }
         text = self.text.validate(model, ranks)
-        text.pop("val_loss")
-        return {"val_loss": sum(self.cfg.p_train[name] * loss for name, loss in losses.items()), **losses, **text}
+        share = self.replayed / self.cfg.B
+        chats = sum(self.cfg.p_train[name] * loss for name, loss in losses.items())
+        return {**losses, **text, "val_loss": (1 - share) * chats + share * text["val_loss"]}
 
-    def _draw(self, n: int) -> dict[str, np.ndarray]:
-        """Sample the example indices of batch n, by source."""
+    @cached_property
+    def _packs(self) -> dict[str, list[np.ndarray]]:
+        return {name: chats.packs() for name, chats in self.train.items()}
+
+    def _draw(self, n: int) -> list[tuple[str, np.ndarray]]:
+        """Sample the rows of chats of batch n: the source of each, and the indices of its chats there."""
         generator = make_generator(derive_seed(self.cfg.seed, "chat batch", n))
-        p = torch.tensor([self.cfg.p_train[name] for name in self.sources], dtype=torch.float64)
-        choices = torch.multinomial(p, self.cfg.B, replacement=True, generator=generator)
-        counts = torch.bincount(choices, minlength=len(self.sources)).tolist()
-        return {
-            name: torch.randint(0, len(self.train[name]), (count,), generator=generator).numpy()
-            for name, count in zip(self.sources, counts, strict=True)
-        }
+        names = sorted(self.train)
+        p = torch.tensor([self.cfg.p_train[name] for name in names], dtype=torch.float64)
+        choices = torch.multinomial(p, self.cfg.B - self.replayed, replacement=True, generator=generator)
+        counts = torch.bincount(choices, minlength=len(names)).tolist()
+        rows = []
+        for name, count in zip(names, counts, strict=True):
+            packs = self._packs[name]
+            drawn = torch.randint(0, len(packs), (count,), generator=generator)
+            rows += [(name, packs[i]) for i in drawn.tolist()]
+        return rows

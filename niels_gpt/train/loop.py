@@ -27,7 +27,7 @@ from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.meter import Meter, StepReport, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
-from niels_gpt.train.step import Step, build_step
+from niels_gpt.train.step import Step, Teacher, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, Task
 
 _AHEAD = 8  # batches to prefetch
@@ -91,8 +91,9 @@ def train(
     state: RunState | None = None,
     hooks: Hooks | None = None,
     execution: Execution | None = None,
+    teacher: Teacher | None = None,
 ) -> RunState:
-    """Train from `state` (or from the model as it is) to cfg.total_steps, or until hooks.should_stop.
+    """Train from `state` (or from the model as it is) until the run has ended, or until hooks.should_stop.
 
     Return the final state, after passing it to hooks.save. All ranks train and validate; the first one reports.
     """
@@ -101,7 +102,7 @@ def train(
     if state is not None:
         model.load_state_dict(state.model)
     try:
-        step = build_step(model, cfg, execution, state=state.optimizer if state else None)
+        step = build_step(model, cfg, execution, state=state.optimizer if state else None, teacher=teacher)
         _run_steps(run, model, task, cfg, step=step, hooks=hooks, execution=execution)
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
@@ -132,7 +133,7 @@ def _run_steps(
 
     stopping = ranks.any(hooks.should_stop(), device=execution.device)
     with closing(batches(task, steps, device=execution.device, rows=own_rows)) as feed:
-        while run.step < cfg.total_steps and not stopping:
+        while not (run.ended(cfg) or stopping):
             batch = next(feed)
             lr = scheduled_lr(cfg, run.step)
             unread.append(step(batch, lr=lr, n=run.step))
@@ -176,7 +177,7 @@ def _validate(model: GPT, step: Step, task: Task, cfg: TrainConfig, run: RunStat
 
     Every rank generates the sample itself, which takes no longer than waiting for the first rank.
     """
-    with computing_in(cfg.precision, execution.device):
+    with computing_in(cfg.precision, execution.device), step.averaged(run.step):
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
         if run.step == cfg.total_steps or _is_power_of_two(len(run.validations)):
@@ -184,10 +185,10 @@ def _validate(model: GPT, step: Step, task: Task, cfg: TrainConfig, run: RunStat
             dice = make_generator(derive_seed(cfg.seed, "sample"))
             ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
             run.samples.append({"step": run.step, "prompt": len(prompt), "ids": ids})
-    val_loss = losses["val_loss"]
-    if run.best_val_loss is None or val_loss < run.best_val_loss:
-        run.best_val_loss, run.best_step = val_loss, run.step
-        run.best_model = copy.deepcopy(model.state_dict())
+        val_loss = losses["val_loss"]
+        if run.best_val_loss is None or val_loss < run.best_val_loss:
+            run.best_val_loss, run.best_step = val_loss, run.step
+            run.best_model = copy.deepcopy(model.state_dict())
 
 
 def _is_power_of_two(n: int) -> bool:
@@ -213,10 +214,11 @@ def run_training(
     folder: Path,
     title: str,
     record: str = "",
+    teacher: Teacher | None = None,
 ) -> RunState:
     """Train, or resume, to the end or until Ctrl-C or SIGTERM; return the state, which is also saved in `folder`.
 
-    A stopped run has state.step < cfg.total_steps. `hooks` says what to report and how often; progress, checkpoints
+    A stopped run has not ended (RunState.ended). `hooks` says what to report and how often; progress, checkpoints
     and the stop request are added here. `record`: see RunFolder.finish.
     """
     hooks = replace(hooks, should_stop=stop_on_signal())
@@ -224,7 +226,8 @@ def run_training(
         settle_bf16(execution.device, say=execution.say)  # now: matmul_flops below already computes in bf16
     checkpoints, ranks = RunFolder(folder), execution.ranks
     if not ranks.first:
-        return train(model, task, cfg, state=ranks.from_first(None), hooks=hooks, execution=execution)
+        state = ranks.from_first(None)
+        return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
     with checkpoints.locked():
         checkpoints.forget_recorded(record)
         prune_runs(folder.parent, keep=KEEP_RUNS)
@@ -233,9 +236,9 @@ def run_training(
         if done:
             print(f"resuming after step {done} from {folder}", flush=True)
         with progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar:
-            rate = matmul_flops(execution.device, cfg.precision) if done < cfg.total_steps else None
+            rate = matmul_flops(execution.device, cfg.precision) if state is None or not state.ended(cfg) else None
             hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
-            return train(model, task, cfg, state=state, hooks=hooks, execution=execution)
+            return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)
 
 
 def stop_on_signal() -> Callable[[], bool]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.checkpoint import load_tensors, save_tensors
+from niels_gpt.config import TrainConfig
 
 
 @dataclass
@@ -32,6 +33,11 @@ class RunState:
     losses: list[float] = field(default_factory=list)  # nats/token, one per step
     validations: list[dict[str, float]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)  # at some validations: step, prompt length, ids
+
+    def ended(self, cfg: TrainConfig) -> bool:
+        """Return whether all steps are done, or the last `cfg.patience` validations were all worse than the best."""
+        worse = sum(validation["step"] > (self.best_step or 0) for validation in self.validations)
+        return self.step >= cfg.total_steps or (cfg.patience is not None and worse >= cfg.patience)
 
 
 class RunFolder:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -17,6 +18,7 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.eval.held_out import token_losses
 from niels_gpt.lr_schedule import scheduled_momentum
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.loss import SoftTargets
 from niels_gpt.model.precision import computing_in, record, residual_dtype, settle_bf16, warm_up
 from niels_gpt.rng import derive_seed
 from niels_gpt.train.optimizer import (
@@ -30,18 +32,26 @@ from niels_gpt.train.optimizer import (
 from niels_gpt.train.task import Batch, Execution, compiler_options, wants_compiler
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """Earlier model, in eval mode, whose probabilities are mixed with share `alpha` into the targets."""
+
+    model: GPT
+    alpha: float
+
+
 class SummedLoss(nn.Module):
     """Model and summed cross-entropy of a batch, compiled if wanted.
 
     The embedding is not compiled: torch.compile sums its gradient in an order that changes from run to run.
     """
 
-    def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution) -> None:
+    def __init__(self, model: GPT, *, cfg: TrainConfig, execution: Execution, teacher: Teacher | None = None) -> None:
         super().__init__()
         self.model, self._cfg, self._device = model, cfg, execution.device
-        self._hidden: Callable[..., torch.Tensor] = self._computed_hidden
-        if wants_compiler(execution):
-            self._hidden = torch.compile(self._computed_hidden, options=compiler_options(execution))
+        self._hidden = self._compiled(model, execution)
+        # In a tuple, so that it is no submodule: its weights are not trained, and not synchronized between ranks.
+        self._teacher = (teacher, self._compiled(teacher.model, execution)) if teacher else None
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """Return the summed loss in nats of inputs x (B, T) and targets y (B, T).
@@ -49,16 +59,28 @@ class SummedLoss(nn.Module):
         `rows`: position_ids, segment_ids, row_keys.
         """
         h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
-        return self.model.summed_loss(self._hidden(h, **rows), y)
+        return self.model.summed_loss(self._hidden(h, **rows), y, self._soft_targets(x, **rows))
+
+    def _soft_targets(self, x: torch.Tensor, **rows: torch.Tensor) -> SoftTargets | None:
+        if self._teacher is None:
+            return None
+        teacher, hidden = self._teacher
+        rows.pop("row_keys", None)  # a teacher drops nothing
+        with torch.no_grad():
+            h = hidden(teacher.model.embed(x, dtype=residual_dtype(self._cfg.precision)), **rows)
+        return teacher.model.soft_targets(h, alpha=teacher.alpha)
 
     def of_tokens(self, x: torch.Tensor, y: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token (B, T) in nats, for validation."""
         h = self.model.embed(x, dtype=residual_dtype(self._cfg.precision))
         return self.model.token_losses(self._hidden(h, **rows), y)
 
-    def _computed_hidden(self, h: torch.Tensor, **rows: Any) -> torch.Tensor:
-        with computing_in(self._cfg.precision, self._device):
-            return self.model.hidden(h, **rows).to(h.dtype)
+    def _compiled(self, model: GPT, execution: Execution) -> Callable[..., torch.Tensor]:
+        def hidden(h: torch.Tensor, **rows: Any) -> torch.Tensor:
+            with computing_in(self._cfg.precision, self._device):
+                return model.hidden(h, **rows).to(h.dtype)
+
+        return torch.compile(hidden, options=compiler_options(execution)) if wants_compiler(execution) else hidden
 
 
 class PlainStep:
@@ -71,16 +93,18 @@ class PlainStep:
         execution: Execution,
         *,
         state: Mapping[str, Any] | None,
+        teacher: Teacher | None = None,
         capturable: bool = False,
     ) -> None:
         self._model, self._cfg, self._execution = model, cfg, execution
         model.freeze(cfg.freeze_blocks)
         self._optimizers = build_optimizers(model, cfg, capturable=capturable)
-        if state is not None:
-            load_optimizer_state(self._optimizers, state)
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._averages = [torch.zeros_like(p) for p in self._trained] if cfg.average else []
+        self._load_state(state)
         # Dropout key of the current step, on the device, where a recorded step reads it.
         self._key = torch.zeros((), dtype=torch.int64, device=execution.device) if model.cfg.dropout else None
-        self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution)
+        self._loss: nn.Module = SummedLoss(model, cfg=cfg, execution=execution, teacher=teacher)
         if execution.ranks.size > 1:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
 
@@ -89,7 +113,30 @@ class PlainStep:
         return self._update(batch.to(self._execution.device))
 
     def optimizer_state(self) -> dict[str, Any]:
-        return optimizer_state(self._optimizers)
+        return {**optimizer_state(self._optimizers), **({"averages": self._averages} if self._averages else {})}
+
+    @contextmanager
+    def averaged(self, n: int) -> Iterator[None]:
+        """Give the model its averaged weights, those after n steps, within the context; in place, for CUDA graphs."""
+        if not self._averages:
+            yield
+            return
+        weights = [p.detach().clone() for p in self._trained]
+        # The averages start at 0, so they are too small by this factor.
+        _copy(self._trained, torch._foreach_div(self._averages, 1 - self._cfg.average**n))
+        try:
+            yield
+        finally:
+            _copy(self._trained, weights)
+
+    def _load_state(self, state: Mapping[str, Any] | None) -> None:
+        """Go back to the state that a run resumes from, or to that before the first step."""
+        if state is None:
+            forget_optimizer_state(self._optimizers)
+            _copy(self._averages, [torch.zeros_like(average) for average in self._averages])
+        else:
+            load_optimizer_state(self._optimizers, state)
+            _copy(self._averages, state.get("averages", []))
 
     def validated(self, model: GPT) -> nn.Module:
         return model
@@ -108,6 +155,8 @@ class PlainStep:
         nn.utils.clip_grad_norm_(self._model.parameters(), self._cfg.grad_clip)
         for optimizer in self._optimizers:
             optimizer.step()
+        if self._averages:
+            torch._foreach_lerp_(self._averages, [p.detach() for p in self._trained], 1 - self._cfg.average)
         return loss
 
     def _backward(self, batch: Batch) -> torch.Tensor:
@@ -140,6 +189,12 @@ class PlainStep:
             return nullcontext()
         context: AbstractContextManager[object] = self._loss.no_sync()
         return context
+
+
+@torch.no_grad()
+def _copy(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
 
 
 class RecordedModel(nn.Module):
@@ -190,8 +245,16 @@ class GraphStep(PlainStep):
     Between steps Python only copies in the batch, the learning rates, the momentum and the dropout key.
     """
 
-    def __init__(self, model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> None:
-        super().__init__(model, cfg, execution, state=state, capturable=True)
+    def __init__(
+        self,
+        model: GPT,
+        cfg: TrainConfig,
+        execution: Execution,
+        *,
+        state: Mapping[str, Any] | None,
+        teacher: Teacher | None = None,
+    ) -> None:
+        super().__init__(model, cfg, execution, state=state, teacher=teacher, capturable=True)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._state = state
         self._recorded: RecordedModel | None = None
@@ -220,10 +283,7 @@ class GraphStep(PlainStep):
         self._model.train()
         warm_up(lambda: self._update(self._batch), times=_WARM_UP_STEPS)
         self._model.load_state_dict(weights)
-        if self._state is not None:
-            load_optimizer_state(self._optimizers, self._state)
-        else:
-            forget_optimizer_state(self._optimizers)
+        self._load_state(self._state)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._graph, self._loss_value = record(lambda: self._update(self._batch))
@@ -245,12 +305,23 @@ class Step(Protocol):
         """Return the state of the optimizers, for a checkpoint."""
         ...
 
+    def averaged(self, n: int) -> AbstractContextManager[None]:
+        """Give the model the weights to validate and publish after n steps, within the context."""
+        ...
+
     def validated(self, model: GPT) -> nn.Module:
         """Wrap the model for validation; may return a Scorer."""
         ...
 
 
-def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Mapping[str, Any] | None) -> Step:
+def build_step(
+    model: GPT,
+    cfg: TrainConfig,
+    execution: Execution,
+    *,
+    state: Mapping[str, Any] | None,
+    teacher: Teacher | None = None,
+) -> Step:
     """Return the fastest step for this device. `state`: the optimizers' state of a run to resume."""
     if cfg.precision == "bf16":
         settle_bf16(execution.device, say=execution.say)
@@ -259,5 +330,5 @@ def build_step(model: GPT, cfg: TrainConfig, execution: Execution, *, state: Map
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if execution.cuda and execution.ranks.size == 1:
-        return GraphStep(model, cfg, execution, state=state)
-    return PlainStep(model, cfg, execution, state=state)
+        return GraphStep(model, cfg, execution, state=state, teacher=teacher)
+    return PlainStep(model, cfg, execution, state=state, teacher=teacher)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from niels_gpt.data.corpus.parts import Part, write_chats, write_documents
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.readers.files import list_files
-from niels_gpt.data.secrets.screening import Findings, OnPersonal, OnSecret, Screen
+from niels_gpt.data.secrets import Findings, OnPersonal, OnSecret, Screen
 from niels_gpt.data.types import Chat, Document, Request
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.files.store import Store
@@ -26,15 +26,15 @@ class Slice:
     A slice is written as one part, or as several if it has more than `text_bytes` bytes of text.
     """
 
-    number: int
-    of: int
     kind: str
     settings: Any
     request: Request
     store: Store
     text_bytes: int
-    on_secret: OnSecret
+    on_secret: OnSecret = "keep"
     on_personal: OnPersonal = "keep"
+    number: int = 0
+    of: int = 1
 
     @property
     def name(self) -> str:
@@ -53,24 +53,10 @@ class Slice:
         return rows if kind.holds_chats else (row for row in rows if row.text.strip())
 
 
-def cut_source(
-    kind: str,
-    settings: Any,
-    request: Request,
-    *,
-    store: Store,
-    text_bytes: int,
-    on_secret: OnSecret = "keep",
-    on_personal: OnPersonal = "keep",
-) -> list[Slice]:
+def cut_source(whole: Slice) -> list[Slice]:
     """Return the slices of a source, as its kind divides it; a single slice if the kind cannot divide it."""
-    slices = source_kinds()[kind].slices
-    requests = slices(settings, request, text_bytes) if slices else []
-    requests = requests or [request]
-    return [
-        Slice(number, len(requests), kind, settings, part, store, text_bytes, on_secret, on_personal)
-        for number, part in enumerate(requests)
-    ]
+    requests = source_kinds()[whole.kind].requests(whole.settings, whole.request, whole.text_bytes)
+    return [replace(whole, request=part, number=number, of=len(requests)) for number, part in enumerate(requests)]
 
 
 def load_parts(

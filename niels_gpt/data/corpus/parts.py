@@ -17,8 +17,8 @@ from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.checks import Damaged, described_by, read_meta, sha256_file
 from niels_gpt.files.store import Store
 
-# Arrow arrays are built from buffers here: `pa.array` imports pandas, only to check whether its argument is a pandas
-# object, which costs 0.3 s in every stage that reads or writes rows.
+# Arrow arrays are built without `pa.array`: it imports pandas, only to check whether its argument is a pandas object,
+# which costs 0.3 s in every stage that reads or writes rows.
 
 
 def number_array(numbers: np.ndarray) -> pa.Array:
@@ -29,13 +29,9 @@ def number_array(numbers: np.ndarray) -> pa.Array:
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
     """Return an Arrow string array; None becomes null."""
-    encoded = [(text or "").encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)])
-    there = np.array([text is not None for text in texts])
-    # Arrow's validity bitmap: bit i is 0 if text i is null.
-    valid = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
-    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+    builder = pa.lib.StringBuilder()
+    builder.append_values(texts)
+    return builder.finish()
 
 
 def list_array(lengths: Sequence[int], items: pa.Array) -> pa.Array:
@@ -93,12 +89,16 @@ def read_column(path: Path, name: str) -> list[Any]:
     return values
 
 
+def holds_chats(path: Path) -> bool:
+    """Return whether a part holds chats, not documents."""
+    with opened(path) as file:
+        return bool(file.schema_arrow == CHAT_SCHEMA)
+
+
 def read_keys(path: Path) -> list[str]:
     """Return the key by which each row is split: a chat's group if it has one, else the row's id."""
-    with opened(path) as file:
-        holds_chats = file.schema_arrow == CHAT_SCHEMA
     ids = read_column(path, "id")
-    if not holds_chats:
+    if not holds_chats(path):
         return ids
     return [group or own for group, own in zip(read_column(path, "group"), ids, strict=True)]
 
@@ -111,6 +111,13 @@ def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
 def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
     """Yield the messages of the given rows (ascending), one list per row group."""
     yield from _read(path, rows, "messages")
+
+
+def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
+    """Yield the texts of the given rows (ascending), with chats rendered as transcripts, one list per row group."""
+    chats = holds_chats(path)
+    for batch in _read(path, rows, "messages" if chats else "text"):
+        yield [transcript(messages) for messages in batch] if chats else batch
 
 
 def _write(
@@ -231,21 +238,30 @@ class Texts:
     def text_bytes(self) -> int:
         return sum(part.text_bytes for part in self.parts)
 
+    def paths(self) -> Iterator[Path]:
+        """Yield a local path to each part."""
+        for part in self.parts:
+            with reading_part(self.store, part) as path:
+                yield path
+
     def column(self, name: str) -> list[Any]:
         """Return a short column (`split`, `group` or `id`) of all rows of all parts."""
-        values: list[Any] = []
-        for part in self.parts:
-            with reading_part(self.store, part) as path:
-                values += read_column(path, name)
-        return values
+        return [value for path in self.paths() for value in read_column(path, name)]
 
-    def keys(self) -> list[str]:
-        """Return the split key (see `read_keys`) of all rows of all parts."""
-        keys: list[str] = []
+    def keys(self) -> Iterator[str]:
+        """Yield the split key (see `read_keys`) of all rows of all parts."""
+        for path in self.paths():
+            yield from read_keys(path)
+
+    def by_part(self, rows: np.ndarray) -> Iterator[tuple[Path, np.ndarray]]:
+        """Yield (local path, row numbers within it) of each part that has some of `rows` (ascending)."""
+        first = 0
         for part in self.parts:
-            with reading_part(self.store, part) as path:
-                keys += read_keys(path)
-        return keys
+            own = rows[slice(*np.searchsorted(rows, (first, first + part.rows)))] - first
+            first += part.rows
+            if len(own):
+                with reading_part(self.store, part) as path:
+                    yield path, own
 
 
 def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
@@ -280,14 +296,9 @@ def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | No
 
 def first_documents(texts: Texts, n: int) -> Iterator[tuple[str, str]]:
     """Yield (id, text) of the first n documents."""
-    for part in texts.parts:
-        with reading_part(texts.store, part) as path:
-            rows = np.arange(min(n, part.rows))
-            found = (text for batch in read_texts(path, rows) for text in batch)
-            yield from zip(read_column(path, "id"), found, strict=False)
-        n -= part.rows
-        if n <= 0:
-            return
+    for path, rows in texts.by_part(np.arange(min(n, texts.rows))):
+        found = (text for batch in read_texts(path, rows) for text in batch)
+        yield from zip(read_column(path, "id"), found, strict=False)
 
 
 @contextmanager

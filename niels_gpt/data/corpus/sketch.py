@@ -170,11 +170,7 @@ def _powers(n: int) -> tuple[np.ndarray, np.ndarray]:
     if not _tables or len(_tables[0]) < n + 1:
         inverse = np.uint64(pow(int(_BASE), -1, 2**64))
         size = max(1 << 16, 1 << n.bit_length())
-        _tables[:] = [_running(base, size) for base in (_BASE, inverse)]
+        factors = np.full((2, size), [[_BASE], [inverse]], dtype=np.uint64)
+        factors[:, 0] = 1
+        _tables[:] = np.cumprod(factors, axis=1, dtype=np.uint64)
     return _tables[0], _tables[1]
-
-
-def _running(base: np.uint64, size: int) -> np.ndarray:
-    values = np.full(size, base, dtype=np.uint64)
-    values[0] = 1
-    return np.cumprod(values, dtype=np.uint64)

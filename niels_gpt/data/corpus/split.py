@@ -25,11 +25,13 @@ class Drawn:
 class DuplicateRules:
     """Parameters for exact and near duplicates."""
 
-    exact: Annotated[Literal["once", "keep"], "equal texts of a source: used once, or as often as they are there"]
+    exact: Annotated[Literal["once", "keep"], "equal texts of a source: used once, or as often as they are there"] = (
+        "once"
+    )
     near: Annotated[
         Annotated[float, Gt(0), Le(1)] | None,
         "documents stay on one side of every split where so much of the smaller stands in the other; null: no matter",
-    ]
+    ] = 0.5
 
 
 def _no_rows() -> np.ndarray:
@@ -65,7 +67,8 @@ def split_source(
     called only if the rule needs them, since they read all parts.
     """
     if rule is None:
-        train, val = split_as_given(splits())
+        given = splits()  # rows with another value or None are on neither side
+        train, val = ([row for row, own in enumerate(given) if own == side] for side in ("train", "val"))
     else:
         units = joined_units(keys() if by == "tree" else range(rows), bonds.joined)
         train, val = split_groups(units, val_frac=rule.val_frac, seed=rule.seed)
@@ -146,9 +149,3 @@ def split_groups(groups: Sequence[Hashable], *, val_frac: float = 0.1, seed: int
     held_out = {names[i] for i in split_rows(len(names), val_frac=val_frac, seed=seed)[1]}
     train = [i for i, group in enumerate(groups) if group not in held_out]
     return train, [i for i, group in enumerate(groups) if group in held_out]
-
-
-def split_as_given(splits: Sequence[str | None]) -> tuple[list[int], list[int]]:
-    """Return the (train, val) row numbers that `splits` assigns; items with another value or None are in neither."""
-    train, val = ([i for i, split in enumerate(splits) if split == name] for name in ("train", "val"))
-    return train, val

@@ -1,18 +1,20 @@
-"""Files of the split and duplicates stages: train and validation rows of a source, and its split constraints."""
+"""Files of the split and duplicates stages: rows of each side, and split constraints; samples of training rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_keys, reading_part
+from niels_gpt.data.corpus.parts import Part, Texts, read_column, read_keys, read_texts, reading_part
 from niels_gpt.data.corpus.split import Bonds, Drawn, split_by_hash
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged, changed_files, described_by, list_files, name_all, read_meta
+from niels_gpt.rng import permutation
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,14 @@ class Splits:
     split: Split
     facts: dict[str, Any]
 
-    def of_part(self, first: int, last: int) -> Split:
-        """Return the split of the part with rows `first` to `last` (exclusive), renumbered from 0."""
-        listed = self.split.moved if isinstance(self.split, ByHash) else self.split
-        own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
-        return ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
-
     def by_part(self, texts: Texts) -> Iterator[tuple[Part, Split]]:
         """Yield each part with its split, rows numbered within the part."""
-        first = 0
+        listed, first = self.split.moved if isinstance(self.split, ByHash) else self.split, 0
         for part in texts.parts:
-            yield part, self.of_part(first, first + part.rows)
-            first += part.rows
+            last = first + part.rows
+            own = {name: rows[slice(*np.searchsorted(rows, (first, last)))] - first for name, rows in listed.items()}
+            yield part, ByHash(self.split.rule, own) if isinstance(self.split, ByHash) else own
+            first = last
 
 
 def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
@@ -75,7 +73,7 @@ def document_names(texts: Texts, splits: Splits) -> dict[str, list[str]]:
 def read_split(folder: Path, texts: Texts) -> Splits:
     """Read the split stage's output, after checking its files and that it was made from these texts."""
     path = folder / "split.json"
-    facts = of_these(folder, read_checked(path), texts)
+    facts = read_checked(path, texts)
     with described_by(path):
         if facts["by"] == "hash":
             moved = {Path(file["path"]).stem: folder / Path(file["path"]).name for file in facts["files"]}
@@ -84,21 +82,16 @@ def read_split(folder: Path, texts: Texts) -> Splits:
     return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, facts=facts)
 
 
-def of_these(folder: Path, facts: dict[str, Any], texts: Texts) -> dict[str, Any]:
-    """Return `facts` after checking, by SHA-256, that they describe exactly these texts."""
-    if facts.get("texts_sha256") != texts.digest:
-        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
-    return facts
-
-
-def read_checked(path: Path) -> dict[str, Any]:
-    """Read a JSON file after checking size and SHA-256 of the files that it lists under "files", in its folder."""
+def read_checked(path: Path, texts: Texts) -> dict[str, Any]:
+    """Read a JSON file after checking, by SHA-256, the files that it lists in its folder, and that it is of `texts`."""
     facts, folder = read_meta(path), path.parent
     with described_by(path):
         here = [{**file, "path": str(folder / Path(file["path"]).name)} for file in facts["files"]]
         bad = changed_files(here, root=Path())
     if bad:
         raise Damaged(folder, f"is not what was written: {name_all(bad)}")
+    if facts.get("texts_sha256") != texts.digest:
+        raise Damaged(texts.store.root, f"is not what {folder} was made of", others=[folder])
     return facts
 
 
@@ -117,5 +110,49 @@ def write_bonds(folder: Path, bonds: Bonds, *, texts_sha256: str, published: str
 
 def read_bonds(folder: Path, texts: Texts) -> Bonds:
     """Read the constraints of a source, after checking that they were computed from these texts."""
-    of_these(folder, read_checked(folder / _FACTS), texts)
+    read_checked(folder / _FACTS, texts)
     return Bonds(*(np.load(folder / f"{name}.npy") for name in _ROWS))
+
+
+# Samples of training text, on which a tokenizer is trained. A part has to be read whole to be sampled, so of a large
+# hash-split corpus only parts with 8 times the sample's bytes are read.
+_OVERSAMPLED = 8
+
+
+def sampled_texts(
+    sources: Mapping[str, tuple[Texts, Splits]], *, sample_bytes: int, seed: int
+) -> Iterator[tuple[str, str]]:
+    """Yield (source, text) of training documents, about `sample_bytes` in total, sampled by `seed`.
+
+    Every source contributes in proportion to its size.
+    """
+    share = min(1.0, sample_bytes / sum(texts.text_bytes for texts, _ in sources.values()))
+    for name in sorted(sources):
+        texts, splits = sources[name]
+        if isinstance(splits.split, ByHash):
+            chosen = _sampled_parts(texts, splits, share, seed)
+        else:
+            rows = splits.split["train"]
+            if share < 1:
+                rows = np.sort(rows[permutation(len(rows), seed)[: max(1, int(len(rows) * share))]])
+            chosen = texts.by_part(rows)
+        yield from ((name, text) for path, own in chosen for batch in read_texts(path, own) for text in batch)
+
+
+def _sampled_parts(texts: Texts, splits: Splits, share: float, seed: int) -> Iterator[tuple[Path, np.ndarray]]:
+    """Yield (path, rows) of a hash-split source: parts are chosen by a hash of their names, rows by their keys."""
+    wanted = share * texts.text_bytes
+    chosen, size = set(), 0
+    for part in sorted(texts.parts, key=lambda part: hashlib.sha256(f"{seed} {part.name}".encode()).digest()):
+        if size >= _OVERSAMPLED * wanted:
+            break
+        chosen.add(part.name)
+        size += part.text_bytes
+    # Fraction of these parts' training rows to skip. The keys below have a prefix: with the split's own keys and seed
+    # the two choices would be correlated.
+    left_out = Drawn(val_frac=max(0.0, 1 - wanted / max(1, size)), seed=seed)
+    for part, split in splits.by_part(texts):
+        if part.name in chosen:
+            with reading_part(texts.store, part) as path:
+                keys, train = read_keys(path), part_rows(split, path)["train"]
+                yield path, train[split_by_hash([f"sample {keys[row]}" for row in train], left_out)["train"]]

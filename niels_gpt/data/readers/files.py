@@ -12,13 +12,12 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from niels_gpt.data.types import Document, PretrainSample, Request
+from niels_gpt.data.types import Document, PretrainSample
 from niels_gpt.files.messages import say_above_bar
 
 MAX_DOCUMENT_BYTES = 1 << 30  # a document is held in memory in several copies; Arrow's own limit is 2 GiB
@@ -76,27 +75,6 @@ def unpacked_suffix(path: str) -> str:
     """Return the suffix without a compression suffix: ".md" for both a.md and a.md.gz."""
     name, suffix = os.path.splitext(path)
     return os.path.splitext(name)[1] if suffix in (".gz", ".zst") else suffix
-
-
-def slice_files(path: str, names: Iterable[str], text_bytes: int) -> list[tuple[str, ...]]:
-    """Group consecutive files of a folder into groups of about `text_bytes` bytes on disk."""
-    groups: list[list[str]] = []
-    room = 0
-    for name in names:
-        if room <= 0:
-            groups.append([])
-            room = text_bytes
-        groups[-1].append(name)
-        room -= os.path.getsize(os.path.join(path, name))
-    return [tuple(group) for group in groups]
-
-
-def slice_folder(request: Request, suffixes: tuple[str, ...], *, glob: str | None, text_bytes: int) -> list[Request]:
-    """Split a request for a folder into requests of about `text_bytes` bytes; return [] if the path is no folder."""
-    if not os.path.isdir(request.path):
-        return []
-    names = [name for _, name in text_files(request.path, suffixes, glob=glob)]
-    return [replace(request, files=group) for group in slice_files(request.path, names, text_bytes)]
 
 
 def text_files(
@@ -336,6 +314,8 @@ def name_fault(path: str) -> str | None:
 
 # The kinds `primer` and `dialogues` share this code, so that a dialogue has the same number in both and one split rule
 # holds out the same dialogues.
+
+DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
 
 
 def iter_dialogues(path: str, *, delimiter: str) -> Iterator[PretrainSample]:

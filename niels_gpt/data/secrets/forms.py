@@ -99,6 +99,7 @@ def line_before(text: str, place: int) -> str:
 
 KEY, PRIVATE_KEY, TOKEN, PASSWORD, CARD, IBAN = "api key", "private key", "token", "password", "card number", "iban"
 PIN, CODE, SEED = "pin", "recovery code", "seed phrase"
+EMAIL, PHONE, ID = "e-mail address", "telephone number", "national id"
 
 _ALPHABETS = {
     "%A": "[A-Za-z0-9]",

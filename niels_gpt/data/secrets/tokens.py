@@ -1,4 +1,4 @@
-"""Find secrets by their form: provider tokens, key blocks, card numbers, IBANs and seed phrases."""
+"""Find secrets by their form (tokens, key blocks, card numbers, IBANs, seed phrases), and personal data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from itertools import takewhile
 
 from niels_gpt.data.secrets import forms
@@ -284,3 +285,77 @@ def _lists() -> tuple[frozenset[str], ...]:
 @cache
 def _every_word() -> frozenset[str]:
     return frozenset().union(*_lists())
+
+
+# Personal data. Telephone numbers are judged by the `phonenumbers` package and ids by the check digits that
+# `python-stdnum` knows. Both are slow, and see only what looks like a number of the kind.
+
+_LOCAL, _DOMAIN = re.compile(r"[\w.%+-]{1,64}\Z"), re.compile(r"@(?:[\w-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+# Seven digits or more with little between them, and no part of a longer number, a name or a path.
+_CANDIDATE = re.compile(
+    r"(?<![\w./@#=&-])(?:\+|\()?[0-9](?:[ ().\u00a0\u2011\u2013/-]{0,3}[0-9]){6,17}(?![\w@/]|[.,-][0-9])"
+)
+_NAMED = re.compile(
+    r"(?i)(?:tel|fon|phone|mobil|cell|handy|call|ruf|fax|whatsapp|sms|m[óo]vil|portable|t[ée]l[ée]f|celular)[^\n]{0,20}\Z"
+)
+_REGIONS = ("US", "GB", "DE", "FR", "ES", "PT", "BR", "IT", "NL", "AT", "CH", "BE")
+# (form, module of stdnum, name that must stand in front of digits alone)
+_IDS = (
+    (r"[0-9]{3}-[0-9]{2}-[0-9]{4}", "us.ssn", ""),
+    (r"[A-Z]{6}[0-9]{2}[A-EHLMPRST][0-9]{2}[A-Z][0-9]{3}[A-Z]", "it.codicefiscale", ""),
+    (r"[0-9]{8}[ -]?[A-Z]", "es.dni", ""),
+    (r"[XYZ][ -]?[0-9]{7}[ -]?[A-Z]", "es.nie", ""),
+    (r"[12] ?[0-9]{2} ?(?:0[1-9]|1[0-2]) ?[0-9][0-9AB] ?[0-9]{3} ?[0-9]{3} ?[0-9]{2}", "fr.nir", ""),
+    (r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}-[0-9]{2}", "br.cpf", ""),
+    (r"[0-9]{11}", "br.cpf", "cpf"),
+    (r"[0-9]{8} ?[0-9] ?[A-Z]{2}[0-9]", "pt.cc", ""),
+    (r"[0-9]{9}", "pt.nif", "nif|contribuinte"),
+    (r"[0-9]{9}|[0-9]{4}[. ][0-9]{2}[. ][0-9]{3}", "nl.bsn", "bsn|burgerservicenummer|sofinummer"),
+    (r"[0-9]{2} ?[0-9]{3} ?[0-9]{3} ?[0-9]{3}", "de.idnr", "steuer|identifikationsnummer|idnr"),
+    (r"[0-9]{2}\.[0-9]{2}\.[0-9]{2}-[0-9]{3}\.[0-9]{2}", "be.nn", ""),
+    (r"756\.[0-9]{4}\.[0-9]{4}\.[0-9]{2}", "ch.ssn", ""),
+    (r"[0-9]{6}-[0-9]{4}", "dk.cpr", "cpr|personnummer"),
+    (r"[0-9]{10}|[0-9]{3} [0-9]{3} [0-9]{4}", "gb.nhs", "nhs"),
+    (r"[0-9]{11}", "pl.pesel", "pesel"),
+)
+_ANY_ID = re.compile(rf"(?<![\w.>-])(?=[A-Z0-9])(?:{'|'.join(form for form, _, _ in _IDS)})(?![\w(-]|[.,][0-9])")
+
+
+def find_emails(text: str) -> Found:
+    """Yield e-mail addresses."""
+    for at in (sign.start() for sign in re.finditer("@", text)):
+        local, domain = _LOCAL.search(text, max(0, at - 64), at), _DOMAIN.match(text, at)
+        if local and domain:
+            yield local.start(), domain.end(), forms.EMAIL
+
+
+def find_ids(text: str) -> Found:
+    """Yield national ids with the right check digits."""
+    for found in _ANY_ID.finditer(text):
+        before = text[max(0, found.start() - 40) : found.start()]
+        for form, module, name in _IDS:
+            if not re.fullmatch(form, found[0]) or (name and not re.search(f"(?i){name}", before)):
+                continue
+            if import_module(f"stdnum.{module}").is_valid(found[0]):
+                yield *found.span(), forms.ID
+                break
+
+
+def find_phones(text: str) -> Found:
+    """Yield telephone numbers of some countries."""
+    for found in _CANDIDATE.finditer(text):
+        number, named = found[0], bool(_NAMED.search(text, max(0, found.start() - 40), found.start()))
+        long = len(re.sub("[^0-9]", "", number)) >= 9  # fewer digits are years and sizes
+        written = named or (long and re.match(r"\(?0[1-9]|.*[ ()-]", number))
+        if (number.startswith("+") or written) and _is_phone(number, named):
+            yield *found.span(), forms.PHONE
+
+
+def _is_phone(number: str, named: bool) -> bool:
+    """Check a number of some country, written as it is there; one behind a name such as "tel." may have any groups."""
+    from phonenumbers import Leniency, PhoneNumberMatcher
+
+    if number.startswith("+"):
+        return PhoneNumberMatcher(number, None, leniency=Leniency.VALID).has_next()
+    leniency = Leniency.VALID if named else Leniency.STRICT_GROUPING
+    return any(PhoneNumberMatcher(number, region, leniency=leniency).has_next() for region in _REGIONS)

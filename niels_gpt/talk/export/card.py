@@ -30,18 +30,15 @@ def licence_of(path: str, dataset: str | None) -> str:
     """Return the licence of a hub dataset, or the first line of the licence file next to a local source."""
     if dataset is not None:
         return _PUBLISHED.get(dataset, f"see https://huggingface.co/datasets/{dataset}")
-    for folder in _folders(Path(path)):
+    place = Path(path)
+    # The source's folder and its parents, but not the working folder, whose licence is the program's.
+    above = [] if place.is_absolute() or ".." in place.parts else list(place.parents)[:-1]
+    for folder in (place, *above):
         for file in (folder / name for name in _NAMES):
             if file.is_file():
                 lines = decode_text(read_bytes(str(file)))[0].splitlines()
                 return next((line.strip("#* \t") for line in lines if line.strip("#* \t")), UNSAID)[:80]
     return UNSAID
-
-
-def _folders(path: Path) -> list[Path]:
-    """Return the source's folder and its parents, but not the working folder, whose licence is the program's."""
-    above = [] if path.is_absolute() or ".." in path.parts else list(path.parents)[:-1]
-    return [path, *above]
 
 
 Form = Literal["plain", "transformers", "gguf"]

@@ -1,23 +1,28 @@
-"""Exports as folders: in the project's own format, and for the transformers library."""
+"""Exports as folders: in the project's own format, and for the transformers library; architectures for export."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import tokenizers
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from tokenizers import decoders, models, pre_tokenizers
 
+from niels_gpt.base.families import family_for
+from niels_gpt.base.family import Family
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
-from niels_gpt.config import Renderer, to_dict
+from niels_gpt.config import ModelConfig, Renderer, to_dict
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import write_sums
-from niels_gpt.talk.export.architectures import architecture_of
-from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.inference.sampling import SAMPLING
+from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
 from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTokenizer, tokenizer_files
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
@@ -89,15 +94,6 @@ def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[VocabularyEntry]:
     ]
 
 
-def byte_score(pieces: list[VocabularyEntry]) -> float:
-    """Return a score for bytes in a Unigram model where bytes compete with text entries.
-
-    It is 10 below the lowest text score, so that a byte is used only where no entry fits. SentencePiece uses the same
-    penalty for unknown characters.
-    """
-    return min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
-
-
 # Chat format as a Jinja template, as transformers and llama.cpp use it.
 #
 # They render a chat to text and then encode the text, chat tokens included. `Talker.prompt` encodes what
@@ -153,7 +149,6 @@ def jinja_template(renderer: Renderer) -> str:
     return template
 
 
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
 
 
@@ -202,7 +197,7 @@ def _write_tokenizer(talker: Talker, folder: Path) -> None:
             (folder / name).write_bytes(data)
         return
     eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
-    write_json(folder / "tokenizer.json", tokenizer_json(pieces))
+    (folder / "tokenizer.json").write_text(tokenizer_json(pieces), encoding="utf-8")
     write_json(
         folder / "tokenizer_config.json",
         {
@@ -216,63 +211,31 @@ def _write_tokenizer(talker: Talker, folder: Path) -> None:
     (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
 
 
-def tokenizer_json(pieces: list[VocabularyEntry]) -> dict[str, Any]:
+def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
     """Return the tokenizer in the format of the `tokenizers` library: a Unigram model over bytes.
 
     Text is mapped to bytes in GPT-2's alphabet, and so are the vocabulary entries. Bytes are then ordinary entries.
     Unlike in the usual conversion of a SentencePiece model, a literal "▁", "<0x0A>" or "<unk>" in a text has no special
     meaning, and invalid UTF-8 decodes as in Python.
     """
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {
-                "id": id,
-                "content": piece.name,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for id, piece in enumerate(pieces)
-            if piece.kind == "chat"
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": PARTS.pattern}, "behavior": "Isolated", "invert": False},
-                _BYTE_LEVEL,
-            ],
-        },
-        "post_processor": None,
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"Regex": "^<unk>$"}, "content": ""},
-                {"type": "ByteFallback"},
-                _BYTE_LEVEL,
-            ],
-        },
-        "model": {
-            "type": "Unigram",
-            "unk_id": next((id for id, piece in enumerate(pieces) if piece.kind == "unknown"), None),
-            "vocab": _vocabulary(pieces),
-            "byte_fallback": False,
-        },
-    }
+    unknown = next((id for id, piece in enumerate(pieces) if piece.kind == "unknown"), None)
+    made = tokenizers.Tokenizer(models.Unigram(_vocabulary(pieces), unknown, byte_fallback=False))
+    parts = pre_tokenizers.Split(tokenizers.Regex(PARTS.pattern), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([parts, to_bytes])
+    nothing = decoders.Replace(tokenizers.Regex("^<unk>$"), "")
+    made.decoder = decoders.Sequence([nothing, decoders.ByteFallback(), decoders.ByteLevel()])
+    special = [tokenizers.AddedToken(piece.name, normalized=False) for piece in pieces if piece.kind == "chat"]
+    made.add_special_tokens(special)
+    text: str = made.to_str(pretty=True)
+    return text
 
 
 def _vocabulary(pieces: list[VocabularyEntry]) -> list[tuple[str, float]]:
-    """Return (entry in the byte alphabet, score) by id.
-
-    A byte that is also a one-character text entry is never produced by encoding; it keeps the name by which it is
-    decoded.
-    """
-    alphabet, for_bytes = byte_alphabet(), byte_score(pieces)
+    """Return (entry in the byte alphabet, score) by id; a byte that is also a text entry is never chosen."""
+    alphabet = byte_alphabet()
+    # 10 below the lowest text score, so that a byte is used only where no entry fits: SentencePiece's penalty, too.
+    for_bytes = min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
     taken = {piece.bytes for piece in pieces if piece.kind == "text"}
     named: list[tuple[str, float]] = []
     for piece in pieces:
@@ -284,3 +247,100 @@ def _vocabulary(pieces: list[VocabularyEntry]) -> list[tuple[str, float]]:
         else:
             named.append((piece.name, _NEVER))
     return named
+
+
+# Architectures of other libraries that compute the same function as a model of this project. A model with the portable
+# block is a Llama or a Qwen3. One with the default block is a GPT-NeoX, in another layout of the weights: its RoPE
+# rotates dimension i of a head with i + D/2, ours rotates neighbours (2i, 2i + 1), so the rows of the Q and K weights
+# are permuted. Other options exist in no architecture that transformers or llama.cpp has.
+
+_NEOX = {
+    "tok_emb": "gpt_neox.embed_in",
+    "lm_head": "embed_out",
+    "ln_f": "gpt_neox.final_layer_norm",
+    "ln1": "input_layernorm",
+    "ln2": "post_attention_layernorm",
+    "attn.qkv": "attention.query_key_value",
+    "attn.proj": "attention.dense",
+    "mlp.fc1": "mlp.dense_h_to_4h",
+    "mlp.fc2": "mlp.dense_4h_to_h",
+}
+
+
+def architecture_of(cfg: ModelConfig, *, option: str) -> Family | NeoX:
+    """Return the architecture to export a model as; raise a ValueError, naming the CLI `option`, if there is none."""
+    family = family_for(cfg)
+    if family is not None:
+        return family
+    if cfg.options:
+        raise ValueError(
+            f"GPT-NeoX does not support {', '.join(f'model.{name}' for name in cfg.options)}: export without {option}, "
+            "or train with the model section of preset v1 or v3"
+        )
+    return NeoX()
+
+
+class NeoX:
+    """GPT-NeoX, as which a model with the default block is exported. The tied head is listed besides the embedding."""
+
+    gguf_name = "gptneox"
+
+    def transformers_config(self, cfg: ModelConfig) -> dict[str, Any]:
+        return {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "model_type": "gpt_neox",
+            "vocab_size": cfg.V,
+            "max_position_embeddings": cfg.T,
+            "hidden_size": cfg.C,
+            "num_hidden_layers": cfg.L,
+            "num_attention_heads": cfg.H,
+            "intermediate_size": cfg.d_ff,
+            "hidden_act": "gelu",
+            "rotary_pct": 1.0,
+            "rotary_emb_base": cfg.rope_theta,
+            "rope_parameters": {"rope_type": "default", "rope_theta": cfg.rope_theta, "partial_rotary_factor": 1.0},
+            "layer_norm_eps": cfg.norm_eps,
+            "use_parallel_residual": False,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "torch_dtype": "float32",
+        }
+
+    def gguf_fields(self, cfg: ModelConfig) -> dict[str, int | float | bool]:
+        return {
+            "context_length": cfg.T,
+            "embedding_length": cfg.C,
+            "block_count": cfg.L,
+            "feed_forward_length": cfg.d_ff,
+            "attention.head_count": cfg.H,
+            "rope.dimension_count": cfg.D,
+            "rope.freq_base": cfg.rope_theta,
+            "attention.layer_norm_epsilon": cfg.norm_eps,
+            "use_parallel_residual": False,
+            "vocab_size": cfg.V,
+        }
+
+    def weights_to_transformers(
+        self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig, *, by_head: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Return the weights by their names in transformers; Q, K and V of a head are contiguous if `by_head`."""
+        weights, order = {}, torch.cat((torch.arange(0, cfg.D, 2), torch.arange(1, cfg.D, 2)))
+        for name, value in state_dict.items():
+            module, _, part = name.rpartition(".")
+            block = ""
+            if module.startswith("blocks."):
+                _, i, module = module.split(".", 2)
+                block = f"gpt_neox.layers.{i}."
+            if module == "attn.qkv":
+                q, k, v = value.unflatten(0, (3, cfg.H, cfg.D))
+                heads = torch.stack((q[:, order], k[:, order], v))
+                value = (heads.transpose(0, 1) if by_head else heads).flatten(0, 2)  # noqa: PLW2901
+            weights[f"{block}{_NEOX[module]}.{part}"] = value
+        return weights
+
+    def weights_to_gguf(self, state_dict: Mapping[str, torch.Tensor], cfg: ModelConfig) -> dict[str, torch.Tensor]:
+        from gguf import MODEL_ARCH, get_tensor_name_map
+
+        names = get_tensor_name_map(MODEL_ARCH.GPTNEOX, cfg.L)
+        weights = self.weights_to_transformers(state_dict, cfg, by_head=False)
+        return {str(names.get_name(name, (".weight", ".bias"))): value for name, value in weights.items()}

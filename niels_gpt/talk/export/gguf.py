@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from niels_gpt.base.gguf_tokenizer import pre_tokenizer_name
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
 from niels_gpt.files.checks import write_sums
-from niels_gpt.talk.export.architectures import architecture_of
-from niels_gpt.talk.export.folders import VocabularyEntry, jinja_template, pieces_of, special_ids
-from niels_gpt.talk.talker import SAMPLING, Talker
+from niels_gpt.inference.sampling import SAMPLING
+from niels_gpt.talk.export.folders import VocabularyEntry, architecture_of, jinja_template, pieces_of, special_ids
+from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
 
@@ -33,10 +33,7 @@ _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
 def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
-    """Write model.gguf, a Modelfile for Ollama, README.md and SHA256SUMS.
-
-    `precision` is that of matrices; vectors are always float32.
-    """
+    """Write model.gguf, its matrices in `precision`, a Modelfile for Ollama, README.md and SHA256SUMS."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--gguf")
     writer_class = _writer_class()
@@ -46,9 +43,14 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
     writer.add_sampling_temp(SAMPLING.temperature)
     writer.add_sampling_top_k(SAMPLING.top_k or 0)
     writer.add_file_type(_FILE_TYPES[precision])
+    adding: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
     for key, number in architecture.gguf_fields(cfg).items():
-        _add_number(writer, f"{architecture.gguf_name}.{key}", number)
-    _add_tokenizer(writer, talker)
+        adding[type(number)](f"{architecture.gguf_name}.{key}", number)
+    if isinstance(talker.tokenizer, HFTokenizer):
+        _add_pretrained(writer, talker, talker.tokenizer)
+    else:
+        _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=talker.tokenizer.special_token_ids()["eot"])
+        writer.add_chat_template(jinja_template(talker.renderer))
     for name, weight in architecture.weights_to_gguf(talker.model.state_dict(), cfg).items():
         _add_weight(writer, name, weight.detach().float().numpy(), precision)
     try:
@@ -72,15 +74,6 @@ def _writer_class() -> type[GGUFWriter]:
     return GGUFWriter
 
 
-def _add_number(writer: GGUFWriter, key: str, number: float | bool) -> None:
-    if isinstance(number, bool):
-        writer.add_bool(key, number)
-    elif isinstance(number, int):
-        writer.add_uint32(key, number)
-    else:
-        writer.add_float32(key, number)
-
-
 def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Precision) -> None:
     if precision == "q8_0" and value.ndim > 1 and value.shape[-1] % _BLOCK == 0:
         from gguf import GGMLQuantizationType
@@ -90,16 +83,6 @@ def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Pre
         writer.add_tensor(name, quantize(value, kind), raw_dtype=kind)
     else:
         writer.add_tensor(name, value.astype(np.float16) if precision != "f32" and value.ndim > 1 else value)
-
-
-def _add_tokenizer(writer: GGUFWriter, talker: Talker) -> None:
-    """Write vocabulary and chat template."""
-    if isinstance(talker.tokenizer, HFTokenizer):
-        _add_pretrained(writer, talker, talker.tokenizer)
-        return
-    eot = talker.tokenizer.special_token_ids()["eot"]
-    _add_vocabulary(writer, pieces_of(talker.tokenizer), eot=eot)
-    writer.add_chat_template(jinja_template(talker.renderer))
 
 
 def _add_pretrained(writer: GGUFWriter, talker: Talker, tokenizer: HFTokenizer) -> None:

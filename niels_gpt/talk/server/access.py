@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,6 +56,7 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
 # browsers send no Origin. A server reachable from other machines accepts any host name and requires a key instead.
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
+PATIENCE_S = 30  # seconds that the server waits for a client
 _OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # need no key: the page that asks for it
 
 
@@ -78,10 +78,10 @@ class Access:
 
 
 class Gate:
-    """ASGI middleware that rejects foreign, unauthorized and oversized requests.
+    """ASGI middleware that rejects foreign, unauthorized, oversized and stalled requests.
 
     All other requests are passed on with the whole body already received. `body_bytes` is the maximum size of a body;
-    `count` is called with the status of every response.
+    `count` is called with the status of every response. A client has `PATIENCE_S` seconds to send its body.
     """
 
     def __init__(
@@ -108,34 +108,17 @@ class Gate:
                 self._count(message["status"])
             await send(message)
 
-        problem = foreign(scope, self._access)
-        if problem is not None:
-            await refusal(403, problem)(scope, receive, counted)
+        try:
+            body = await self._body(scope, receive)
+        except HTTPException as error:
+            await refusal(error.status_code, error.detail, headers=error.headers)(scope, receive, counted)
             return
-        if not _has_key(scope, self._access.key):
-            sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
-            await refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})(scope, receive, counted)
+        if body is None:  # the client has left
             return
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._most:
-                sentence = f"the request is larger than {self._most:,} bytes: send a shorter chat, or begin a new one"
-                await refusal(413, sentence)(scope, receive, counted)
-                return
-        given = False
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def whole() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": bytes(body), "more_body": False}
+            return first.pop() if first else await receive()
 
         try:
             await self._app(scope, whole, counted)
@@ -144,12 +127,37 @@ class Gate:
                 self._count(500)
             raise
 
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Return the body of a request, None if its client left; raise an HTTPException if it is to be refused."""
+        problem = foreign(scope, self._access)
+        if problem is not None:
+            raise HTTPException(403, problem)
+        if not _has_key(scope, self._access.key):
+            sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
+            raise HTTPException(401, sentence, headers={"WWW-Authenticate": "Bearer"})
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self._most:
+                        sentence = f"larger than {self._most:,} bytes: send a shorter chat, or begin a new one"
+                        raise HTTPException(413, f"the request is {sentence}")
+        except TimeoutError as error:
+            sentence = f"the request was incomplete after {PATIENCE_S} s: send it again"
+            raise HTTPException(408, sentence, headers={"Connection": "close"}) from error
+        return bytes(body)
+
 
 def foreign(scope: Scope, access: Access) -> str | None:
     """Return why a request is not meant for this server or not from its own page; None if it is fine."""
-    port = scope["server"][1]
+    port, headers = scope["server"][1], Headers(scope=scope)
     here = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
-    hosts, origins = (_values(scope, name) for name in (b"host", b"origin"))
+    hosts, origins = ([value.lower() for value in headers.getlist(name)] for name in ("host", "origin"))
     if access.others:  # any host name is accepted; the server's own page then has the same name in Origin
         here = set(hosts)
     if len(hosts) != 1 or hosts[0] not in here:
@@ -164,32 +172,16 @@ def _has_key(scope: Scope, key: str | None) -> bool:
     path = scope["path"]
     if key is None or path in _OPEN or path.startswith(_PAGE):
         return True
-    shown = [value.partition(" ") for value in _values(scope, b"authorization", lower=False)]
+    shown = [value.partition(" ") for value in Headers(scope=scope).getlist("authorization")]
     keys = [word.strip() for scheme, _, word in shown if scheme.lower() == "bearer"]
     return len(keys) == 1 and hmac.compare_digest(keys[0].encode("latin-1"), key.encode())
-
-
-def _values(scope: Scope, wanted: bytes, *, lower: bool = True) -> list[str]:
-    values = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
-    return [value.lower() for value in values] if lower else values
-
-
-# Listening socket and client timeouts.
-#
-# uvicorn waits forever for the rest of a request, and for a client that stopped reading. Each such connection holds a
-# file descriptor, and their number is limited.
-
-PATIENCE_S = 30
 
 
 LOOPBACK = "127.0.0.1"  # reachable from this machine only
 
 
 def listen(port: int, host: str = LOOPBACK) -> socket.socket:
-    """Return a listening TCP socket; port 0 picks a free port.
-
-    From here on a browser that connects waits instead of being refused.
-    """
+    """Return a listening TCP socket (port 0: a free one); from now on browsers wait instead of being refused."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -202,90 +194,33 @@ def listen(port: int, host: str = LOOPBACK) -> socket.socket:
     return listening
 
 
-def make_server(app: ASGIApp, *, patience_s: int = PATIENCE_S) -> uvicorn.Server:
-    """Return a uvicorn server with client timeouts.
-
-    `patience_s` is the time in seconds a client has to send a whole request, and to resume reading a stalled response.
-    """
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Return a uvicorn server; a connection without a request, or with none after its last, ends after PATIENCE_S."""
     return uvicorn.Server(
-        uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=patience_s, log_level="warning")
+        uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=PATIENCE_S, log_level="warning")
     )
 
 
 class Connection(H11Protocol):
-    """uvicorn connection with a timeout that runs whenever the server waits for the client."""
-
-    _clock: asyncio.TimerHandle | None = None
+    """uvicorn's connection, which waits forever neither for its first request nor for a client that does not read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch(anew=True)
-
-    def data_received(self, data: bytes) -> None:
-        # Only a new request restarts the timeout: a client that sends a byte now and then cannot extend it.
-        begins = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
-        super().data_received(data)
-        self._watch(anew=begins)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch(anew=True)
+        self._waiting = self.loop.call_later(PATIENCE_S, lambda: None if self.cycle else transport.abort())
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch(anew=True)
+        self._waiting.cancel()
+        self._waiting = self.loop.call_later(PATIENCE_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._watch()
+        self._waiting.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_clock()
+        self._waiting.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """Close the connection at once, so that open requests do not delay the end of the server."""
-        self._close()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "the request is not valid HTTP")
-
-    def _watch(self, *, anew: bool = False) -> None:
-        """Start the timeout if it is the client's turn, stop it if not; `anew` restarts a running one."""
-        cycle = self.cycle
-        ours = cycle and not (cycle.more_body or cycle.response_complete or self.flow.write_paused)
-        if ours or anew:
-            self._stop_clock()
-        if not ours and self._clock is None:
-            self._clock = self.loop.call_later(self.timeout_keep_alive, self._give_up)
-
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
-
-    def _give_up(self) -> None:
-        began = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
-        if began and not self.flow.write_paused:
-            self._refuse(408, f"the request was incomplete after {self.timeout_keep_alive} s: send it again")
-        else:
-            self._close()
-
-    def _refuse(self, status: int, message: str) -> None:
-        """Send an error without calling the application; send nothing if a response has already begun."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [("content-type", "application/json"), ("connection", "close")]
-            for event in (
-                h11.Response(status_code=status, headers=headers),
-                h11.Data(data=json.dumps(refusal_body(status, message)).encode()),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
-        self._close()
-
-    def _close(self) -> None:
-        """Close the transport; abort it if output is pending, since a client that does not read would block it."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        else:
-            self.transport.close()
+        self.transport.abort()

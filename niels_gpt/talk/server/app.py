@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
+from niels_gpt.talk.notes import Notes
 from niels_gpt.talk.server.access import Access, Gate, refusal, refusal_body, refuse
 from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
 from niels_gpt.talk.server.schema import (
@@ -34,42 +33,20 @@ from niels_gpt.talk.server.schema import (
     CompletionForm,
     CompletionRequest,
     Form,
+    Reply,
     TokenizeRequest,
     parse_request,
 )
+from niels_gpt.talk.server.sources import About, abilities, ask_about, finder
 from niels_gpt.talk.talker import Talker, TextChunk
-
-
-class Reply:
-    """Builder of one reply in OpenAI's format, with its token usage."""
-
-    def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
-        self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
-        self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
-        # Serialized once, since it is the same in every event and there is an event per token.
-        self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
-        self.prompt_tokens, self.written = prompt_tokens, 0
-
-    @property
-    def usage(self) -> dict[str, int]:
-        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
-        return {**counts, "total_tokens": sum(counts.values())}
-
-    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the body of a reply that is not streamed."""
-        return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
-
-    def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
-        """Return one server-sent event with these choices."""
-        rest = json.dumps({"choices": choices, **usage})[1:]
-        return f"data: {self._part_head}, {rest}\n\n"
 
 
 class Stream(StreamingResponse):
     """Reply sent as server-sent events; when it ends, even before it began, generation stops."""
 
-    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool) -> None:
-        super().__init__(_events(reply, metrics.timed(answer), answer.choices, usage), media_type="text/event-stream")
+    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool, about: About | None) -> None:
+        events = _events(reply, metrics.timed(answer), answer.choices, usage, about)
+        super().__init__(events, media_type="text/event-stream")
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,30 +56,39 @@ class Stream(StreamingResponse):
             self._answer.leave()
 
 
-async def _events(reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool) -> AsyncIterator[str]:
-    """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts."""
+async def _events(
+    reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool, about: About | None
+) -> AsyncIterator[str]:
+    """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts, `about` sources."""
     none_yet = {"usage": None} if usage else {}
+    texts = [""] * choices
+    if about and (first := about.first()):
+        yield reply.part([], **none_yet, niels_gpt=first)
     for index in range(choices):
         if (opening := reply.form.opening(index)) is not None:
             yield reply.part([opening], **none_yet)
     try:
         async for event in events:
             reply.written += event.written
+            texts[event.choice] += event.piece.text
             if event.finish is None:
                 yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
                 continue
             if event.piece.text or event.piece.tokens:
                 yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
             yield reply.part([reply.form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
-    except Exception as error:  # status 200 is already sent, so the error goes into the stream
-        yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
-    else:
         if usage:
             yield reply.part([], usage=reply.usage)
+        if about:
+            yield reply.part([], niels_gpt=await asyncio.to_thread(about.last, texts))
+    except Exception as error:  # status 200 is already sent, so the error goes into the stream
+        yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     yield "data: [DONE]\n\n"
 
 
-async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: Request) -> dict[str, Any]:
+async def whole_reply(
+    reply: Reply, answer: Answer, metrics: Metrics, request: Request, about: About | None = None
+) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
     pieces: list[list[TextChunk]] = [[] for _ in range(answer.choices)]
     finish = ["length"] * answer.choices
@@ -121,7 +107,9 @@ async def whole_reply(reply: Reply, answer: Answer, metrics: Metrics, request: R
         TextChunk("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
         for said in pieces
     ]
-    return reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
+    body = reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
+    told = await asyncio.to_thread(about.last, [piece.text for piece in joined]) if about else None
+    return body if told is None else {**body, "niels_gpt": told}
 
 
 async def _leave_with_client(request: Request, answer: Answer) -> None:
@@ -156,13 +144,17 @@ class _Job:
     reply: Reply
     stream: bool
     usage: bool
+    about: About | None
 
 
 class Service:
     """Handlers of the POST endpoints for one model."""
 
-    def __init__(self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits, notes: Notes | None = None
+    ) -> None:
         self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
+        self._notes = notes
         self._turn = asyncio.Lock()
 
     async def tokenize(self, request: Request) -> Response:
@@ -190,9 +182,10 @@ class Service:
         except Busy as error:
             raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
         self._metrics.count_prompt(asked.reply.prompt_tokens)
+        about = asked.about and asked.about.for_client(request)
         if asked.stream:
-            return Stream(asked.reply, answer, self._metrics, usage=asked.usage)
-        return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request))
+            return Stream(asked.reply, answer, self._metrics, usage=asked.usage, about=about)
+        return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request, about))
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
         """Run `prepare` on the request body, in a thread if the body is large.
@@ -232,7 +225,9 @@ class Service:
         asked = self._parsed(ChatRequest, body)
         self._check_choices(asked.n)
         most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
-        said = [message.model_dump() for message in asked.messages]
+        about, said = ask_about(
+            self._notes, asked.niels_gpt, self._talker, [message.model_dump() for message in asked.messages]
+        )
         messages, forgotten = self._talker.remember(said, max_new_tokens=most)
         prompt = self._talker.prompt(messages)
         cut = self._talker.beyond(prompt)
@@ -245,6 +240,7 @@ class Service:
             stops=(*asked.stops, *self._talker.stops),
             top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             more={name: count for name, count in dropped.items() if count},
+            about=about,
         )
 
     def _completion_job(self, body: bytes) -> _Job:
@@ -259,6 +255,7 @@ class Service:
             stops=asked.stops,
             top_logprobs=asked.logprobs,
             more={},
+            about=ask_about(self._notes, asked.niels_gpt, self._talker, [])[0],
         )
 
     def _check_choices(self, n: int, *, prompts: int = 1) -> None:
@@ -299,6 +296,7 @@ class Service:
         stops: tuple[str, ...],
         top_logprobs: int | None,
         more: Mapping[str, Any],
+        about: About | None,
     ) -> _Job:
         reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
         sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
@@ -307,7 +305,7 @@ class Service:
             for prompt in prompts
             for n in range(asked.n)
         ]
-        return _Job(orders, reply, asked.stream, asked.stream_options.include_usage)
+        return _Job(orders, reply, asked.stream, asked.stream_options.include_usage, about)
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
@@ -322,15 +320,24 @@ STATIC = Path(__file__).with_name("static")
 
 
 def build_app(
-    talker: Talker, *, card: dict[str, Any], limits: Limits | None = None, access: Access | None = None
+    talker: Talker,
+    *,
+    card: dict[str, Any],
+    limits: Limits | None = None,
+    access: Access | None = None,
+    notes: Notes | None = None,
 ) -> FastAPI:
-    """Return the FastAPI application that serves `talker`; `card` is what the page shows about the model."""
+    """Return the FastAPI application that serves `talker`; `card` is what the page shows about the model.
+
+    All text in `notes` may be sent to any client.
+    """
     limits = limits or Limits()
     scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
     metrics = Metrics(scheduler)
-    service = Service(talker, scheduler, metrics, limits)
+    service = Service(talker, scheduler, metrics, limits, notes)
     entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
     entry["max_model_len"] = talker.model.cfg.T  # the context length, under the name other servers use
+    entry["niels_gpt"] = abilities(notes, talker)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -372,6 +379,8 @@ def build_app(
         service.check_name(name)
         return entry
 
+    if notes is not None:
+        app.get("/v1/find")(finder(notes))
     app.post("/tokenize")(service.tokenize)
     app.post("/v1/chat/completions")(service.chat)
     app.post("/v1/completions")(service.complete)

@@ -73,10 +73,7 @@ class Answer:
 
 
 class _Post:
-    """Outbox of events for event loops.
-
-    The events of a step are sent together, since waking a loop costs as much as several operations of the model.
-    """
+    """Outbox of events, sent together: waking a loop costs as much as several operations of the model."""
 
     def __init__(self) -> None:
         self._items: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Event | Exception]]] = {}
@@ -163,10 +160,7 @@ class Scheduler:
         self._thread.start()
 
     def answer(self, orders: Sequence[Order]) -> Answer:
-        """Queue all choices of an answer, or raise Busy.
-
-        A caller that stops iterating early must call `leave`.
-        """
+        """Queue all choices of an answer, or raise Busy; a caller that stops iterating early must call `leave`."""
         answer = Answer(len(orders), asyncio.get_running_loop())
         with self._changed:
             self.check_room(len(orders))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from niels_gpt.inference.engine import Token
-from niels_gpt.inference.sampling import REPETITION_PENALTIES, Sampling
-from niels_gpt.talk.talker import SAMPLING, TextChunk
+from niels_gpt.inference.sampling import REPETITION_PENALTIES, SAMPLING, Sampling
+from niels_gpt.talk.talker import TextChunk
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder, Tokenizer
 
 # Request bodies: the supported fields of OpenAI's API, and a few extensions.
@@ -72,14 +75,20 @@ class RequestMessage(_Strict):
     """Message of a chat; the role `developer` is read as `system`."""
 
     role: Annotated[
-        Literal["system", "user", "assistant"],
-        BeforeValidator(lambda role: "system" if role == "developer" else role),
+        Literal["system", "user", "assistant"], BeforeValidator(lambda role: "system" if role == "developer" else role)
     ]
     content: Annotated[str, BeforeValidator(_joined)]
 
 
 class StreamOptions(_Strict):
     include_usage: bool = False
+
+
+class Extension(_Strict):
+    """Request for sources in the reply: traced spans, and the sections that the question finds."""
+
+    trace: bool = False
+    notes: bool = False
 
 
 class TextFormat(_Strict):
@@ -121,6 +130,7 @@ class Asked(_Named):
     max_tokens: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
+    niels_gpt: Extension = Extension()
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = []
 
     @model_validator(mode="before")
@@ -213,21 +223,10 @@ def _brackets(body: bytes) -> int:
 Choice = dict[str, Any]
 
 
-class Form(Protocol):
-    """Format of a reply's choices: whole, or as deltas of a stream."""
-
-    prefix: str  # of the reply's id
-    whole: str  # value of `object` in a complete reply
-    part: str  # value of `object` in a streamed event
-
-    def choice(self, index: int, piece: TextChunk, finish: str) -> Choice: ...
-    def opening(self, index: int) -> Choice | None: ...
-    def delta(self, index: int, piece: TextChunk, finish: str | None) -> Choice: ...
-
-
 class ChatForm:
-    """Choices of a chat completion; `logprobs` adds the log probabilities of the tokens."""
+    """Choices of a chat completion, whole or as deltas; `logprobs` adds the log probabilities of the tokens."""
 
+    # Prefix of the reply's id, and the value of `object` in a complete reply and in a streamed event.
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
@@ -247,11 +246,11 @@ class ChatForm:
         return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.tokens), "finish_reason": finish}
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        return {"content": [self._entry(token) for token in tokens], "refusal": None} if self._wanted else None
-
-    def _entry(self, token: Token) -> dict[str, Any]:
-        top = [self._one(id, logprob) for id, logprob in token.top_logprobs]
-        return {**self._one(token.id, token.logprob), "top_logprobs": top}
+        if not self._wanted:
+            return None
+        tops = [[self._one(id, logprob) for id, logprob in token.top_logprobs] for token in tokens]
+        entries = [{**self._one(t.id, t.logprob), "top_logprobs": top} for t, top in zip(tokens, tops, strict=True)]
+        return {"content": entries, "refusal": None}
 
     def _one(self, id: int, logprob: float | None) -> dict[str, Any]:
         piece = self._tokenizer.piece(id)
@@ -259,7 +258,7 @@ class ChatForm:
 
 
 class CompletionForm:
-    """Choices of a text completion; `logprobs` adds the log probabilities of the tokens."""
+    """Choices of a text completion, with the attributes and methods of ChatForm."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
@@ -294,12 +293,37 @@ class CompletionForm:
         }
 
     def _name(self, id: int) -> str:
-        """Return the text of a token, or its bytes, as OpenAI writes them, if it is part of a character.
-
-        Names are keys of `top_logprobs`, so different tokens need different names.
-        """
+        """Return a token's text, or its bytes as OpenAI writes them; names are keys, so no two tokens share one."""
         piece = self._tokenizer.piece(id)
         try:
             return piece.decode() or f"id:{id}"
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+Form = ChatForm | CompletionForm
+
+
+class Reply:
+    """Builder of one reply in OpenAI's format, with its token usage."""
+
+    def __init__(self, form: Form, model: str, *, prompt_tokens: int, more: Mapping[str, Any]) -> None:
+        self.form, self.id = form, f"{form.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "created": int(time.time()), "model": model, **more}
+        # Serialized once, since it is the same in every event and there is an event per token.
+        self._part_head = json.dumps({**self._head, "object": form.part})[:-1]
+        self.prompt_tokens, self.written = prompt_tokens, 0
+
+    @property
+    def usage(self) -> dict[str, int]:
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.written}
+        return {**counts, "total_tokens": sum(counts.values())}
+
+    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the body of a reply that is not streamed."""
+        return {**self._head, "object": self.form.whole, "choices": choices, "usage": self.usage}
+
+    def part(self, choices: list[dict[str, Any]], **usage: Any) -> str:
+        """Return one server-sent event with these choices."""
+        rest = json.dumps({"choices": choices, **usage})[1:]
+        return f"data: {self._part_head}, {rest}\n\n"

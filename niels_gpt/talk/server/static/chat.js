@@ -1,5 +1,6 @@
 import { chatOf, keyOf, newChat, read, remove, save, savedChats, write } from "./chats.js";
 import { markdown } from "./markdown.js";
+import { offer, showSources, wanted } from "./sources.js";
 
 const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room] =
   ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card", "system",
@@ -38,6 +39,10 @@ async function ask(question, at) {
       answer.model = part.model;
       answer.cut = part.cut_tokens ?? 0;
       if (part.usage) answer.tokens = part.usage.total_tokens;
+      if (part.niels_gpt && answering === mine) {
+        answer.sources = { ...answer.sources, ...part.niels_gpt };
+        following(() => fill(article, answer));
+      }
       const piece = part.choices[0]?.delta.content;
       if (!piece || answering !== mine) continue;
       answer.content += piece;
@@ -81,7 +86,7 @@ async function* parts(messages, signal) {
     body: JSON.stringify({
       messages: [...first, ...messages].map(({ role, content }) => ({ role, content })),
       stream: true, stream_options: { include_usage: true },
-      temperature: number("temperature"), top_k: number("top_k"), max_tokens: number("max_tokens"),
+      temperature: number("temperature"), top_k: number("top_k"), max_tokens: number("max_tokens"), ...wanted(),
     }),
   });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -225,8 +230,9 @@ function show(message) {
   return article;
 }
 
-function fill(article, { role, content }) {
-  article.querySelector(".text").replaceChildren(role === "user" ? content : markdown(content));
+function fill(article, message) {
+  article.querySelector(".text").replaceChildren(message.role === "user" ? message.content : markdown(message.content));
+  showSources(article, message);
 }
 
 // Update the display after each change: grey out messages outside the context, name the model below each answer, put
@@ -372,6 +378,7 @@ async function introduce() {
     const [model] = (await (await request("/v1/models")).json()).data;
     context = model.max_model_len;
     document.getElementById("model").textContent = model.id;
+    offer(model.niels_gpt, request);
     showRoom();
   } catch (error) {
     say(error.message);

@@ -1,0 +1,237 @@
+"""Trace a text to the training documents it repeats, and search documents, over the indexes of several sources."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+from niels_gpt.files.checks import Damaged
+from niels_gpt.trace.index import SourceIndex
+from niels_gpt.trace.sections import Match, best_line, search
+from niels_gpt.trace.words import word_bounds
+
+# A span is shown if it is so improbable that chance would not put it into the text: the probability that its words,
+# drawn one by one, give it is below 2**-_MARGIN_BITS divided by the number of words in the text. Language is no such
+# draw, hence the margin, which "in the middle of the" does not reach.
+_MARGIN_BITS = 20
+_COMMON_BITS = 10  # a word more frequent than 1 in 1,024 is common; spans of such words alone are not shown
+_PLACES = 5
+_MOST_SEARCHED = 10_000  # occurrences looked at for places in different documents
+_CONTEXT = 300  # characters of a line of context
+_READ_BYTES = 16 << 20  # largest file that is read to find a document in it
+_READ_BEGINNING = 1000  # bytes of the document that are looked up
+
+
+@dataclass(frozen=True)
+class Place:
+    """Line of a document. `path` is the file on this machine, if it is there."""
+
+    source: str
+    file: str
+    line: int
+    context: str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters `start` to `stop` of a text, which occur `count` times in training documents.
+
+    `bits` is the information in its words: minus log2 of the product of their unigram probabilities.
+    """
+
+    start: int
+    stop: int
+    text: str
+    count: int
+    bits: float
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Section of a document, found by search; `line` and `context` are its line with most of the words typed."""
+
+    source: str
+    file: str
+    line: int
+    context: str
+    headings: str
+    text: str
+    path: str | None
+
+
+class Library:
+    """Indexes of several sources, in the order in which places are listed."""
+
+    def __init__(self, indexes: Sequence[SourceIndex]) -> None:
+        self.indexes = tuple(indexes)
+        self._words = sum(index.words for index in indexes)
+
+    def trace(self, text: str) -> list[Span]:
+        """Return the spans of a text that occur verbatim in training documents and are rare enough to tell anything.
+
+        Spans are maximal, begin and end with whole words, and are sorted from the rarest words to the commonest.
+        """
+        data = text.encode(errors="replace")
+        found = []
+        most = math.log2(max(1, self._words))  # bits of a word that occurs once
+        for start, stop in self.maximal_spans(data):
+            bits = [self._bits(data[first:last]) for first, last in word_bounds(data[start:stop]) + start]
+            if sum(bits) >= most + _MARGIN_BITS and max(bits) > min(_COMMON_BITS, most - 2):
+                found.append((sum(bits), start, stop))
+        return [self._span(data, start, stop, bits) for bits, start, stop in sorted(found, key=lambda one: -one[0])]
+
+    def maximal_spans(self, text: bytes) -> list[tuple[int, int]]:
+        """Return the byte ranges of words that occur verbatim in a training document and are in no longer such range.
+
+        The n-th word's longest match is found by binary search in every suffix array. It is maximal if it ends after
+        the longest match of the word before.
+        """
+        spans, end = [], 0
+        for piece, offset in _without_nul(text):
+            starts, stops = (word_bounds(piece) + offset).T.tolist()
+            for n, start in enumerate(starts):
+                # The longest match of the word before ends at `end`: only one that goes on beyond is maximal.
+                beyond = bisect_right(stops, end, lo=n)
+                if beyond == len(stops):
+                    break
+                stop = self._longest(text, start, stops, beyond)
+                if stop > end:
+                    end = stop
+                    spans.append((start, end))
+        return spans
+
+    def _longest(self, text: bytes, start: int, stops: Sequence[int], beyond: int) -> int:
+        """Return where the longest match of the word at `start` ends, one of `stops[beyond:]`; 0: nowhere."""
+        longest = 0
+        for shard in (shard for index in self.indexes for shard in index.shards):
+            # Compare no more than needed: a long text seldom occurs as a whole.
+            stop = min(stops[beyond] + 64, stops[-1])
+            while (matched := start + shard.longest_match(text[start:stop])) == stop < stops[-1]:
+                stop = min(start + 4 * (stop - start), stops[-1])
+            last = bisect_right(stops, matched) - 1
+            # Where the text goes on alike, the word ends there as well; else it may be part of a longer word.
+            if last >= beyond and stops[last] == matched and not shard.occurrences(text[start:matched]):
+                last -= 1
+            if last >= beyond:
+                longest = max(longest, stops[last])
+        return longest
+
+    def _bits(self, word: bytes) -> float:
+        count = sum(index.count(word) for index in self.indexes)
+        return math.log2(self._words / max(1, count))
+
+    def _span(self, data: bytes, start: int, stop: int, bits: float) -> Span:
+        wanted = data[start:stop]
+        first = len(data[:start].decode())
+        text = wanted.decode()
+        count = sum(index.count(wanted) for index in self.indexes)
+        return Span(first, first + len(text), text, count, round(bits, 1), self.places(wanted))
+
+    def places(self, wanted: bytes) -> tuple[Place, ...]:
+        """Return up to five places of a text in training documents, each in another document if there are as many."""
+        found: list[Place] = []
+        for index in self.indexes:
+            positions = sorted(islice(index.positions(wanted), _MOST_SEARCHED))
+            by_document: dict[int, int] = {}
+            for position in positions:
+                if len(by_document) == _PLACES:
+                    break
+                with _readable(index):
+                    by_document.setdefault(index.document(position)[1], position)
+            chosen = list(by_document.values())
+            chosen += [position for position in positions if position not in chosen][: _PLACES - len(chosen)]
+            found += [_place(index, position) for position in sorted(chosen)]
+        return tuple(found[:_PLACES])
+
+    def find(self, typed: str, *, limit: int = 5, sources: Sequence[str] | None = None) -> list[Found]:
+        """Return the best section of each of the best documents for a query; `sources` restricts the search."""
+        typed = typed.encode(errors="replace").decode()
+        best: dict[tuple[str, int], tuple[SourceIndex, int, Match]] = {}
+        for index in (index for index in self.indexes if sources is None or index.name in sources):
+            with _readable(index):
+                for match in search(index.db, typed, limit=20 * limit):
+                    _, start = index.document(match.start)
+                    best.setdefault((index.name, start), (index, start, match))
+        ranked = sorted(best.values(), key=lambda one: one[2].score)
+        return [_found(*one, typed) for one in ranked[:limit]]
+
+
+def to_json(item: Span | Found, *, with_path: bool) -> dict[str, Any]:
+    """Return a span or a section for JSON; paths are for clients on this machine."""
+    value = asdict(item)
+    for place in (value, *value.get("places", ())):
+        if not with_path:
+            place.pop("path", None)
+    return value
+
+
+def shared_sections(found: Sequence[Found], spans: Sequence[Span]) -> list[bool]:
+    """Return for each section whether one of the spans traced in a reply occurs in it."""
+    return [any(span.text in section.text for span in spans) for section in found]
+
+
+def _without_nul(text: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the parts of a text between NUL bytes, which separate documents in an index, and where they begin."""
+    offset = 0
+    for piece in text.split(b"\0"):
+        yield piece, offset
+        offset += len(piece) + 1
+
+
+def _found(index: SourceIndex, start: int, match: Match, typed: str) -> Found:
+    text = index.text[match.start : match.stop].decode()
+    number = best_line(text, typed)
+    context = text.split("\n")[number].strip()
+    name, _ = index.document(start)
+    path, line = _in_file(index, start, match.line + number, context)
+    return Found(index.name, name, line, context[:_CONTEXT], match.headings, text.strip(), path)
+
+
+def _place(index: SourceIndex, position: int) -> Place:
+    with _readable(index):
+        name, start = index.document(position)
+    line = index.text[start:position].count(b"\n") + 1
+    first = index.text.rfind(b"\n", start, position) + 1 or start
+    stop = min(end for byte in (b"\n", b"\0") if (end := index.text.find(byte, position)) >= 0)
+    context = index.text[first:stop].decode().strip()
+    path, line = _in_file(index, start, line, context)
+    return Place(index.name, name, line, context[:_CONTEXT], path)
+
+
+def _in_file(index: SourceIndex, start: int, line: int, context: str) -> tuple[str | None, int]:
+    """Return the file, on this machine, of the document that begins at `start`, and the line there of one of its lines.
+
+    A file may have several documents, or front matter that is left out. So the document's beginning is looked up in it;
+    if that is not found (a secret was masked), the nearest line with the context. Without the file `line` is returned.
+    """
+    name, _ = index.document(start)
+    candidates = (index.input / name, index.input / name.rpartition(":")[0], index.input) if index.input else ()
+    path = next((path for path in candidates if os.path.isfile(path)), None)
+    if path is None:
+        return None, line
+    if path.stat().st_size <= _READ_BYTES and context:
+        data = path.read_bytes()
+        stop = index.text.find(b"\0", start)
+        begins = data.find(index.text[start : min(stop, start + _READ_BEGINNING)])
+        having = [number for number, text in enumerate(data.split(b"\n"), start=1) if context.encode() in text]
+        line += data.count(b"\n", 0, max(0, begins))
+        line = line if begins >= 0 or not having else min(having, key=lambda number: abs(number - line))
+    return str(path.absolute()), line
+
+
+@contextmanager
+def _readable(index: SourceIndex) -> Iterator[None]:
+    """Raise `Damaged` for an index whose database cannot be read."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, TypeError) as error:
+        raise Damaged(index.folder, f"is damaged ({error}): make it again") from error

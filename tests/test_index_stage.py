@@ -1,0 +1,69 @@
+"""The stage `index`: which documents it indexes, and when it is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.stage import is_left_out
+from niels_gpt.pipeline.stores import open_library
+from stages import index
+from tests.in_process import SOURCES, make_caches, notes_params, run_in_process, tiny_params
+
+NOTES = [f"# Note {n}\n\nOn day {n} the heron stood {n} times on pontoon {n * 31}.\n" for n in range(40)]
+
+
+def make_indexes(params: Params | None = None) -> None:
+    make_caches(NOTES, params)
+    for key in ("notes", "own"):
+        run_in_process("index", index.main, params or notes_params(), key)
+
+
+def test_training_documents_are_traced_and_all_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_indexes()
+    library = open_library(notes_params())
+    assert [one.name for one in library.indexes] == ["notes", "own"]
+    sentences = [note.split("\n")[2] for note in NOTES]
+    traced = [library.places(sentence.removesuffix(".").encode()) for sentence in sentences]
+    trained = [n for n, places in enumerate(traced) if places]
+    assert [(traced[n][0].file, traced[n][0].line) for n in trained] == [(str(n), 3) for n in trained]
+    assert 0 < len(NOTES) - len(trained) < 20
+    for n in range(40):
+        assert library.find(f'"pontoon {n * 31}"', sources=["notes"])[0].file == str(n)
+    (answer,) = {place.context for place in library.places(b"because")}
+    assert answer == "assistant: because"
+
+
+def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is gone is gone: an index is made of the documents as they are."""
+    monkeypatch.chdir(tmp_path)
+    make_indexes()
+    before = open_library(notes_params()).find("heron", limit=100, sources=["notes"])
+    make_caches([*NOTES[:10], "Only here: a bittern.", *NOTES[11:30]])
+    run_in_process("index", index.main, notes_params(), "notes")
+    library = open_library(notes_params())
+    after = library.find("heron", limit=100, sources=["notes"])
+    assert (len(before), len(after)) == (40, 29)
+    assert [one.file for one in library.find("bittern")] == ["10"]
+
+
+def test_an_index_that_is_left_out_is_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = tiny_params({**SOURCES, "index.run": False})
+    make_indexes(params)
+    assert is_left_out(layout.INDEX / "notes")
+    assert open_library(params).indexes == ()
+
+
+def test_a_source_that_is_too_large_is_not_indexed_and_the_stage_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(index, "MOST_BYTES", 1000)
+    make_indexes()
+    assert [one.name for one in open_library(notes_params()).indexes] == ["own"]
+    assert "index@notes: not indexed: " in capsys.readouterr().out
