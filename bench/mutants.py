@@ -28,7 +28,7 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = re.compile(
-    r"data/(corpus|secrets)/|duplicates/(sides|pairs|sketches)|cache/(windows|manifest|sft_)|tokenizer/|model/(?!.*triton)"
+    r"data/(corpus|readers|secrets)/|duplicates/(sides|pairs)|cache/(windows|sft_)|tokenizer/|model/(?!.*triton)"
     r"|train/|inference/|talk/(server|export)/|pipeline/(stage|code)\.py|cli/(init|plan)\.py"
 )
 MOST_TESTS, PATIENCE_S = 60, 120  # of one mutant; until a run counts as hanging
