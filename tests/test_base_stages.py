@@ -192,7 +192,7 @@ def test_training_refuses_a_base_or_a_tokenizer_that_was_changed(here: Path) -> 
 def run_to_the_report(params: Params) -> dict[str, Any]:
     for name, main in (("train", train.main), ("sft", sft.main)):
         run_in_process(name, main, params)
-        run_in_process("curves", curves.main, params, key=name)
+    run_in_process("curves", curves.main, params)
     names = list(params.sources)
     write_json(layout.QUOTES, {name: {} for name in names})
     write_json(layout.DATA, {})

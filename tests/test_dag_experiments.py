@@ -31,8 +31,8 @@ def test_a_mistyped_parameter_is_refused_and_nothing_runs(built_repo: Repo) -> N
 
 def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built_repo: Repo) -> None:
     before = (built_repo.path / "metrics/train.json").read_bytes()
-    done = built_repo.run("dvc", "exp", "run", "--temp", "-n", "mixed", "-S", "p_train.roam=0.3", "curves@train")
-    assert stages_run(done.stdout) == ["train", "curves@train"]
+    done = built_repo.run("dvc", "exp", "run", "--temp", "-n", "mixed", "-S", "p_train.roam=0.3", "curves")
+    assert stages_run(done.stdout) == ["train", "curves"]
     assert (built_repo.path / "metrics/train.json").read_bytes() == before
     shown = built_repo.run("dvc", "exp", "show", "--csv", "--only-changed").stdout
     assert "mixed" in shown
@@ -56,7 +56,7 @@ def test_notes_that_git_ignores_are_missed_by_name_in_a_copy(built_repo: Repo) -
 
 
 def test_the_queue_runs_a_sweep(built_repo: Repo) -> None:
-    built_repo.run("dvc", "exp", "run", "--queue", "-S", "p_train.roam=0.1,0.5", "curves@train")
+    built_repo.run("dvc", "exp", "run", "--queue", "-S", "p_train.roam=0.1,0.5", "curves")
     # Workers outlive the command that starts them, and would keep its pipes open.
     subprocess.run(
         ["dvc", "queue", "start", "-j", "1"],

@@ -22,7 +22,7 @@ from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
 from niels_gpt.pipeline.params import Params
-from stages import duplicates, overlap, split
+from stages import duplicates, index, split
 from tests.in_process import run_in_process, tiny_params, write_source
 from tests.token_caches import files
 
@@ -361,7 +361,7 @@ def test_bytes_do_not_show_how_many_worked_on_them(here: Path) -> None:
     for workers in (1, 3):
         params = parameters(**{"runtime.workers": workers})
         decide(params)
-        run_in_process("overlap", overlap.main, params)
+        run_in_process("index", index.main, params)
         found.append(files(Path("cache")) | files(Path("metrics")))
     assert found[0] == found[1]
 
@@ -490,7 +490,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     sides = decide(params)
     assert 1 in sides["notes"]["train"]
     assert {0, 1} & sides["trees"]["train"]
-    run_in_process("overlap", overlap.main, params)
+    run_in_process("index", index.main, params)
     found = json.loads(Path("metrics/data.json").read_text())
     assert {*found} == {"large", "notes", "wiki", "trees"}
     wiki = found["wiki"]

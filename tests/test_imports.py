@@ -38,7 +38,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["load", "duplicates", "split", "index", "overlap", "tokenizer", "tokenize", "cache", "curves", "code"]
+    "stage", ["load", "duplicates", "split", "index", "tokenizer", "tokenize", "cache", "curves", "code"]
 )
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")

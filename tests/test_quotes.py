@@ -26,7 +26,7 @@ from niels_gpt.report.page import score_rows
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
-from stages import overlap
+from stages import index
 from tests.in_process import run_in_process, write_source
 from tests.test_duplicates import decide, parameters, write_notes
 
@@ -288,7 +288,7 @@ def test_overlap_records_quotes_and_leaves_splits_as_they_are(here: Path) -> Non
     sides = decide(params)
     assert 0 in sides["wiki"]["val"]
     assert 1 in sides["wiki"]["train"]
-    run_in_process("overlap", overlap.main, params)
+    run_in_process("index", index.main, params)
     spans = json.loads(Path("cache/quotes.json").read_text())
     assert {*spans} == {"large", "notes", "trees", "wiki"}
     assert spans["wiki"] == {"part-00000/0": [[*in_bytes(held_out, 1501, 2001)]]}

@@ -164,7 +164,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_training_stages(params: Params) -> None:
     for name, main in (("train", train.main), ("sft", sft.main)):
         run_here(main, name, params)
-        run_here(curves.main, "curves", params, key=name)
+    run_here(curves.main, "curves", params)
 
 
 @contextmanager
@@ -257,10 +257,10 @@ def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here:
     for damage in (b"", b"[]", b"{}", b"\xff", path.read_bytes()[:-9], path.read_bytes().replace(b'"B"', b'"b"')):
         path.write_bytes(damage)
         with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not the history of a run"):
-            run_here(curves.main, "curves", parameters(), key="train")
+            run_here(curves.main, "curves", parameters())
     path.write_bytes(Path("again.json").read_bytes().replace(b'"val_loss"', b'"other"'))
     with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not what was written"):
-        run_here(curves.main, "curves", parameters(), key="train")
+        run_here(curves.main, "curves", parameters())
 
 
 def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
