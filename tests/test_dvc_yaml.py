@@ -26,11 +26,7 @@ from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.sources import COMMON, Source
 from niels_gpt.pipeline.stage import Stage, execute, only_declared, read_inputs
 from niels_gpt.pipeline.yaml_files import default_of, members, parse_yaml
-from tests.conftest import ROOT, make_repo
-
-_DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
-STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
-ITERATED = {name for name, stage in _DECLARED.items() if "foreach" in stage}  # run for each source
+from tests.conftest import ITERATED, ROOT, STAGES, make_repo
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -122,6 +118,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ran], name: str) -> None:
     opened, declared, through = ran[name].opened, ran[name].declared, NAMED_BY_HASH.get(name, {})

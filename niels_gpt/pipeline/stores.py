@@ -147,9 +147,7 @@ def open_library(params: Params, *, private: bool = True, in_files: bool = True)
 
     sources = sorted(params.sources.items(), key=lambda named: not named[1].private)
     names = [
-        (name, source)
-        for name, source in sources
-        if (private or not source.private) and (layout.INDEX / name).is_dir()
+        (name, source) for name, source in sources if (private or not source.private) and (layout.INDEX / name).is_dir()
     ]
     inputs = {name: Path(source.input) if in_files else None for name, source in names}
     return Library([SourceIndex(name, layout.INDEX / name, input) for name, input in inputs.items()])
