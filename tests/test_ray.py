@@ -25,7 +25,7 @@ from niels_gpt.tokenizer.pretrained import byte_alphabet
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from tests.ray_cluster import run_in_cluster, why_not
 
-PARTS = 8
+PARTS = 4
 
 
 def corpus(folder: Path) -> Texts:
