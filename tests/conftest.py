@@ -361,7 +361,7 @@ def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
         repo = Repo(shared / "template" / "repo")
         if not (repo.path / "dvc.lock").exists():
             make_repo(repo.path)
-            repo.repro()
+            repo.run_here()
             repo.commit("built")
     return repo
 
