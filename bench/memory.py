@@ -15,9 +15,15 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
 from niels_gpt.train.pretraining import PretrainTask
-from tests.tiny_training import resident
 
 STEPS, PAGE = 2000, 4096
+
+
+def resident(pid: int | str = "self") -> dict[str, float]:
+    """Megabytes: what the process allocated, and what it has mapped of files."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    mib = {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem")}
+    return {"allocated": mib["RssAnon"], "mapped": mib["RssFile"] + mib["RssShmem"]}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -62,6 +63,7 @@ def serve(address: str) -> None:
                 if os.fork() == 0:
                     listener.close()
                     _attend(client)
+    shutil.rmtree(Path(address).parent)
 
 
 def _attend(client: socket.socket) -> NoReturn:
