@@ -1,6 +1,7 @@
 # make run    from text to a trained and evaluated model
 # make base   installs a pretrained model to start from (93 MB, Apache-2.0): docs/base.md
 # make test   lint is not in here: see `make check`
+# make quick  the tests without DVC, hub, ranks and browser, to run before every commit
 # make baseline  commits what a run has left (dvc.lock, metrics, its parameters), for experiments to be compared with
 # make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
 # make mutants   runs the tests against 300 random mutants of the code (an hour)
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run base test mutants baseline same check clean
+.PHONY: run base test quick mutants baseline same check clean
 
 run: $(INSTALLED)
 	niels-gpt doctor --fix --params
@@ -24,6 +25,9 @@ base: $(INSTALLED)
 
 test: $(INSTALLED)
 	python -m pytest -n auto --dist worksteal
+
+quick: $(INSTALLED)
+	python -m pytest -m "not dag and not slow" -n auto --dist worksteal
 
 mutants: $(INSTALLED)
 	mkdir -p logs

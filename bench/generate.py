@@ -20,6 +20,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import GREEDY, Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
+from tests.talkers import talkative
 
 # Each has room for the prompt and as many new tokens as are not past the context.
 SIZES = {
@@ -27,18 +28,6 @@ SIZES = {
     "sample": ModelConfig(V=1024, T=144, C=128, L=4, H=4, d_ff=512, dropout=0.0),
 }
 PROMPT = list(b"The harbour lies")
-
-
-def talkative(cfg: ModelConfig) -> GPT:
-    """A new model says one token for ever, whatever it has read: nothing that goes wrong in generation would show. Of
-    this one the biases and norms count, too, and what it says next depends on all it has read."""
-    torch.manual_seed(0)
-    model = GPT(cfg).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-        model.tok_emb.weight.mul_(0.3)
-    return model
 
 
 def written(model: GPT, prompts: list[list[int]], n: int, sampling: Sampling) -> list[list[int]]:

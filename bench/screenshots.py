@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.serve import serving
 from niels_gpt.cli.find import open_notes
 from niels_gpt.cli.report import build_watch, full_report
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import open_talker
+from tests.servers import serving
 
 PICTURES = Path("docs/pictures")
 MOST_BYTES = 150_000

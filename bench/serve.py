@@ -11,15 +11,11 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from starlette.types import ASGIApp
 
 from bench.memory import resident
 from niels_gpt.config import ModelConfig
@@ -42,20 +38,6 @@ def untrained(size: str) -> Talker:
     model = GPT(SIZES[size])
     model.tok_emb.weight.data[128:] = 0
     return Talker("bench", model, ByteTokenizer(), "chat_tokens")
-
-
-@contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
-    """The address of a server on loopback, which stops with the block."""
-    listening, server = listen(0), make_server(app)
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield address
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
 
 
 @dataclass(frozen=True)

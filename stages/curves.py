@@ -1,4 +1,4 @@
-"""Stage `curves`: metrics, learning curves and samples of a trained model, from its history."""
+"""Stage `curves`: metrics, learning curves and samples of the pretrained model, from its history."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ def write_curves(stage: Stage, trained: str) -> None:
         samples = [(f"step {sample['step']}", tokenizer.decode(sample["ids"])) for sample in run.samples]
         page = format_samples({"What the model wrote as it was trained": samples})
         stage.out(f"{metrics}_samples.md").write_text(page, encoding="utf-8")
-    stage.say(f"{summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}")
+    stage.say(
+        f"{trained}: {summary['steps']:,} steps, loss {summary['loss']:.4f}, validation {summary['val_loss']:.4f}"
+    )
 
 
 def main(stage: Stage) -> None:
-    """Write the metrics of the training stage in the key; those of `splice` are written by `memorize`."""
-    write_curves(stage, stage.key)
+    """Write the metrics of `train`; those of `sft` are written by `eval`, those of `splice` by `memorize`."""
+    write_curves(stage, "train")
 
 
 if __name__ == "__main__":

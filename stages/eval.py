@@ -1,4 +1,4 @@
-"""Stage `eval`: score each validation set in nats/token and bits per byte; report card and samples."""
+"""Stage `eval`: score each validation set in nats/token and bits per byte; report card, samples, curves of `sft`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.pretrained import renderer_for
+from stages.curves import write_curves
 
 REPLIES = 64  # held-out replies that generated answers are compared with
 
 
 def main(stage: Stage) -> None:
-    """Score the final models, measure their report cards, and sample from them."""
+    """Write the learning curves of `sft`; score the final models, measure their report cards, and sample from them."""
+    write_curves(stage, "sft")
     settings: EvalRules = stage.params.eval
     runtime = stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)

@@ -1,18 +1,63 @@
-"""Stage `index@S`: index the documents of one source, to trace replies to them and to search them."""
+"""Stage `index`: index documents, to trace replies to them and search them; find held-out text in training text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from niels_gpt.data.corpus.parts import Texts, open_texts, read_chats, read_column, read_texts, reading_part, transcript
 from niels_gpt.data.corpus.split_files import Splits, part_rows, read_split
+from niels_gpt.duplicates.overlap import Quotes, find_quotes, measure_overlap
+from niels_gpt.files.atomic import write_json
+from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
-from niels_gpt.pipeline.stores import store_of
+from niels_gpt.pipeline.stores import open_engine, store_of
 from niels_gpt.trace.index import Row, write_index
+
+Sources = Mapping[str, tuple[Texts, Splits]]
+
+MOST_BYTES = 1 << 30  # text of a source: 7 minutes of CPU and 2.4 GB of disk; web text has more, notes have not
+
+
+def write_overlap(stage: Stage, sources: Sources) -> None:
+    """Write overlap statistics by source, and the spans of quotes in held-out documents; stores no text."""
+    out, engine = stage.out(layout.DATA), open_engine(stage.params.runtime)
+    # Next to the output and not in /tmp, so that workers can read it as well.
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.", dir=out.parent) as scratch:
+        overlaps = measure_overlap(engine, sources, scratch=Path(scratch))
+        quotes = find_quotes(engine, sources, scratch=Path(scratch))
+    counts = read_meta(layout.PAIRS / "counts.json", required=list(sources))
+    found = {
+        name: {
+            **counts[name],
+            "held_out_runs": overlap.runs,
+            "runs_in_train": _share(overlap.runs_found, overlap.runs),
+            "characters_in_train": _share(overlap.characters_found, overlap.characters),
+            **(_counts(quotes[name]) if quotes[name].spans else {}),
+        }
+        for name, overlap in overlaps.items()
+    }
+    write_json(out, found)
+    write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
+    for name, row in found.items():
+        stage.say(
+            f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of the held-out text, "
+            f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
+        )
+
+
+def _counts(quotes: Quotes) -> dict[str, int]:
+    found = {"quotes": sum(map(len, quotes.spans.values())), "quoted_documents": len(quotes.spans)}
+    return {**found, "quoted_characters": quotes.characters}
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
 
 
 def read_rows(texts: Texts, splits: Splits, *, chats: bool) -> Iterator[Row]:
@@ -29,25 +74,36 @@ def read_rows(texts: Texts, splits: Splits, *, chats: bool) -> Iterator[Row]:
             yield from map(Row, read_column(path, "id"), found, trained.tolist())
 
 
-MOST_BYTES = 1 << 30  # text of a source: 7 minutes of CPU and 2.4 GB of disk; web text has more, notes have not
+def write_indexes(stage: Stage, sources: Sources) -> None:
+    """Write the index of each source that is not too large."""
+    out = stage.out(layout.INDEX)
+    out.mkdir()
+    for name, (texts, splits) in sources.items():
+        if texts.at is not None or texts.text_bytes > MOST_BYTES:
+            stage.say(
+                f"{name}: not indexed: {texts.text_bytes:,} bytes of text, more than {MOST_BYTES:,}, or in a store"
+            )
+            continue
+        (out / name).mkdir()
+        with progress(total=texts.text_bytes, unit="B", title=f"{stage.title} {name}") as bar:
+            rows = read_rows(texts, splits, chats=stage.params.sources[name].use == "chat")
+            size = write_index(out / name, rows, tick=bar.update)
+        stage.say(f"{name}: {size.documents:,} documents, {size.words:,} words to trace -> {layout.INDEX / name}")
 
 
 def main(stage: Stage) -> None:
-    """Write the index of one source, unless it is too large for one."""
-    place = layout.INDEX / stage.key
-    texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
-    splits = read_split(layout.SPLIT / stage.source.use / stage.key, texts)
-    too_large = texts.at is not None or texts.text_bytes > MOST_BYTES
-    if too_large:
-        stage.say(f"not indexed: {texts.text_bytes:,} bytes of text, more than {MOST_BYTES:,}, or in a store")
-    if too_large or not stage.params.index.run:
-        leave_out(stage, place)
-        return
-    stage.out(place).mkdir()
-    with progress(total=texts.text_bytes, unit="B", title=stage.title) as bar:
-        rows = read_rows(texts, splits, chats=stage.source.use == "chat")
-        size = write_index(stage.out(place), rows, tick=bar.update)
-    stage.say(f"{size.documents:,} documents, {size.words:,} words to trace -> {place}")
+    """Write overlap statistics and quotes, and the indexes unless params.yaml disables them."""
+    params = stage.params
+    texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in params.sources}
+    sources = {
+        name: (texts[name], read_split(layout.SPLIT / source.use / name, texts[name]))
+        for name, source in params.sources.items()
+    }
+    write_overlap(stage, sources)
+    if params.index.run:
+        write_indexes(stage, sources)
+    else:
+        leave_out(stage, layout.INDEX)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,24 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from niels_gpt.cli.console import apply_preset
+from niels_gpt.pipeline.yaml_files import parse_yaml
+from tests import fork_server
 from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 
@@ -29,7 +34,10 @@ settings.register_profile("any load", deadline=None, suppress_health_check=[Heal
 settings.load_profile("any load")
 
 ROOT = Path(__file__).resolve().parent.parent
-FORKED_DVC = (sys.executable, "-P", str(ROOT / "tests/forked_dvc.py"))
+_DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
+STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
+ITERATED = {name for name, stage in _DECLARED.items() if "foreach" in stage}  # run for each source
+TRAINED = ["train", "sft", "leak", "eval", "report", "splice", "memorize", "curves"]  # run for another p_train
 TINY: dict[str, object] = {
     "tokenizer": {"kind": "byte", "corpus": "data/no-input.md"},
     "model.T": 32,
@@ -60,6 +68,28 @@ TINY: dict[str, object] = {
 }
 
 
+@cache
+def forking() -> str:
+    """Start the server of fork_server.py; its address. It ends with this process, which holds its stdin."""
+    address = str(Path(mkdtemp(prefix="forking")) / "socket")
+    command = [sys.executable, "-P", str(ROOT / "tests/fork_server.py"), address]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    _servers.append(server)
+    return address
+
+
+_IN_ONE_PROCESS = """
+import importlib, sys
+from niels_gpt.pipeline.stage import execute, identify
+for name, key in map(identify, sys.argv[1:]):
+    execute(name, key, importlib.import_module("stages." + name).main)
+"""
+_servers: list[subprocess.Popen[bytes]] = []
+_HANGS_S = 1200  # a loaded machine may need ten minutes for the whole pipeline
+
+
 @dataclass(frozen=True)
 class Repo:
     """A checkout with a tiny corpus and tiny parameters."""
@@ -69,17 +99,23 @@ class Repo:
     def run(
         self, *command: str, check: bool = True, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """A command; `dvc` as in forked_dvc.py."""
-        done = subprocess.run(
-            [*FORKED_DVC, *command[1:]] if command[0] == "dvc" else command,
-            cwd=self.path,
-            env=self.environment() | (env or {}),
-            stdin=subprocess.DEVNULL,
-            text=True,
-            capture_output=True,
-            timeout=1200,  # against hangs alone: a loaded machine may need ten minutes for the whole pipeline
-            check=False,
-        )
+        """A command; `dvc`, `niels-gpt` and `python` as in fork_server.py."""
+        env = self.environment() | (env or {})
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            if command[0] in ("dvc", "niels-gpt", "python"):
+                with Path(os.devnull).open() as nothing:
+                    fds = [file.fileno() for file in (nothing, out, err)]
+                    with fork_server.asked(forking(), command, str(self.path), env, fds) as (pid, wait):
+                        try:
+                            code = wait(_HANGS_S)
+                        except TimeoutError:
+                            os.kill(pid, signal.SIGKILL)
+                            raise
+            else:
+                how: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "timeout": _HANGS_S}
+                code = subprocess.run(command, cwd=self.path, env=env, check=False, **how).returncode
+            said = [(file.seek(0), file.read())[1] for file in (out, err)]
+        done = subprocess.CompletedProcess(command, code, *said)
         if check and done.returncode:
             raise AssertionError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
@@ -106,6 +142,13 @@ class Repo:
     def repro(self, *arguments: str) -> list[str]:
         """`dvc repro`; the stages whose command ran, in order."""
         return stages_run(self.run("dvc", "repro", *arguments).stdout)
+
+    def run_here(self) -> subprocess.CompletedProcess[str]:
+        """Run all stages in one process, without what `dvc repro` takes for each, and have DVC record them."""
+        stages = self.run("dvc", "stage", "list", "--name-only").stdout.split()
+        done = self.run("python", "-c", _IN_ONE_PROCESS, *stages)
+        self.run("dvc", "commit", "--force")
+        return done
 
     def environment(self) -> dict[str, str]:
         # Compiled once a repository, not once a stage.
@@ -165,6 +208,13 @@ def run_python(
     """A program, in a process of its own."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+def leaves(tree: Any, prefix: str = "") -> set[str]:
+    """The dotted names of all values."""
+    if not isinstance(tree, dict):
+        return {prefix}
+    return {leaf for key, value in tree.items() for leaf in leaves(value, f"{prefix}.{key}" if prefix else key)}
 
 
 def stages_run(output: str) -> list[str]:
@@ -242,8 +292,8 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes more than there are cores: tests wait for servers, for other processes, and for the template."""
-    return (os.cpu_count() or 1) + 2
+    """One process more than there are cores: tests wait for servers, for other processes, and for the template."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -252,20 +302,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    slow: list[list[pytest.Item]] = []
-    quick: list[pytest.Item] = []
+    dag, slow, quick = [], [], []
     for file in files.values():
-        if any(item.get_closest_marker("dag") for item in file):
-            slow.append(file)
-        else:
-            quick += file
-    slow.sort(key=lambda file: file[0].path.name != "test_readme.py")  # the slowest of all is there
+        marks = {mark.name for item in file for mark in item.iter_markers()}
+        (dag if "dag" in marks else slow if "slow" in marks else quick).append(file)
+    dag.sort(key=lambda file: file[0].path.name not in ("test_readme.py", "test_smollm2.py", "test_dag_secrets.py"))
     processes = getattr(config, "workerinput", {}).get("workercount", 1)
-    ordered, rest = [], iter(quick)
+    ordered, rest = [], (item for file in quick for item in file)
     for i in range(processes):
-        share = [item for file in slow[i::processes] for item in file]
+        share = [item for group in (dag, slow) for file in group[i::processes] for item in file]
         ordered += [*share, *islice(rest, max(0, len(items) // processes - len(share)))]
     items[:] = [*ordered, *rest]
+
+
+_quick: list[str] = []  # the test that runs now, if it is marked neither slow nor dag
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen" and _quick:
+        command = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
+        if re.match(r"python|dvc$|niels-gpt$|node$|chrom|torchrun$", Path(os.fsdecode(command)).name):
+            raise AssertionError(f"{_quick[-1]} starts {command}: mark it with @pytest.mark.slow")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hold quick tests to starting no Python, DVC or browser: `make quick` is to stay quick."""
+    marked = item.get_closest_marker("slow") or item.get_closest_marker("dag")
+    _quick[:] = [] if marked else [item.nodeid]
+    try:
+        return (yield)
+    finally:
+        _quick.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -290,7 +361,7 @@ def built_template(tmp_path_factory: pytest.TempPathFactory) -> Repo:
         repo = Repo(shared / "template" / "repo")
         if not (repo.path / "dvc.lock").exists():
             make_repo(repo.path)
-            repo.repro()
+            repo.run_here()
             repo.commit("built")
     return repo
 

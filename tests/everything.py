@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from niels_gpt.cache.formats import TOKEN_DTYPE
 from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 
 def texts_in(path: Path, tokenizer: Path) -> Iterator[str]:
@@ -23,10 +25,15 @@ def texts_in(path: Path, tokenizer: Path) -> Iterator[str]:
         for row in pq.read_table(path).to_pylist():
             yield from _strings(row)
     ids = np.frombuffer(data[: len(data) // 2 * 2], TOKEN_DTYPE) if TOKEN_DTYPE.itemsize == 2 else None
-    chosen = load_tokenizer(tokenizer)
+    chosen = _loaded(tokenizer, (tokenizer / "tokenizer.json").stat().st_mtime_ns)
     if ids is not None and len(ids) and int(ids.max()) < chosen.vocab_size:
         special = set(chosen.special_token_ids().values())
         yield chosen.decode([int(i) for i in ids if int(i) not in special])
+
+
+@lru_cache(maxsize=1)
+def _loaded(tokenizer: Path, changed: int) -> Tokenizer:
+    return load_tokenizer(tokenizer)
 
 
 def files_in(folder: Path) -> Iterator[Path]:

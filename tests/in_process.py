@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from niels_gpt.data.corpus.parts import MANIFEST, Part, Texts, manifest_of, open_texts, write_chats, write_documents
+import numpy as np
+
+from niels_gpt.data.corpus.parts import (
+    MANIFEST,
+    Part,
+    Texts,
+    manifest_of,
+    open_texts,
+    read_column,
+    read_texts,
+    reading_part,
+    write_chats,
+    write_documents,
+)
 from niels_gpt.data.corpus.split import Bonds
 from niels_gpt.data.corpus.split_files import write_bonds
 from niels_gpt.data.types import Chat, Document
@@ -115,3 +131,50 @@ def make_caches(notes: Sequence[str], params: Params | None = None) -> None:
     write_source("own", [Chat(id=str(i), messages=messages) for i in range(12)])
     for name in STAGES:
         run(name, params)
+
+
+class Checkout:
+    """A folder whose one source of interest is `roam`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes = folder / "data/roam"
+        self.notes.mkdir(parents=True)
+
+    def run(self, module: Any, name: str, **changes: object) -> Path:
+        """Run a stage's own part; what it wrote lies in the folder this returns, as if it had been published."""
+        text = with_values(
+            (ROOT / "params.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
+        )
+        stage = Stage(name=name, key="roam", params=parse_params(text)[0], inputs=Inputs({}, {}))
+        if module is split:
+            no_duplicates("roam", stage.params)
+        module.main(stage)
+        for final, temporary in stage._outs.items():
+            temporary.rename(final)
+        return next(iter(stage._outs))
+
+
+def texts(folder: Path) -> list[str]:
+    """All that a source's parts have."""
+    found, opened = [], open_texts(folder)
+    for part in opened.parts:
+        with reading_part(opened.store, part) as path:
+            found += texts_of(path)
+    assert len(found) == opened.rows
+    assert sum(len(text.encode()) for text in found) == opened.text_bytes
+    return found
+
+
+def texts_of(file: Path) -> list[str]:
+    return [text for group in read_texts(file, np.arange(len(read_column(file, "id")))) for text in group]
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """A training stage takes Ctrl-C and SIGTERM; afterwards they are whose they were."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

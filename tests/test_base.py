@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from niels_gpt.base import importing
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.base.importing import import_base
-from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights
+from niels_gpt.base.importing import GGUFWeights, SafetensorsWeights, import_base
 from niels_gpt.checkpoint import load_model
 from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.tokenizer import load_tokenizer

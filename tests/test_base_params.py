@@ -25,6 +25,7 @@ def accepted(**changes: object) -> None:
     parse_params(with_values(SAMPLE, values))
 
 
+@pytest.mark.slow
 def test_each_way_to_name_a_base_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     accepted()

@@ -30,8 +30,7 @@ from niels_gpt.train.pretraining import PretrainTask
 from stages import base, curves, leak, report, sft, tokenizer, train
 from stages import eval as evaluation
 from tests.conftest import ROOT, run_python
-from tests.in_process import SOURCES, make_caches, run_in_process, tiny_params
-from tests.test_training_stages import own_signals
+from tests.in_process import SOURCES, make_caches, own_signals, run_in_process, tiny_params
 from tests.tiny_base import V, write_folder
 
 NOTES = [f"the note {i} says that {i * i} is the square of {i}, and the other {i + 1} is not" for i in range(12)]
@@ -93,6 +92,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(a[key], b[key]) for key in a)
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_base_with_its_own_context_and_dropout(here: Path) -> None:
     """Its one step has a learning rate of 0: what it ends with is what it began with."""
     end = trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
@@ -114,6 +114,7 @@ def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(he
     assert list(final_models()) == ["pretrain", "sft"]
 
 
+@pytest.mark.slow
 def test_a_stopped_tuning_goes_on_to_the_bit(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_stopped_tuning_goes_on_to_the_bit(
     assert same(straight, resumed)
 
 
+@pytest.mark.slow
 def test_micro_batches_tune_to_the_same_weights(here: Path) -> None:
     whole = trained(parameters())
     shutil.rmtree("checkpoints")
@@ -153,6 +155,7 @@ assert codes == [0, 0], codes
 """
 
 
+@pytest.mark.slow
 def test_two_processes_tune_as_one_does(here: Path) -> None:
     one = trained(parameters())
     shutil.rmtree("checkpoints")
@@ -165,6 +168,7 @@ def test_two_processes_tune_as_one_does(here: Path) -> None:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_frozen_blocks_and_the_embedding_stay_those_of_the_base(here: Path) -> None:
     end, start = trained(parameters(train__freeze_blocks=1)), weights(layout.BASE / layout.BEST)
     kept = [name for name in end if torch.equal(end[name], start[name])]
@@ -174,6 +178,7 @@ def test_frozen_blocks_and_the_embedding_stay_those_of_the_base(here: Path) -> N
         trained(parameters(train__freeze_blocks=2))
 
 
+@pytest.mark.slow
 def test_training_refuses_a_base_or_a_tokenizer_that_was_changed(here: Path) -> None:
     with pytest.raises(ValueError, match=r"model\.T is 65, and the base was trained for 64 tokens"):
         trained(parameters(model={"T": 65, "dropout": 0.0}))
@@ -192,7 +197,7 @@ def test_training_refuses_a_base_or_a_tokenizer_that_was_changed(here: Path) -> 
 def run_to_the_report(params: Params) -> dict[str, Any]:
     for name, main in (("train", train.main), ("sft", sft.main)):
         run_in_process(name, main, params)
-        run_in_process("curves", curves.main, params, key=name)
+    run_in_process("curves", curves.main, params)
     names = list(params.sources)
     write_json(layout.QUOTES, {name: {} for name in names})
     write_json(layout.DATA, {})
@@ -203,6 +208,7 @@ def run_to_the_report(params: Params) -> dict[str, Any]:
     return scores
 
 
+@pytest.mark.slow
 def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> None:
     params = parameters(sources=PRIVATE, sft__total_steps=2, sft__warmup_steps=1, sft__eval_every=2)
     scores = run_to_the_report(params)

@@ -55,6 +55,7 @@ def build(data: Path, *flags: str, only: Iterable[str] = (), tokenizer: Path | N
     return CliRunner().invoke(app, [*command, *(f"--only={name}" for name in only), *flags])
 
 
+@pytest.mark.slow
 def test_no_meta_holds_a_path_of_this_machine(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Absolute, relative or missing: equal datasets give equal bytes wherever they lie."""
     for split in ("train", "validation", "test"):
@@ -141,6 +142,7 @@ def test_without_a_tokenizer_nothing_is_built(data: Path) -> None:
     assert not (data.parent / "c").exists()
 
 
+@pytest.mark.slow
 def test_what_the_loaders_can_do_has_a_flag(data: Path) -> None:
     def built(name: str, *flags: str) -> Path:
         assert build(data, *flags, only=[name]).exit_code == 0

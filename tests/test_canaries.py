@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from niels_gpt.cache.token_parts import encode_documents
@@ -76,6 +77,7 @@ def learned(texts: list[str], *, steps: int) -> GPT:
     return model
 
 
+@pytest.mark.slow
 def test_exposure_is_high_for_what_was_learned_and_chance_for_what_was_not() -> None:
     canaries = make_canaries(9, seed=1)
     others = make_canaries(60, seed=2)
@@ -88,6 +90,7 @@ def test_exposure_is_high_for_what_was_learned_and_chance_for_what_was_not() -> 
     assert not any(exposure.extracted for exposure in unknown)
 
 
+@pytest.mark.slow
 def test_a_model_that_tells_nothing_apart_has_learned_nothing() -> None:
     model = GPT(TINY)
     for parameter in model.parameters():

@@ -49,7 +49,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
-from tests.test_talk import saying
+from tests.talkers import saying
 
 T = 128
 BYTES = ByteTokenizer()
@@ -216,6 +216,7 @@ def test_a_text_ends_with_its_turn_or_when_there_is_enough(renderer: str, ids: S
     assert written == [expected] * 2
 
 
+@pytest.mark.slow
 def test_a_text_is_drawn_by_its_own_seed() -> None:
     torch.manual_seed(0)
     model = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.5))
@@ -281,6 +282,7 @@ def test_people_are_scored_by_the_same_rules() -> None:
     assert "form" not in human_card(["a b"], [])
 
 
+@pytest.mark.slow
 def test_a_model_that_answers_well_has_form_and_no_variety() -> None:
     model = sure("chat_tokens", [*b"Not yes.", 259])
     card = measure_card(model, BYTES, renderer="chat_tokens", replies=[Text("Not yes.", True)], T=64, B=64)

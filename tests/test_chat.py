@@ -45,6 +45,7 @@ def test_a_text_without_an_assistant_tag_has_no_reply(text: str) -> None:
         chat_format.extract_assistant_reply(text)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1).filter(lambda s: s.strip() == s))
 def test_a_one_line_reply_survives(reply: str) -> None:
     text = chat_format.format_chat([{"role": "user", "content": "q"}]) + reply + "\nuser: next"

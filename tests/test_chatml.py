@@ -35,23 +35,10 @@ from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import token_dtype
 from stages.cache import join_manifests
+from tests.tiny_base import CHAT, LINE, TEMPLATE
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
-LINE = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-# SmolLM2's own template.
-TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\n" + LINE + "<|im_end|>\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 SYSTEM = {"role": "system", "content": "Be brief."}
-CHAT = [
-    {"role": "user", "content": "Who bakes?"},
-    {"role": "assistant", "content": "Niels bakes bread."},
-    {"role": "user", "content": "  And\n\nwhen?"},
-    {"role": "assistant", "content": "On Sundays, early."},
-]
 GREEDY = Sampling(temperature=0)
 
 

@@ -100,6 +100,7 @@ def test_a_flipped_bit_anywhere_in_a_state_is_refused_and_says_what_to_delete(tm
                 folder.load()
 
 
+@pytest.mark.slow
 def test_a_plain_dict_of_torch_loads_and_its_values_are_never_others(tmp_path: Path) -> None:
     """What torch.save alone wrote has the checksums of a zip archive, and marks that none of them covers."""
     path, weights = tmp_path / "plain.pt", {"w": torch.arange(50.0), "b": torch.ones(3)}
@@ -181,6 +182,7 @@ def test_a_finished_folder_is_renamed_not_copied_and_nothing_of_the_old_one_stay
     assert list(tmp_path.iterdir()) == [final]
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_instant_leaves_the_old_or_the_new_and_no_part_of_either(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.killed_writers", str(tmp_path)],
@@ -215,6 +217,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     save_tensors(tmp_path / "state.pt", {"step": 1})
     script = (

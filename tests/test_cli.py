@@ -126,6 +126,7 @@ def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:
     assert "\ntokenizer: {kind: byte, corpus: data/no-input.md}\n" in apply_preset(SAMPLE, V0)
 
 
+@pytest.mark.slow
 def test_the_sample_comes_back_from_git_to_the_byte(project: Path) -> None:
     """Also where git has no commit of it under the name params.yaml, and whatever was written since."""
     run("preset", "v0")
@@ -340,6 +341,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     weights = {"wiki": 3.0, "roam": 1.0, "primer": 0.0}
     text = (finished / "params.yaml").read_text()
@@ -359,6 +361,7 @@ def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
     """`dvc exp run -S train.base_lr=1e-5` leaves 1e-05 in params.yaml, which YAML 1.1 takes for text."""
     text = (finished / "params.yaml").read_text()
@@ -437,6 +440,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_result_is_named(finished: Path, damage: bytes) -> None:
     for command, file in (
@@ -527,6 +531,7 @@ def test_a_preset_replaces_what_holds_no_parameters(project: Path, text: bytes) 
     assert (project / "params.yaml").read_text() == V0
 
 
+@pytest.mark.slow
 def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) -> None:
     (project / "presets/mine.yaml").write_text(with_values(SAMPLE, {"model.H": 3}))
     assert "presets/mine.yaml: model.H: C=128 is not a multiple of H=3" in refusal("preset", "mine")
@@ -545,6 +550,7 @@ def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) 
     assert (project / "params.yaml").read_text() == SAMPLE
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_all_as_it_was(finished: Path) -> None:
     shutil.copytree(ROOT / "presets", finished / "presets")
     keep_sample(finished)
@@ -605,6 +611,7 @@ def test_there_are_at_most_19_commands() -> None:
     assert len(there) <= 19
 
 
+@pytest.mark.slow
 def test_a_former_name_names_the_new_command_and_runs_it(finished: Path) -> None:
     (finished / "dvc.yaml").touch()
     there = leaves_of(typer.main.get_command(app))
@@ -618,6 +625,7 @@ def test_a_former_name_names_the_new_command_and_runs_it(finished: Path) -> None
     assert former.stdout == run("inspect", "batch", "--sft", "--rows", "2", "--no-color")
 
 
+@pytest.mark.slow
 def test_with_an_empty_params_file_no_command_shows_a_traceback(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -636,6 +644,7 @@ def raising(error: Exception) -> Any:
     return fail
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_quietly(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`niels-gpt report | true`. At the end Python flushes what is left, and would complain of the pipe once more."""
     monkeypatch.setattr("builtins.input", lambda _: print("> ", flush=True) or "hi")
@@ -726,6 +735,7 @@ def test_an_export_says_where_it_is_and_is_whole(finished: Path) -> None:
     assert "| pretrain | val_wiki | 1.5000 | 2.2500 |" in card
 
 
+@pytest.mark.slow
 def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     whole = json.loads((finished / "metrics/leak.json").read_text())
     assert "| roam | sft | 0 | all " in run_and_read_card("first")
@@ -760,6 +770,7 @@ def run_and_read_card(folder: str, *options: str) -> str:
     return Path(folder, "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
     secret, unknown = Path("secret.md"), Path("unknown.md")
     secret.write_text("the tide comes at four " * 4)
@@ -788,6 +799,7 @@ def test_a_document_that_must_not_be_told_is_looked_for(finished: Path) -> None:
     assert "no.md" in refusal("export", "x", "--i-know", "--refuse-if-extractable", "no.md")
 
 
+@pytest.mark.slow
 def test_an_export_for_others_is_whole_or_not_there(finished: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     before = files_below(finished)

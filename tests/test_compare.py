@@ -382,6 +382,7 @@ def test_files_are_read_out_of_commits_whatever_is_in_them(project: Path) -> Non
     assert read_committed(project, [("HEAD", name) for name in wanted]) == [texts["b c"], None, "", None, texts["d"]]
 
 
+@pytest.mark.slow
 def test_in_a_browser_the_curves_of_all_are_on_one_chart(project: Path) -> None:
     run()
     faults: list[str] = []

@@ -94,7 +94,7 @@ def test_planted_secrets_reach_no_file(fresh_repo: Repo, tmp_path: Path) -> None
             "model.T": 64,
         }
     )
-    run = fresh_repo.run("dvc", "repro")
+    run = fresh_repo.run_here()
     said = run.stdout + run.stderr
     for name, place in (
         ("notes", "0.md"),

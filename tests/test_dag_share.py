@@ -47,6 +47,7 @@ def test_public_and_private_go_their_own_ways_and_come_back(built_repo: Repo, s3
         "cache/code",
         "cache/duplicate",
         "cache/evaluation",
+        "cache/index",
         "cache/tokenizer",
         "cache/mix",
         "cache/quotes",

@@ -78,6 +78,7 @@ def spliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 def test_the_splice_stage_says_what_an_epoch_consists_of(
     spliced: Callable[..., Params], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_only_documents_within_the_budget_of_pretraining_are_chosen_when_that_is
         open_documents(notes_params(), "notes")
 
 
+@pytest.mark.slow
 def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spliced: Callable[..., Params]) -> None:
     params = spliced(num_docs=2, min_doc_length=60)
     models = {}

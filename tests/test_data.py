@@ -225,6 +225,7 @@ def test_front_matter_is_dropped_from_the_head_of_a_note_and_from_nowhere_else(
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | TEXTS), st.lists(st.lists(st.fixed_dictionaries({"role": TEXTS, "content": TEXTS}))))
 def test_arrays_out_of_buffers_are_arrows_own(texts: list[str | None], chats: list[list[dict[str, str]]]) -> None:
     assert text_array(texts).equals(pa.array(texts, pa.string()))
@@ -239,6 +240,7 @@ def test_arrays_out_of_buffers_are_arrows_own(texts: list[str | None], chats: li
 # Files of documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "size", "groups"), [(9000, 3, [4096, 4096, 808]), (10, 1 << 20, [4, 4, 2]), (3, 5 << 20, [1, 1, 1])]
 )

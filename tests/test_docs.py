@@ -27,6 +27,7 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "command", "output"), EXAMPLES)
 def test_an_example_prints_what_the_page_says(page: str, command: str, output: str) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}

@@ -122,6 +122,7 @@ def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
     assert all(value > 0 for value in seconds.values())
 
 
+@pytest.mark.slow
 def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_path: Path) -> None:
     """Where there is text enough to say it; of the recipe whose runs were measured."""
 

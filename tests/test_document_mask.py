@@ -108,6 +108,7 @@ def task(stream: TokenStream) -> PretrainTask:
     return PretrainTask(train={"wiki": stream}, val={"wiki": stream}, cfg=cfg, T=CFG.T, device="cpu")
 
 
+@pytest.mark.slow
 def test_training_and_validation_see_one_document_at_a_time(model: GPT) -> None:
     masked, plain = task(MASKED), task(PLAIN)
     assert torch.equal(plain.batch(0).x, masked.batch(0).x)
@@ -131,6 +132,7 @@ def test_training_and_validation_see_one_document_at_a_time(model: GPT) -> None:
     assert abs(validate(PLAIN) - alone) > 0.01
 
 
+@pytest.mark.slow
 def test_a_score_is_of_one_document_at_a_time(model: GPT) -> None:
     first = 0
     numbers = []

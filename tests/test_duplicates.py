@@ -15,35 +15,19 @@ from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
 from niels_gpt.cli.inspect import side_by_side
-from niels_gpt.data.corpus.parts import open_texts, reading_part, transcript
+from niels_gpt.data.corpus.parts import open_texts, transcript
 from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words_of
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
-from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
-from niels_gpt.data.types import Chat, Document
+from niels_gpt.data.corpus.split_files import read_bonds
+from niels_gpt.data.types import Document
 from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
-from niels_gpt.pipeline.params import Params
-from stages import duplicates, overlap, split
-from tests.in_process import run_in_process, tiny_params, write_source
+from stages import duplicates, index
+from tests.in_process import run_in_process, write_source
+from tests.planted_duplicates import WORDS, chat, decide, note, parameters, sentence, write_notes
 from tests.token_caches import files
 
-WORDS = [
-    f"{a}{b}{c}"
-    for a in ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v"]
-    for b in "aeiou"
-    for c in ("n", "ra", "sto", "mi")
-]
 DOCUMENTS = 200
 KNOWN = (12604066041185269969, 18489738710531883, [6898274617049433136, 17115695660682983172])
-
-
-def sentence(rng: random.Random) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randint(6, 16))).capitalize() + "."
-
-
-def note(rng: random.Random) -> str:
-    """Paragraphs of sentences; from 60 words to 600."""
-    paragraphs = [" ".join(sentence(rng) for _ in range(rng.randint(2, 5))) for _ in range(rng.randint(3, 10))]
-    return "\n\n".join(paragraphs)
 
 
 def reordered(text: str, rng: random.Random) -> str:
@@ -250,44 +234,10 @@ def test_another_sources_decision_holds_for_the_whole_unit_and_what_is_out_is_in
 # Stages
 
 
-def parameters(**values: object) -> Params:
-    budget = {"max_train_tokens": None, "max_val_tokens": None}
-    common: dict[str, object] = {"use": "text", "remote": "store", "budget": budget, "load": {"kind": "roam"}}
-
-    def source(name: str, rule: dict[str, object]) -> dict[str, object]:
-        return {**common, "input": f"data/{name}", "val_name": f"val_{name}", "split": rule}
-
-    seed = values.pop("seed", 1)
-    drawn = {"val_frac": 0.2, "seed": seed}
-    hub = {"kind": "wikitext", "dataset": None, "config": "c", "revision": None}
-    trees: dict[str, object] = {"kind": "oasst1", "dataset": None, "revision": None, "english_only": True}
-    trees |= {"max_messages": 32, "seed": 1, "max_trees": None}
-    return tiny_params(
-        {
-            "sources": {
-                "large": source("large", {"by": "hash", **drawn}),
-                "notes": source("notes", {"by": "document", **drawn}),
-                "wiki": source("wiki", {"by": "given"}) | {"load": hub},
-                "trees": source("trees", {"by": "tree", **drawn}) | {"use": "chat", "load": trees},
-            },
-            "p_train": {"large": 1.0, "notes": 1.0, "wiki": 1.0},
-            "p_val": {"wiki": 1.0},
-            "p_sft": {"trees": 1.0},
-            "splice.dataset_name": "notes",
-            **values,
-        }
-    )
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def chat(text: str, number: int, tree: int) -> Chat:
-    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": sentence(random.Random(number))}]
-    return Chat(id=f"thread {number}", messages=messages, group=f"tree {tree}")
 
 
 def write_planted(rng: random.Random, *, planted: bool = True) -> list[set[tuple[str, int]]]:
@@ -308,27 +258,6 @@ def write_planted(rng: random.Random, *, planted: bool = True) -> list[set[tuple
     return groups
 
 
-def decide(params: Params) -> dict[str, dict[str, set[int]]]:
-    """The rows of each side of every source, by way of the stages."""
-    run_in_process("duplicates", duplicates.main, params)
-    for name in params.sources:
-        run_in_process("split", split.main, params, name)
-    return {name: sides_of(name, params) for name in params.sources}
-
-
-def sides_of(name: str, params: Params) -> dict[str, set[int]]:
-    texts = open_texts(Path("cache/raw", name))
-    splits = read_split(Path("cache/split", params.sources[name].use, name), texts)
-    found: dict[str, set[int]] = {"train": set(), "val": set()}
-    first = 0
-    for part, own in splits.by_part(texts):
-        with reading_part(texts.store, part) as path:
-            for side, rows in part_rows(own, path).items():
-                found[side] |= {first + row for row in rows.tolist()}
-        first += part.rows
-    return found
-
-
 def straddling(groups: list[set[tuple[str, int]]], sides: dict[str, dict[str, set[int]]]) -> list[Any]:
     def on(side: str, group: set[tuple[str, int]]) -> bool:
         return any(row in sides[name][side] for name, row in group)
@@ -336,6 +265,7 @@ def straddling(groups: list[set[tuple[str, int]]], sides: dict[str, dict[str, se
     return [group for group in groups if on("train", group) and on("val", group)]
 
 
+@pytest.mark.slow
 def test_no_planted_duplicate_straddles_a_split_whatever_the_seed(here: Path) -> None:
     groups = write_planted(random.Random(7))
     params = [parameters(seed=seed) for seed in range(20)]
@@ -355,17 +285,19 @@ def test_no_planted_duplicate_straddles_a_split_whatever_the_seed(here: Path) ->
     assert len(straddling(groups, off)) > 5
 
 
+@pytest.mark.slow
 def test_bytes_do_not_show_how_many_worked_on_them(here: Path) -> None:
     write_planted(random.Random(8))
     found = []
     for workers in (1, 3):
         params = parameters(**{"runtime.workers": workers})
         decide(params)
-        run_in_process("overlap", overlap.main, params)
+        run_in_process("index", index.main, params)
         found.append(files(Path("cache")) | files(Path("metrics")))
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_where_nothing_is_alike_every_split_has_the_bytes_that_it_had(here: Path) -> None:
     write_planted(random.Random(9), planted=False)
     params = parameters()
@@ -380,6 +312,7 @@ def test_where_nothing_is_alike_every_split_has_the_bytes_that_it_had(here: Path
     assert files(Path("cache/split")) == before
 
 
+@pytest.mark.slow
 def test_a_new_text_in_one_source_leaves_what_is_said_of_the_others(here: Path) -> None:
     """So that their splits are not made again."""
     groups = write_planted(random.Random(10))
@@ -395,16 +328,7 @@ def test_a_new_text_in_one_source_leaves_what_is_said_of_the_others(here: Path) 
     assert tied != set(before) or len(tied) == 4
 
 
-def write_notes(held_out: Sequence[int] = (19,), **texts: Sequence[str]) -> None:
-    """These, and behind them twenty unrelated ones in each source; `held_out` are rows of the wiki."""
-    rng = random.Random(11)
-    for name in ("large", "notes", "wiki"):
-        own = [*texts.get(name, ()), *(note(rng) for _ in range(20))]
-        splits = ["val" if name == "wiki" and i in held_out else "train" for i in range(len(own))]
-        write_source(name, [Document(str(i), text, splits[i]) for i, text in enumerate(own)])
-    write_source("trees", [chat(note(rng), i, i) for i in range(20)])
-
-
+@pytest.mark.slow
 def test_equal_texts_are_used_once_unless_they_are_to_be_kept(here: Path) -> None:
     text, other = note(random.Random(12)), note(random.Random(13))
     notes = [text, f" {text}\n", "x", "x", text]
@@ -424,6 +348,7 @@ def test_equal_texts_are_used_once_unless_they_are_to_be_kept(here: Path) -> Non
     assert {0, 1, 2} & (without["wiki"]["train"] | without["wiki"]["val"]) == {1}
 
 
+@pytest.mark.slow
 def test_a_held_out_row_of_a_sources_own_split_stays_and_others_follow_it(here: Path) -> None:
     rng = random.Random(14)
     held_out, trained = note(rng), note(rng)
@@ -440,6 +365,7 @@ def test_a_held_out_row_of_a_sources_own_split_stays_and_others_follow_it(here: 
             assert 1 in sides[name]["train"]
 
 
+@pytest.mark.slow
 def test_the_first_source_decides_and_chats_follow(here: Path) -> None:
     """By name, texts before chats."""
     rng = random.Random(15)
@@ -479,6 +405,7 @@ def test_a_split_that_duplicates_leave_nothing_for_says_so(here: Path) -> None:
 # Overlap
 
 
+@pytest.mark.slow
 def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> None:
     rng = random.Random(16)
     words = [f"w{number:03d}" for number in range(300)]
@@ -490,7 +417,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     sides = decide(params)
     assert 1 in sides["notes"]["train"]
     assert {0, 1} & sides["trees"]["train"]
-    run_in_process("overlap", overlap.main, params)
+    run_in_process("index", index.main, params)
     found = json.loads(Path("metrics/data.json").read_text())
     assert {*found} == {"large", "notes", "wiki", "trees"}
     wiki = found["wiki"]

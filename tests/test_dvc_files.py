@@ -168,6 +168,7 @@ def test_mend_elsewhere_says_where_to_go(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_doctor_names_what_is_half_written(project: Path) -> None:
     params = read_params(ROOT / "params.yaml")[1]
     (project / "dvc.lock").write_text(WHOLE)

@@ -26,14 +26,7 @@ from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.sources import COMMON, Source
 from niels_gpt.pipeline.stage import Stage, execute, only_declared, read_inputs
 from niels_gpt.pipeline.yaml_files import default_of, members, parse_yaml
-from tests.conftest import ROOT, make_repo
-
-_DECLARED = parse_yaml((ROOT / "dvc.yaml").read_text(), name="dvc.yaml")["stages"]
-STAGES: dict[str, dict[str, Any]] = {name: stage.get("do", stage) for name, stage in _DECLARED.items()}
-_EACH = {name: stage["foreach"] for name, stage in _DECLARED.items() if "foreach" in stage}
-# Stages that run for each source; or the keys, where dvc.yaml itself lists them.
-ITERATED = {name for name, each in _EACH.items() if isinstance(each, str)}
-LISTED = {name: tuple(each) for name, each in _EACH.items() if not isinstance(each, str)}
+from tests.conftest import ITERATED, ROOT, STAGES, make_repo
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -53,11 +46,10 @@ def test_no_parameter_reaches_the_shell(name: str) -> None:
 
 
 def test_curves_are_made_of_every_model_that_is_trained() -> None:
-    models = {stage: folder.name for stage, folder in layout.MODEL_OF.items()}
-    assert {**_EACH["curves"], "splice": "splice"} == models
-    curves = {out.replace("${key}", "splice"): about for out, about in outs_of("curves").items()}
-    assert curves.items() <= outs_of("memorize").items()
-    for stage, folder in layout.MODEL_OF.items():
+    for (stage, folder), writes in zip(layout.MODEL_OF.items(), ("curves", "eval", "memorize"), strict=True):
+        curves = {out.replace("train", stage): about for out, about in outs_of("curves").items()}
+        assert curves.items() <= outs_of(writes).items()
+        assert {str(folder), "cache/tokenizer"} <= {*STAGES[writes]["deps"]}
         assert STAGES[stage]["outs"] == [str(folder)]
 
 
@@ -120,12 +112,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     sys.addaudithook(_watch)
     with contextlib.chdir(repo.path):
         for name in STAGES:
-            for key in LISTED.get(name) or (SOURCES if name in ITERATED else ("",)):
+            for key in SOURCES if name in ITERATED else ("",):
                 execute(name, key, watched)
     torch.set_num_threads(threads)
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ran], name: str) -> None:
     opened, declared, through = ran[name].opened, ran[name].declared, NAMED_BY_HASH.get(name, {})
@@ -195,7 +188,7 @@ def test_a_key_that_dvc_is_asked_for_has_no_default(name: str) -> None:
     """Where it is left out, DVC stops with an error of its own, before any code of this project runs."""
     text = json.dumps(STAGES[name]).replace("${item.", "${sources.x.").replace("${key}", "x")
     asked = {*re.findall(r"\$\{([\w.]+)\}", text), *json.loads(text).get("params", [])}
-    for path in asked - {"item"}:  # of a list in dvc.yaml
+    for path in asked:
         assert all(field.is_required() for field in fields_at(path.split("."), Params)), path
 
 
@@ -260,7 +253,7 @@ def test_a_name_or_a_use_that_leads_out_of_its_folder_gives_two_stages_one_outpu
         for name in ITERATED
         for out in outs_of(name)
     ]
-    assert len(outs) == 5
+    assert len(outs) == 4
     assert len(set(outs)) < len(outs)
 
 

@@ -123,6 +123,7 @@ list(LocalEngine(2).map(first_ends_when_another_has_begun, pieces(Path(sys.argv[
 """
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_process_they_work_for_even_by_kill_9(tmp_path: Path) -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], cwd=ROOT)
     with watchdog():
@@ -135,6 +136,7 @@ def test_workers_end_with_the_process_they_work_for_even_by_kill_9(tmp_path: Pat
             time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_function_that_workers_cannot_import_is_told_and_not_waited_for(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom niels_gpt.jobs.engine import LocalEngine\n"
@@ -153,6 +155,7 @@ def made(tmp_path: Path, items: list[Piece], workers: int = 1) -> list[dict[str,
     return make_parts(LocalEngine(workers), part_work.write_file, items, store=Store(str(tmp_path / "store")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_only_what_has_no_record_is_made(tmp_path: Path, workers: int) -> None:
     items, said = pieces(tmp_path, 4), []
@@ -216,6 +219,7 @@ def test_however_many_parts_there_are_each_is_asked_about_twice(tmp_path: Path) 
         assert len(asked) <= 2 * len(items), done
 
 
+@pytest.mark.slow
 def test_what_dead_writers_left_goes_and_what_live_ones_write_stays(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

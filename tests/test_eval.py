@@ -11,16 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from niels_gpt.batching import get_batch
-from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
-from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval.chats import mean_chat_loss, score_chats
 from niels_gpt.eval.held_out import evaluate, inference, score_stream
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train import loss_fn
+from tests.tiny_training import ANSWERS, chats
 
 CFG = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.5)
 
@@ -149,21 +148,6 @@ def test_a_score_without_quotes_is_the_mean_over_the_other_tokens() -> None:
     every = [np.ones(len(ids), dtype=bool) for ids in arrays]
     none_left = score_stream(Bigrams(), TokenStream(arrays), quoted=TokenStream(every), **how)
     assert (none_left.nats, none_left.nats_without_quotes) == (plain.nats, None)
-
-
-ANSWERS = ("yes", "a long answer", "no", "well", "perhaps so")
-
-
-def chats(folder: Path, T: int = 40) -> SFTExampleDataset:
-    """A question of its own length for each answer."""
-    turns = [[("user", "q" * n), ("assistant", answer)] for n, answer in enumerate(ANSWERS, start=1)]
-    messages = [[{"role": role, "content": content} for role, content in turn] for turn in turns]
-    ids = [np.array(format_chat(ByteTokenizer(), chat), dtype="<u2") for chat in messages]
-    write_token_file(folder / "t.bin", folder / "i.npy", ids)
-    special = ByteTokenizer().special_token_ids()
-    return SFTExampleDataset(
-        folder / "t.bin", folder / "i.npy", T=T, device="cpu", eot_id=special["eot"], asst_id=special["asst"]
-    )
 
 
 class Bigrams(nn.Module):

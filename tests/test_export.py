@@ -31,6 +31,7 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS, Tokenizer
 from tests.conftest import ROOT
+from tests.talkers import certain_talker
 
 HOSTILE = [
     "",
@@ -75,17 +76,6 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]
     return {"byte": ByteTokenizer(), "sentencepiece": SentencePieceTokenizer(model)}
 
 
-def talker(tokenizer: Tokenizer, renderer: Renderer = "chat_tokens", *, shape: dict[str, Any] | None = None) -> Talker:
-    """A model of a few thousand numbers, none of them 0, that says several tokens, each 0.02 ahead of the next."""
-    torch.manual_seed(234)
-    shape = shape or {"T": 96, "C": 32, "L": 2, "H": 2, "d_ff": 64}
-    model = GPT(ModelConfig(V=tokenizer.vocab_size, dropout=0.0, **shape))
-    for name, parameter in model.named_parameters():
-        vector = parameter.dim() == 1
-        torch.nn.init.normal_(parameter, mean=float(vector and name.endswith("weight")), std=0.2)
-    return Talker("tiny", model, tokenizer, renderer)
-
-
 @pytest.fixture(scope="session")
 def theirs(tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By kind and way of asking, what transformers loads of an export."""
@@ -94,7 +84,7 @@ def theirs(tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFa
     for kind, tokenizer in tokenizers.items():
         for renderer in ("chat_tokens", "transcript"):
             folder = tmp_path_factory.mktemp("away") / "hf"
-            export_transformers(talker(tokenizer, renderer), folder, card="")  # type: ignore[arg-type]
+            export_transformers(certain_talker(tokenizer, renderer), folder, card="")  # type: ignore[arg-type]
             loaded[kind, renderer] = transformers.AutoTokenizer.from_pretrained(folder)
     return loaded
 
@@ -102,6 +92,7 @@ def theirs(tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFa
 KINDS = pytest.mark.parametrize("kind", ["byte", "sentencepiece"])
 
 
+@pytest.mark.slow
 @KINDS
 def test_transformers_gives_the_ids_that_we_give(kind: str, tokenizers: Any, theirs: Any) -> None:
     ours, loaded = tokenizers[kind], theirs[kind, "chat_tokens"]
@@ -119,6 +110,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=200)
 @given(text=TEXTS)
@@ -143,7 +135,7 @@ def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, their
 def test_a_chat_is_put_to_the_model_as_we_do(kind: str, renderer: Renderer, tokenizers: Any, theirs: Any) -> None:
     for chat in CHATS:
         ids = theirs[kind, renderer].apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-        assert ids == talker(tokenizers[kind], renderer).prompt(chat)
+        assert ids == certain_talker(tokenizers[kind], renderer).prompt(chat)
 
 
 @KINDS
@@ -165,7 +157,7 @@ def test_the_name_of_a_chat_token_is_text_where_it_is_asked_to_be_and_else_refus
 
 def test_transformers_is_told_where_a_turn_ends_and_how_to_sample(tokenizers: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
-    whole = talker(tokenizers["sentencepiece"])
+    whole = certain_talker(tokenizers["sentencepiece"])
     export_transformers(whole, tmp_path / "hf", card="")
     asked = transformers.GenerationConfig.from_pretrained(tmp_path / "hf")
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -175,7 +167,7 @@ def test_transformers_is_told_where_a_turn_ends_and_how_to_sample(tokenizers: An
 
 
 def test_an_export_for_others_is_not_opened_here(tokenizers: Any, tmp_path: Path) -> None:
-    export_transformers(talker(tokenizers["byte"]), tmp_path / "hf", card="")
+    export_transformers(certain_talker(tokenizers["byte"]), tmp_path / "hf", card="")
     with pytest.raises(ValueError, match="it was exported for the transformers library"):
         open_talker(tmp_path / "hf", device="cpu")
 
@@ -186,7 +178,7 @@ def test_a_gguf_holds_what_llama_cpp_asks_for(
     kind: str, precision: Precision, matrices: type, tokenizers: Any, tmp_path: Path
 ) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
-    whole = talker(tokenizers[kind])
+    whole = certain_talker(tokenizers[kind])
     export_gguf(whole, tmp_path / "away", precision=precision, card="the card")
     assert (tmp_path / "away/README.md").read_text() == "the card"
     read = gguf.GGUFReader(tmp_path / "away/model.gguf")
@@ -278,12 +270,13 @@ def test_every_field_of_a_gguf_is_the_models_own(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
     shape: dict[str, Any], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
-    whole = talker(ByteTokenizer(), shape=shape)
+    whole = certain_talker(ByteTokenizer(), shape=shape)
     export_transformers(whole, tmp_path / "hf", card="")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     assert sum(p.numel() for p in theirs.parameters()) == whole.model.parameter_count()
@@ -297,7 +290,7 @@ def test_transformers_computes_the_logits_that_we_compute_whatever_the_shape(
 @pytest.mark.parametrize("renderer", ["chat_tokens", "transcript"])
 def test_ollama_is_told_how_to_ask(renderer: Renderer, tokenizers: Any, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
-    export_gguf(talker(tokenizers["byte"], renderer), tmp_path / "away", precision="f16", card="")
+    export_gguf(certain_talker(tokenizers["byte"], renderer), tmp_path / "away", precision="f16", card="")
     told = (tmp_path / "away/Modelfile").read_text()
     sys_, usr, asst, eot = SPECIAL_TOKENS
     if renderer == "chat_tokens":
@@ -315,7 +308,9 @@ def test_ollama_is_told_how_to_ask(renderer: Renderer, tokenizers: Any, tmp_path
 
 
 def test_what_a_gguf_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
-    modern = replace(talker(ByteTokenizer()), model=GPT(ModelConfig(V=260, T=8, C=8, L=1, H=1, d_ff=8, norm="rms")))
+    modern = replace(
+        certain_talker(ByteTokenizer()), model=GPT(ModelConfig(V=260, T=8, C=8, L=1, H=1, d_ff=8, norm="rms"))
+    )
     with pytest.raises(ValueError, match=r"does not support model\.norm: export without --gguf"):
         export_gguf(modern, tmp_path / "away", precision="f16", card="")
     assert not (tmp_path / "away").exists()
@@ -324,7 +319,7 @@ def test_what_a_gguf_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
 def test_without_its_package_a_gguf_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(ValueError, match=r"--gguf needs the package gguf.*pip install 'niels_gpt\[gguf\]'"):
-        export_gguf(talker(ByteTokenizer()), tmp_path / "away", precision="f16", card="")
+        export_gguf(certain_talker(ByteTokenizer()), tmp_path / "away", precision="f16", card="")
     assert not (tmp_path / "away").exists()
 
 
@@ -356,7 +351,7 @@ PROMPT = list(range(100, 132))
 def test_llama_cpp_gives_the_ids_the_logits_and_the_words_that_we_give(
     kind: str, precision: Precision, tokenizers: Any, tmp_path: Path
 ) -> None:
-    whole = talker(tokenizers[kind])
+    whole = certain_talker(tokenizers[kind])
     ours = whole.tokenizer
     export_gguf(whole, tmp_path / "away", precision=precision, card="")
     texts = [*HOSTILE, *corpus(), *(f"a{name}b" for name in SPECIAL_TOKENS)]

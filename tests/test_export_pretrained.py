@@ -18,7 +18,7 @@ from niels_gpt.talk.export.gguf import export_gguf
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer import HFTokenizer
 from niels_gpt.tokenizer.tokenizers import write_tokenizer_meta
-from tests.test_chatml import CHAT, LINE, TEMPLATE
+from tests.tiny_base import CHAT, LINE, TEMPLATE
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 

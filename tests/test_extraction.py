@@ -104,6 +104,7 @@ def test_a_sentence_is_one_question_with_all_its_documents() -> None:
         assert end - first == 48 or end == len(found[0].ids)
 
 
+@pytest.mark.slow
 def test_what_is_recited_is_what_greedy_decoding_says(reciting: GPT) -> None:
     sentences = sentences_of(documents(f"{SECRET}.", note(0), note(99), SECRET.replace("key", "pin")))
     surprise = np.ones(260)
@@ -123,6 +124,7 @@ def test_what_is_recited_is_what_greedy_decoding_says(reciting: GPT) -> None:
             assert recital.words <= min(said)
 
 
+@pytest.mark.slow
 def test_a_memorized_sentence_is_found_and_one_never_read_is_not(reciting: GPT) -> None:
     train = documents(*(f"{SECRET}.\n{note(i)}" for i in range(12)))
     held_out = documents(*(note(100 + i) for i in range(20)))
@@ -140,6 +142,7 @@ def test_a_memorized_sentence_is_found_and_one_never_read_is_not(reciting: GPT) 
     assert SECRET not in [finding.sentence.text for finding in extract(reciting, public, seed=0, **HOW).findings]
 
 
+@pytest.mark.slow
 def test_what_comes_out_of_held_out_text_sets_the_bar(reciting: GPT) -> None:
     train = documents(f"{SECRET}.", note(0))
     held_out = documents(f"{SECRET}.")
@@ -190,6 +193,7 @@ def test_a_span_stands_in_documents_as_a_search_would_find_it(data: Any) -> None
     assert standing_in([np.array(span)], [DocumentList(texts)]).tolist() == [there]
 
 
+@pytest.mark.slow
 def test_lines_that_share_their_end_are_one_finding(reciting: GPT) -> None:
     texts = [f"Monday, he wrote: {SECRET}.", f"{SECRET}.", f"Friday, he wrote: {SECRET}."]
     sentences = sentences_of(documents(*texts))
@@ -197,6 +201,7 @@ def test_lines_that_share_their_end_are_one_finding(reciting: GPT) -> None:
     assert len(distinct([*recitals, *recitals])) == len(distinct(recitals)) < 1 + len(recitals)
 
 
+@pytest.mark.slow
 def test_runs_of_free_text_stand_in_the_document_they_name(reciting: GPT) -> None:
     train = documents(note(50), f"{SECRET}.\n{note(0)}")
     runs = sampled_runs(reciting, train, end_of_text=EOT, seed=0, least=12)

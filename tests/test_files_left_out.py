@@ -13,7 +13,7 @@ from niels_gpt.data.kinds import left_out, say_left_out, source_kinds
 from niels_gpt.pipeline.params import parse_params
 from stages import load
 from tests.conftest import ROOT, TINY, with_values
-from tests.test_load_stage import Checkout, texts
+from tests.in_process import Checkout, texts
 
 
 def notes(root: Path) -> Path:

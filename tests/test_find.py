@@ -31,6 +31,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Library:
     return shelve(tmp_path_factory.mktemp("sample"), texts)
 
 
+@pytest.mark.slow
 def test_questions_about_the_sample_find_the_file_that_answers_them(sample: Library) -> None:
     asked = [(file, question) for vault, file, question in QUESTIONS if vault == "roam"]
     right = [file in [found.file for found in sample.find(question, limit=3)] for file, question in asked]
@@ -39,6 +40,7 @@ def test_questions_about_the_sample_find_the_file_that_answers_them(sample: Libr
     assert sum(right) >= 0.85 * len(asked)
 
 
+@pytest.mark.slow
 @given(typed=st.text(max_size=60) | st.text(alphabet='"*()-:^+{}, abANDORNTE', max_size=60))
 @example(typed='NEAR("a b", 2) AND text : x* OR -y ^z {a b} : "')
 @example(typed='"')

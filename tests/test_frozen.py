@@ -17,8 +17,7 @@ from niels_gpt.rng import set_seed
 from niels_gpt.train.loop import train
 from niels_gpt.train.step import PlainStep
 from niels_gpt.train.task import Execution, least_memory
-from tests.test_step import V3, trained
-from tests.test_train import CONFIG, TASK
+from tests.tiny_training import CONFIG, TASK, V3, trained
 
 UNTIED = replace(V3, tied=False)
 

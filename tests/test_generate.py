@@ -5,7 +5,6 @@ from itertools import accumulate
 import pytest
 import torch
 
-from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval.generations import generate_reply
 from niels_gpt.generate import (
@@ -24,6 +23,7 @@ from niels_gpt.model.precision import computing_in
 from niels_gpt.report.tables import format_samples
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
+from tests.talkers import talkative
 
 CFG = ModelConfig(V=256, T=8, C=16, L=1, H=2, d_ff=32, dropout=0.1)
 LONG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
@@ -199,6 +199,7 @@ def test_a_run_in_bf16_samples_with_the_positions_it_was_trained_with() -> None:
     assert (read - exact).abs().mean() < 1.5 * (rounded - exact).abs().mean()
 
 
+@pytest.mark.slow
 def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> None:
     model = talkative(LONG)
     prompts = [list(b"b"), list(b"hello there"), list(b"abc"), list(b"x" * 40)]  # the last is past the context at once

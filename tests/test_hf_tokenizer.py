@@ -239,6 +239,7 @@ def test_ids_beyond_16_bits_are_stored_in_32_and_read_as_they_were(large: Path, 
     assert tokenizer.decode(x[0]) in "".join(CORPUS)
 
 
+@pytest.mark.slow
 def test_parts_with_32_bit_ids_are_encoded_by_processes_and_opened_through_the_manifest(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> HFTokenizer:
     return write_tokenizer_from_gguf(reader.fields, tmp_path_factory.mktemp("smollm2"))
 
 
+@pytest.mark.slow
 def test_smollm2_encodes_as_tokenizers_does_and_loses_nothing(smollm2: HFTokenizer) -> None:
     assert smollm2.vocab_size == 49_152
     assert smollm2.special_token_ids() == {"eot": 0, "im_start": 1, "im_end": 2}
@@ -308,6 +310,7 @@ def test_smollm2_encodes_as_tokenizers_does_and_loses_nothing(smollm2: HFTokeniz
         assert min(smollm2.encode(text)) > 16
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_tokenizer_made_of_a_gguf_file(smollm2: HFTokenizer) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(str(Path(smollm2.model_path).parent))

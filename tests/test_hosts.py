@@ -121,6 +121,7 @@ print(fork_ranks(2, work, hosts=2))
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_falls_silent_is_given_up_by_the_others() -> None:
     done = run_python(SILENT, env={**os.environ, **GLOO})
     assert done.stdout == f"[1, {-signal.SIGKILL}]\n", done.stderr
@@ -135,6 +136,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 def test_a_process_in_a_session_of_its_own_ends_with_a_killed_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", STARTER], cwd=ROOT, stdout=subprocess.PIPE, text=True)

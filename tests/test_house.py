@@ -91,6 +91,7 @@ def test_a_generator_is_seen_however_it_is_made(source: str) -> None:
     assert generators_made(source)
 
 
+@pytest.mark.slow
 def test_generators_are_made_in_one_module_and_for_the_trees_of_oasst1() -> None:
     found = {name(path) for path in FILES if generators_made(path.read_text())}
     assert found == {"niels_gpt/rng.py", "niels_gpt/data/oasst1.py"}
@@ -111,6 +112,7 @@ def test_the_layout_is_that_of_dvc_yaml() -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     """Beside the packages that a module lies in, which an import of it passes through."""
     around = {path: {folder / "__init__.py" for folder in path.parents} for path in FILES}
@@ -146,3 +148,10 @@ def test_no_folder_imports_itself_through_others() -> None:
 def test_the_picture_in_the_architecture_page_is_that_of_the_imports() -> None:
     page = (ROOT / PAGE).read_text()
     assert page == with_drawing(page, draw(ROOT)), "python -m scripts.architecture draws it anew"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name)
+def test_tests_import_neither_bench_nor_other_tests(path: Path) -> None:
+    """What several tests need is in a module beside them."""
+    imported = re.findall(r"^ *(?:from|import) (bench\b|tests\.test_\w+)", path.read_text(), flags=re.MULTILINE)
+    assert [module for module in imported if module != f"tests.{path.stem}"] == []

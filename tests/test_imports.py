@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import ROOT, run_python
 
+pytestmark = pytest.mark.slow
+
 LEFT_OUT = ("dvc", "datasets", "sentencepiece", "pyarrow", "tqdm", "typer", "ruamel", "pandas", "fsspec", "ray")
 BLOCK = f"""
 import sys
@@ -38,7 +40,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["load", "duplicates", "split", "index", "overlap", "tokenizer", "tokenize", "cache", "curves", "code"]
+    "stage", ["load", "duplicates", "split", "index", "tokenizer", "tokenize", "cache", "curves", "code"]
 )
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
     done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
@@ -70,7 +72,7 @@ import sys
 from dataclasses import replace
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import train
-from tests.test_train import CONFIG, MODEL, TASK
+from tests.tiny_training import CONFIG, MODEL, TASK
 cfg = replace(CONFIG, total_steps=4, eval_every=2, optimizer="muon")  # and AdamW for the rest
 state = train(GPT(MODEL), replace(TASK, cfg=cfg), replace(cfg, total_steps=2))
 train(GPT(MODEL), replace(TASK, cfg=cfg), cfg, state=state)

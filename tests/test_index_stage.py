@@ -18,8 +18,7 @@ NOTES = [f"# Note {n}\n\nOn day {n} the heron stood {n} times on pontoon {n * 31
 
 def make_indexes(params: Params | None = None) -> None:
     make_caches(NOTES, params)
-    for key in ("notes", "own"):
-        run_in_process("index", index.main, params or notes_params(), key)
+    run_in_process("index", index.main, params or notes_params())
 
 
 def test_training_documents_are_traced_and_all_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +43,7 @@ def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.Mon
     make_indexes()
     before = open_library(notes_params()).find("heron", limit=100, sources=["notes"])
     make_caches([*NOTES[:10], "Only here: a bittern.", *NOTES[11:30]])
-    run_in_process("index", index.main, notes_params(), "notes")
+    run_in_process("index", index.main, notes_params())
     library = open_library(notes_params())
     after = library.find("heron", limit=100, sources=["notes"])
     assert (len(before), len(after)) == (40, 29)
@@ -55,7 +54,7 @@ def test_an_index_that_is_left_out_is_no_index(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     params = tiny_params({**SOURCES, "index.run": False})
     make_indexes(params)
-    assert is_left_out(layout.INDEX / "notes")
+    assert is_left_out(layout.INDEX)
     assert open_library(params).indexes == ()
 
 
@@ -66,4 +65,4 @@ def test_a_source_that_is_too_large_is_not_indexed_and_the_stage_says_so(
     monkeypatch.setattr(index, "MOST_BYTES", 1000)
     make_indexes()
     assert [one.name for one in open_library(notes_params()).indexes] == ["own"]
-    assert "index@notes: not indexed: " in capsys.readouterr().out
+    assert "index: notes: not indexed: " in capsys.readouterr().out

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.generate import talkative
 from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
@@ -32,6 +31,7 @@ from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import computing_in, settle_bf16
 from tests.played_graphs import Graph
+from tests.talkers import talkative
 
 CFG = ModelConfig(V=260, T=24, C=32, L=3, H=4, d_ff=64, dropout=0.1)
 BLOCK: dict[str, Any] = {"norm": "rms", "bias": False, "activation": "swiglu", "qk_norm": True, "qk_gain": True}
@@ -183,6 +183,7 @@ def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
         assert int(together[row]) == int(by_itself)
 
 
+@pytest.mark.slow
 def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
     for sampling in SAMPLINGS[:5]:
         ids, dice = list(b"hello"), torch.Generator().manual_seed(7)
@@ -314,6 +315,7 @@ EXTREMES: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.slow
 def test_settings_at_the_ends_of_their_ranges_give_tokens(model: GPT) -> None:
     assert set(EXTREMES) == {field.name for field in fields(Sampling)}, "every setting has a range"
     dice = random.Random(0)
@@ -450,6 +452,7 @@ def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sa
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cfg", [CFG, PORTABLE], ids=["default block", "portable block"])
 def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_it(cfg: ModelConfig) -> None:
     long = talkative(replace(cfg, T=150))  # keys are looked at in blocks of 64: neighbours reach the next one earlier
@@ -459,6 +462,7 @@ def test_at_one_bucket_what_a_row_gets_is_the_same_to_the_bit_whoever_is_beside_
         assert beside == few
 
 
+@pytest.mark.slow
 def test_rows_of_different_settings_side_by_side_get_what_each_gets_alone(any_model: GPT) -> None:
     prompts = [b"b", b"hello there", b"abc", b"x" * 40, b"hello", b"q" * 23, b"hello there", b"zz"]
     engine = Engine(any_model, slots=8)
@@ -513,6 +517,7 @@ def test_sliding_keeps_half_and_reads_it_once(model: GPT, monkeypatch: pytest.Mo
     assert len(set(ids)) > 10
 
 
+@pytest.mark.slow
 def test_rows_that_come_and_go_are_never_mixed_up(model: GPT) -> None:
     """Every row's text is that of the same row by itself, whatever happened around it."""
     dice = random.Random(0)
@@ -622,6 +627,7 @@ def recorded_engine(monkeypatch: pytest.MonkeyPatch, graphs: list[Graph]) -> Cal
     return make
 
 
+@pytest.mark.slow
 def test_recorded_graphs_write_what_the_decoder_writes(
     any_model: GPT, recorded_engine: Callable[..., Engine], graphs: list[Graph]
 ) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from niels_gpt.cli import init as init_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
-from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_params, plan_text, source_names
+from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
 from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
 from niels_gpt.cli.sizing import BYTES, SIZES, Machine, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
@@ -31,46 +31,15 @@ from niels_gpt.pipeline.repository import without_dvc
 from niels_gpt.pipeline.yaml_files import default_at, parse_yaml
 from niels_gpt.tokenizer.training import train_sentencepiece
 from tests.conftest import ROOT
-from tests.test_kept_models import put
-
-SAMPLE = (ROOT / "params.yaml").read_text()
-VALUES: dict[str, Any] = parse_yaml(SAMPLE, name="sample")
-LAPTOP, GPU = Machine(2e10), Machine(2e14, cuda=True)
-
-
-def a_survey(text_bytes: int, documents: int, **more: Any) -> Survey:
-    """Of English in documents of about one size."""
-    size = max(1, text_bytes // documents)
-    values: dict[str, Any] = {
-        "path": "/home/me/notes",
-        "files": {".md": documents},
-        "left_out": {},
-        "documents": documents,
-        "text_bytes": text_bytes,
-        "sizes": (size // 2 + 1, size, 2 * size),
-        "encodings": {"utf-8": documents},
-        "characters": 90,
-        "words": int(4 * text_bytes**0.6),
-    }
-    return Survey(**values | more)
-
-
-def chats_of(raw: dict[str, Any]) -> dict[str, Any]:
-    return {name: source for name, source in raw["sources"].items() if source["use"] == "chat"}
+from tests.surveys import BUNDLED, ENGLISH, GPU, LAPTOP, SAMPLE, VALUES, a_survey, chats_of, planned, write
+from tests.talkers import put
 
 
 def texts_of(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: source for name, source in raw["sources"].items() if source["use"] == "text"}
 
 
-BUNDLED = chats_of(VALUES)
-
-
-def planned(*surveys: Survey, machine: Machine = LAPTOP, hours: float = 1.0, chats: tuple[OwnChats, ...] = ()) -> Plan:
-    bundled = {"bundled": BUNDLED, "bundled_weights": VALUES["p_sft"]}
-    return plan_params(surveys, chats=chats, machine=machine, hours=hours, **bundled)
-
-
+@pytest.mark.slow
 def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> None:
     """Also that nothing is read too often, by the same figures as doctor has, and that it ends in time."""
     for size, hours in product((2e3, 2e4, 2e5, 1e6, 6e6, 4e7, 6e8, 1e10), (0.1, 1.0, 24.0)):
@@ -143,6 +112,7 @@ def test_chats_of_ones_own_take_the_place_of_the_samples() -> None:
     assert set(raw["p_sft"]) == set(chats_of(raw))
 
 
+@pytest.mark.slow
 def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> None:
     for size, documents, kinds in product((3e4, 3e6, 6e8), (3, 900), ((), ("chat",), ("dialogues", "chat"))):
         surveys = [
@@ -165,6 +135,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
             assert chats_of(parse_yaml(plan_text(planned(*surveys), SAMPLE), name="planned")) == BUNDLED
 
 
+@pytest.mark.slow
 def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
     for machine, size, hours in product((LAPTOP, GPU), (4e4, 3e6, 4e8), (0.2, 8.0)):
         surveys = [
@@ -257,6 +228,7 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
 
 
+@pytest.mark.slow
 def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
     """Or the tokenizer could not be trained; and there is one for every character where they are many."""
     notes = [path.read_text() for path in sorted((ROOT / "data/roam").rglob("*.md"))]
@@ -270,17 +242,6 @@ def test_a_vocabulary_is_no_larger_than_a_text_has_pieces_for() -> None:
     assert vocabulary_for(3e6, characters=90, words=40_000) == 4096
     assert vocabulary_for(3e6, characters=3500, words=40_000) == 8192
     assert vocabulary_for(1e10, characters=90, words=400_000) == 16128
-
-
-def write(folder: Path, files: dict[str, str | bytes]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return folder
-
-
-ENGLISH = "The tide comes in twice a day, and the boats that are moored to the pier rise with it for a while. "
 
 
 def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_path: Path) -> None:
@@ -299,6 +260,7 @@ def test_tables_that_cannot_be_read_are_left_out_where_there_is_other_text(tmp_p
         survey_folder(str(folder))
 
 
+@pytest.mark.slow
 def test_values_and_reasons_go_into_the_file_and_the_rest_stays() -> None:
     new = {"model.C": Setting(64, "Small."), "model.qk_norm": Setting(True), "splice.train.B": Setting(3)}
     text = with_settings(SAMPLE, new)
@@ -345,6 +307,7 @@ def test_a_key_that_goes_takes_its_comment_along_and_no_other() -> None:
     assert with_settings(text, {"a.x": gone}) == text.replace("x: 1", "x: 5")  # the first of its section stays
 
 
+@pytest.mark.slow
 def test_a_plan_writes_no_value_without_a_reason_that_is_the_default() -> None:
     for machine, size in product((LAPTOP, GPU), (4e4, 3e6, 4e8)):
         plan = planned(a_survey(int(size), 900), machine=machine)
@@ -358,6 +321,7 @@ def test_a_plan_writes_no_value_without_a_reason_that_is_the_default() -> None:
         assert len(plan_text(plan, SAMPLE).splitlines()) <= 182  # with the survey and the reasons
 
 
+@pytest.mark.slow
 def test_a_value_without_a_reason_takes_no_comment_away() -> None:
     def comments(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.lstrip().startswith("#")]
@@ -508,6 +472,7 @@ def test_without_git_or_dvc_or_with_changes_of_ones_own_it_says_what_to_do(proje
     assert params.read_text() == text
 
 
+@pytest.mark.slow
 def test_it_writes_and_commits_params_yaml_alone_and_keeps_the_one_before(project: Path, tmp_path: Path) -> None:
     """From folders of one name with anything in it, and one that git ignores."""
     odd = notes(tmp_path / 'a/it\'s "my" notes #1: ${x}')
@@ -545,6 +510,7 @@ STAY = (
 GO = ("manifests/wiki.json", "raw/wiki/part-00000.parquet", "split/text/roam/split.json", "tokens/text/wiki/a.bin")
 
 
+@pytest.mark.slow
 def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path, tmp_path: Path) -> None:
     write(project / "cache", {file: file for file in (*STAY, *GO)})
     for file in (*STAY, *GO):
@@ -555,6 +521,7 @@ def test_what_cache_holds_of_other_sources_goes_and_the_rest_stays(project: Path
     assert "removed " not in ran(notes(tmp_path / "notes"), "--hours", "2").output
 
 
+@pytest.mark.slow
 def test_what_dvc_does_not_have_stays(project: Path, tmp_path: Path) -> None:
     """Of a run that was stopped, or after `dvc gc`; of a folder all, where one file is missing."""
     write(project / "cache", {file: file for file in (*GO, "tokens/text/wiki/b.bin")})
@@ -602,6 +569,7 @@ def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(projec
     assert list(chats_of(raw)) == ["many"]
 
 
+@pytest.mark.slow
 def test_real_steps_correct_what_a_matrix_product_promised(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -628,6 +596,7 @@ def tuned(*surveys: Survey, machine: Machine, hours: float = 1.0, chats: tuple[O
     return plan_tuning(surveys, base=base, chats=chats, machine=machine, hours=hours, **sample)
 
 
+@pytest.mark.slow
 def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
     for size, hours, machine in product((2e4, 5e5, 5e6, 6e8), (0.1, 0.5, 24.0), (Machine(5e10), GPU)):
         chats = (OwnChats("/home/me/chats.jsonl", "chat", 500),) if hours == 0.5 else ()
@@ -642,6 +611,7 @@ def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
         assert "wiki" not in raw["p_val"]
 
 
+@pytest.mark.slow
 def test_a_base_reads_small_text_three_times_and_large_text_twice() -> None:
     small, large = (tuned(a_survey(size, 300), machine=GPU) for size in (500_000, 5_000_000))
     assert small.run.epochs == pytest.approx(3, rel=0.05)

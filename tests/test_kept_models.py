@@ -15,15 +15,7 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.export import Answering, answering_model
 from niels_gpt.pipeline.repository import DvcCache
 from tests.conftest import Repo
-from tests.test_talk import write_project
-
-
-def put(data: bytes) -> str:
-    md5 = hashlib.md5(data).hexdigest()
-    file = Path(".dvc/cache/files/md5", md5[:2], md5[2:])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(data)
-    return md5
+from tests.talkers import put, write_project
 
 
 def put_folder(folder: Path) -> str:

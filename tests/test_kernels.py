@@ -27,7 +27,7 @@ from niels_gpt.model.kernels import decoding_triton as noise_triton
 from niels_gpt.model.kernels import decoding_triton as norm_triton
 from niels_gpt.model.kernels import training_triton as rope_triton
 from niels_gpt.model.loss import soft_cap
-from tests.test_model import Doubled
+from tests.tiny_training import Doubled
 
 torch.manual_seed(0)
 gelu_triton._PROGRAMS = rope_triton._PROGRAMS = 5  # so that even here one sums over several rounds
@@ -114,6 +114,7 @@ print(json.dumps(errors))
 """
 
 
+@pytest.mark.slow
 def test_kernels_compute_what_plain_torch_does() -> None:
     done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,7 @@ def test_every_kind_has_a_place_in_the_page(name: str) -> None:
     assert re.search(rf"\bkind: {name}\b|`{name}`", (ROOT / "docs/your-own-text.md").read_text())
 
 
+@pytest.mark.slow
 def test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone(project: Path) -> None:
     before = code.describe_code(project)
     for name, file in FILES.items():
@@ -93,6 +94,7 @@ print(read_column(out / "part-00000.parquet", "text"), (out / "manifest.json").r
 """
 
 
+@pytest.mark.slow
 def test_a_new_kind_is_one_file(project: Path) -> None:
     (project / "niels_gpt/data/poem.py").write_text(POEMS)
     (project / "poems.txt").write_text("one\n\ntwo\n\nthree")

@@ -79,6 +79,7 @@ def said(model: GPT, prompt: list[int], n: int) -> list[int]:
     return generate_ids(model, prompt, max_new_tokens=n, sampling=Sampling(0))[len(prompt) :]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_model_itself() -> None:
     torch.manual_seed(0)
     model = GPT(CFG)
@@ -210,6 +211,7 @@ def learned(texts: DocumentList, *, epochs: int) -> GPT:
     return model
 
 
+@pytest.mark.slow
 def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> None:
     train, held_out, unseen = vault(12, seed=1), vault(12, seed=2), vault(12, seed=3)
     how: dict[str, Any] = {"end_of_text": 0, "B": 16, "seed": 0}

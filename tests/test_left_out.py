@@ -23,8 +23,9 @@ from niels_gpt.pipeline.stage import Stage, execute
 from niels_gpt.pipeline.training import join_training
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from stages import report as report_stage
-from tests.conftest import ROOT, Repo, make_repo
-from tests.test_dvc_yaml import ITERATED, LISTED, STAGES
+from tests.conftest import ITERATED, ROOT, STAGES, Repo, make_repo
+
+pytestmark = pytest.mark.slow
 
 # What the README's own-notes user would have to write: one source, no chats, three stages less.
 NOTES = {
@@ -67,9 +68,7 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     threads = torch.get_num_threads()
     with contextlib.chdir(path):
         for name in STAGES:
-            keys = LISTED.get(name) or (("notes",) if name in ITERATED else ("",))
-            for key in keys:
-                execute(name, key, run_as_dvc_would)
+            execute(name, "notes" if name in ITERATED else "", run_as_dvc_would)
         yield path
     torch.set_num_threads(threads)
 
@@ -144,6 +143,6 @@ def test_nobody_waits_for_a_stage_that_is_left_out(own_text: Path, monkeypatch: 
 @pytest.mark.dag
 def test_a_stage_left_out_is_its_own_and_what_follows_it(built_repo: Repo) -> None:
     built_repo.set(sft__run=False)
-    assert built_repo.repro("curves@sft") == ["sft", "curves@sft"]
+    assert built_repo.repro("sft") == ["sft"]
     due = json.loads(built_repo.run("dvc", "status", "--json").stdout)
     assert sorted(due) == ["eval", "leak", "report"]

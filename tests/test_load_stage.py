@@ -6,7 +6,6 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,60 +17,21 @@ from niels_gpt.data.corpus.parts import (
     read_chats,
     read_column,
     read_texts,
-    reading_part,
     write_chats,
     write_documents,
 )
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.files.checks import Damaged
-from niels_gpt.pipeline.params import parse_params
-from niels_gpt.pipeline.stage import Inputs, Stage, digest
+from niels_gpt.pipeline.stage import digest
 from stages import load, split, tokenize
-from tests.conftest import ROOT, TINY, with_values
-from tests.in_process import no_duplicates
+from tests.in_process import Checkout, texts, texts_of
 from tests.watchdog import watchdog
-
-
-class Checkout:
-    """A folder whose one source of interest is `roam`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.notes = folder / "data/roam"
-        self.notes.mkdir(parents=True)
-
-    def run(self, module: Any, name: str, **changes: object) -> Path:
-        """Run a stage's own part; what it wrote lies in the folder this returns, as if it had been published."""
-        text = with_values(
-            (ROOT / "params.yaml").read_text(), TINY | {f"sources.roam.{k}": v for k, v in changes.items()}
-        )
-        stage = Stage(name=name, key="roam", params=parse_params(text)[0], inputs=Inputs({}, {}))
-        if module is split:
-            no_duplicates("roam", stage.params)
-        module.main(stage)
-        for final, temporary in stage._outs.items():
-            temporary.rename(final)
-        return next(iter(stage._outs))
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     monkeypatch.chdir(tmp_path)
     return Checkout(tmp_path)
-
-
-def texts(folder: Path) -> list[str]:
-    """All that a source's parts have."""
-    found, opened = [], open_texts(folder)
-    for part in opened.parts:
-        with reading_part(opened.store, part) as path:
-            found += texts_of(path)
-    assert len(found) == opened.rows
-    assert sum(len(text.encode()) for text in found) == opened.text_bytes
-    return found
-
-
-def texts_of(file: Path) -> list[str]:
-    return [text for group in read_texts(file, np.arange(len(read_column(file, "id")))) for text in group]
 
 
 def test_what_cannot_be_watched_is_refused(checkout: Checkout, tmp_path: Path) -> None:
@@ -128,6 +88,7 @@ def test_blank_documents_are_left_out(checkout: Checkout) -> None:
     assert open_texts(raw).column("id") == ["a.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [True, False])
 def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, streamed: bool) -> None:
     changes: dict[str, object] = {"split": {"by": "document", "val_frac": 0.5, "seed": 1}}
@@ -166,6 +127,7 @@ def write_tokenizer(folder: Path) -> None:
 # Parquet files
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
     documents = [Document(id=f"{i}", text=f"text {i} " * 9, split="train") for i in range(40)]
     file = tmp_path / "part.parquet"
@@ -180,6 +142,7 @@ def test_a_flipped_bit_in_the_documents_is_noticed(tmp_path: Path) -> None:
     assert unnoticed < 0.7 * len(tried)  # these lie in names and statistics that no reader of texts looks at
 
 
+@pytest.mark.slow
 def test_a_table_of_contents_that_lies_is_noticed(tmp_path: Path) -> None:
     """It has no checksum: a bit of it flipped is noticed, or changes no text and no number of rows."""
     documents = [Document(id=f"{i}", text=f"text {i} ", split="train") for i in range(40)]

@@ -14,6 +14,7 @@ from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
 from niels_gpt.model.size import flops_per_token, parameter_count
+from tests.tiny_training import Doubled
 
 CFG = ModelConfig(V=50, T=16, C=32, L=2, H=4, d_ff=64, dropout=0.0)
 OPTIONS: dict[str, Any] = {
@@ -184,13 +185,6 @@ def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.M
     monkeypatch.setattr(dispatch, "_ARM", False)  # where torch's own is the faster one
     MLP(CFG)(torch.randn(2, 3, CFG.C))
     assert len(called) == 1
-
-
-class Doubled(torch.nn.Linear):
-    """Computes something else than a Linear of the same weights, as one with low-rank adapters does."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(x)
 
 
 @pytest.mark.parametrize("name", ["attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"])

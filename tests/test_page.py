@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.serve import serving
 from niels_gpt.talk.server.access import Access
 from niels_gpt.talk.server.app import Limits, build_app
 from tests.conftest import real_browser
-from tests.test_server import tiny_talker, under_way, wait_until
-from tests.test_talk import counted_reads, saying
+from tests.servers import serving, tiny_talker, under_way, wait_until
+from tests.talkers import counted_reads, saying
+
+pytestmark = pytest.mark.slow
 
 T = 64
 ANSWER = "1. x"  # markdown: a list with an x in it

@@ -20,7 +20,7 @@ from niels_gpt.config import MODEL_OPTIONS, ModelConfig, TrainConfig, to_dict
 from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.training import train_config
 from niels_gpt.pipeline.yaml_files import ParamsError
-from tests.conftest import ROOT, with_values
+from tests.conftest import ROOT, leaves, with_values
 
 TEXT = (ROOT / "params.yaml").read_text()
 _, RAW = parse_params(TEXT)
@@ -40,12 +40,6 @@ def changed(values: dict[str, Any]) -> str:
         *parents, last = dotted.split(".")
         reduce(lambda node, part: node[part], parents, tree)[last] = value
     return str(yaml.safe_dump(tree, sort_keys=False))
-
-
-def leaves(tree: Any, prefix: str = "") -> set[str]:
-    if not isinstance(tree, dict):
-        return {prefix}
-    return {leaf for key, value in tree.items() for leaf in leaves(value, f"{prefix}.{key}" if prefix else key)}
 
 
 def test_the_key_set_is_frozen() -> None:
@@ -118,6 +112,7 @@ def test_the_file_is_short_begins_with_what_one_turns_first_and_leaves_the_rest_
     assert parse_params(TEXT)[0].train.beta2 == TrainConfig(total_steps=1).beta2
 
 
+@pytest.mark.slow
 def test_a_section_without_a_seed_has_the_one_at_the_top_unless_it_only_orders_what_is_loaded() -> None:
     params, raw = parse_params(with_values(TEXT, {"seed": 7, "sft.seed": 8, "sources.roam.split.seed": 9}))
     assert (params.train.seed, params.sft.seed, params.splice.train.seed) == (7, 8, 7)
@@ -136,6 +131,7 @@ def test_a_section_without_a_seed_has_the_one_at_the_top_unless_it_only_orders_w
     assert said == "params.yaml: seed is missing: it has no default"
 
 
+@pytest.mark.slow
 def test_a_rule_is_kept_by_defaults_as_well() -> None:
     """Of values of which one is written and the other left out."""
     (said,) = problems(with_values(TEXT.replace("  warmup_steps: 50\n", ""), {"train.total_steps": 199}))
@@ -149,6 +145,7 @@ def test_a_rule_is_kept_by_defaults_as_well() -> None:
 PAGE = (ROOT / "docs/parameters.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_list_of_parameters_is_what_the_command_prints() -> None:
     command = [sys.executable, "-m", "scripts.parameters"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == PAGE
@@ -236,6 +233,7 @@ def test_the_committed_parameters_are_the_sample() -> None:
     assert read_preset(ROOT / "presets", "sample") == TEXT
 
 
+@pytest.mark.slow
 def test_a_preset_says_only_what_differs_from_the_sample() -> None:
     others = [path.read_text() for path in sorted((ROOT / "presets").glob("*.yaml")) if path.stem != "sample"]
     assert sum(len(text.splitlines()) for text in others) <= 330
@@ -483,6 +481,7 @@ def test_a_missing_key_is_named() -> None:
         parse_params("")
 
 
+@pytest.mark.slow
 def test_the_file_as_dvc_writes_it_has_the_same_values(tmp_path: Path) -> None:
     """`dvc exp run -S` writes all of it anew, for one key: `[who?]` without quotes is no list to a strict reader."""
     from dvc.utils.serialize import modify_yaml

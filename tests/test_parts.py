@@ -186,6 +186,7 @@ def test_documents_are_never_cut_and_come_in_the_same_order_however_large_a_part
     assert [part.name for part in parts] == [f"part-{i:05d}" for i in range(len(parts))]
 
 
+@pytest.mark.slow
 def test_whoever_loads_the_parts_they_are_the_same(here: Path) -> None:
     write_notes(here / "notes")
     for workers in (1, 2):
@@ -317,6 +318,7 @@ def listed(manifest: dict[str, Any]) -> set[str]:
     return {file["file"] for part in parts for file in (part, part["offsets"])}
 
 
+@pytest.mark.slow
 def test_what_is_held_out_does_not_depend_on_how_large_parts_are(notes: Path) -> None:
     found = {}
     for text_bytes in (60, 100, 10**9):
@@ -330,6 +332,7 @@ def test_what_is_held_out_does_not_depend_on_how_large_parts_are(notes: Path) ->
     assert [train, val] == [[text for text in NOTES if text in part] for part in (train, val)]
 
 
+@pytest.mark.slow
 def test_a_budget_takes_whole_parts_in_order_and_the_last_up_to_a_documents_end(notes: Path) -> None:
     everything = run_chain(parameters())
     texts = {split: encoded(everything, split) for split in ("train", "val")}
@@ -364,6 +367,7 @@ def test_a_short_document_behind_the_one_that_is_too_long_is_not_taken(here: Pat
     assert encoded(manifest, "val") == ["f"]
 
 
+@pytest.mark.slow
 def test_bytes_do_not_show_how_many_worked_on_them(notes: Path) -> None:
     """Nor which parts were begun when a budget turned out to be enough."""
     run_chain(parameters(), load.main, split.main, tokenize.main)

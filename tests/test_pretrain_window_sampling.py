@@ -21,7 +21,7 @@ from niels_gpt.leak.passages import cut_passages
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
-from tests.test_train import CONFIG, MODEL
+from tests.tiny_training import CONFIG, MODEL
 from tests.token_caches import TOK, pretrain, write_parts
 
 
@@ -148,6 +148,7 @@ def few_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_descriptors: None) -> None:
     length = MODEL.T + 9
     parts = {
@@ -165,6 +166,7 @@ def test_a_thousand_token_files_train_where_256_may_be_open(tmp_path: Path, few_
     assert len(state.validations) == 1
 
 
+@pytest.mark.slow
 def test_every_reader_of_documents_takes_1500_parts_where_256_files_may_be_open(
     tmp_path: Path, few_descriptors: None
 ) -> None:

@@ -26,9 +26,9 @@ from niels_gpt.report.page import score_rows
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
-from stages import overlap
+from stages import index
 from tests.in_process import run_in_process, write_source
-from tests.test_duplicates import decide, parameters, write_notes
+from tests.planted_duplicates import decide, parameters, write_notes
 
 LETTERS = "aeiounrstlmdäß中"
 
@@ -88,6 +88,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_planted_quote_is_found_to_the_character(here: Path, workers: int) -> None:
     """In notes of 1 to 10 kB, across sources and chats, whatever the wrapping; shorter ones and others are not."""
@@ -279,6 +280,7 @@ def test_the_tokens_of_chats_are_marked_by_their_text(tmp_path: Path, tokenizer:
 # Stage and report
 
 
+@pytest.mark.slow
 def test_overlap_records_quotes_and_leaves_splits_as_they_are(here: Path) -> None:
     rng = random.Random(6)
     quote = prose(rng, 500)
@@ -288,7 +290,7 @@ def test_overlap_records_quotes_and_leaves_splits_as_they_are(here: Path) -> Non
     sides = decide(params)
     assert 0 in sides["wiki"]["val"]
     assert 1 in sides["wiki"]["train"]
-    run_in_process("overlap", overlap.main, params)
+    run_in_process("index", index.main, params)
     spans = json.loads(Path("cache/quotes.json").read_text())
     assert {*spans} == {"large", "notes", "trees", "wiki"}
     assert spans["wiki"] == {"part-00000/0": [[*in_bytes(held_out, 1501, 2001)]]}

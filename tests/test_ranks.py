@@ -26,8 +26,21 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.task import Task
 from tests.conftest import ROOT
-from tests.test_step import CONFIG, CUT, DRY, FROZEN, RECIPE, SHORT_BF16, STREAMS, TASK, TINY_V2, V2, V2_RECIPE, V3
-from tests.test_train import chat_task
+from tests.tiny_training import (
+    CONFIG,
+    CUT,
+    DRY,
+    FROZEN,
+    RECIPE,
+    SHORT_BF16,
+    STREAMS,
+    TASK,
+    TINY_V2,
+    V2,
+    V2_RECIPE,
+    V3,
+    chat_task,
+)
 from tests.token_caches import write_parts
 
 
@@ -190,6 +203,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Mapp
     return folder, [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, list[Mapping[str, Any]]]) -> None:
     _, (first, second) = two_ranks
     assert first["run"] == second["run"]
@@ -204,6 +218,7 @@ def test_two_processes_train_and_validate_as_one_does(two_ranks: tuple[Path, lis
     assert run["best_step"] == alone.best_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
     name: str, two_ranks: tuple[Path, list[Mapping[str, Any]]]
@@ -220,6 +235,7 @@ def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
     np.testing.assert_allclose(found["straight"]["losses"], alone.losses, rtol=rtol)
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(
     two_ranks: tuple[Path, list[Mapping[str, Any]]], tmp_path: Path
 ) -> None:
@@ -234,6 +250,7 @@ def test_ranks_that_share_a_validation_get_the_numbers_of_one_process(
         assert first["validations"][name] == pytest.approx(alone, rel=1e-6), name
 
 
+@pytest.mark.slow
 def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
     two_ranks: tuple[Path, list[Mapping[str, Any]]],
 ) -> None:
@@ -250,6 +267,7 @@ def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
         assert [name for name in shards if f"{name} (changed)" in sentence] == ["train_1.bin", "train_2.bin"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
     done = torchrun(tmp_path, "die")
     assert done.returncode != 0

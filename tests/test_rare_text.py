@@ -26,7 +26,7 @@ from stages import split as split_stage
 from stages import tokenizer as tokenizer_stage
 from tests.conftest import ROOT
 from tests.in_process import no_duplicates, tiny_params, write_source
-from tests.test_export import talker
+from tests.talkers import certain_talker
 
 WORDS = "the Marine tide rises in spring and Marines bake bread near a harbour while Annabel reads submarine books"
 COMMON = [*WORDS.split(), *sorted(set(re.findall(r"[a-z]{4,}", (ROOT / "data/primer.txt").read_text())))[:750:5]]
@@ -86,6 +86,7 @@ def test_a_name_in_fewer_documents_than_asked_for_is_no_entry(planted: bytes) ->
     assert len(names & set(entries(train(documents(5))))) > 6  # in five documents they may be there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("public", [0, 30])
 def test_every_entry_is_public_or_in_enough_private_documents(public: int) -> None:
     """Counted in the plain texts, document by document."""
@@ -154,7 +155,7 @@ def test_too_few_entries_are_refused_with_a_remedy() -> None:
 def test_no_export_names_anybody(planted: bytes, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="gguf is not installed: no GGUF was written")
     (tmp_path / "spm.model").write_bytes(planted)
-    whole = talker(SentencePieceTokenizer(tmp_path / "spm.model"))
+    whole = certain_talker(SentencePieceTokenizer(tmp_path / "spm.model"))
     export_transformers(whole, tmp_path / "hf", card="")
     export_gguf(whole, tmp_path / "away", precision="f16", card="")
     theirs = json.loads((tmp_path / "hf/tokenizer.json").read_text())["model"]["vocab"]
@@ -202,7 +203,7 @@ def card(tokenizer: dict[str, object], private: list[str]) -> str:
     empty: dict[str, dict[str, object]] = {key: {} for key in ("model", "p_train", "p_sft", "train", "sft", "sources")}
     mixes: dict[str, Any] = {"mix": {"sources": {}}, "chat_mix": {"sources": {}}, "metrics": {}}
     params = {**empty, "tokenizer": tokenizer}
-    whole = talker(ByteTokenizer())
+    whole = certain_talker(ByteTokenizer())
     return model_card(whole, form="plain", folder="x", params=params, private=private, leaks=None, **mixes)
 
 

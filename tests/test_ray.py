@@ -25,7 +25,7 @@ from niels_gpt.tokenizer.pretrained import byte_alphabet
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
 from tests.ray_cluster import run_in_cluster, why_not
 
-PARTS = 8
+PARTS = 4
 
 
 def corpus(folder: Path) -> Texts:
@@ -77,6 +77,7 @@ def on_the_cluster(folder: Path) -> None:
     (folder / "found.json").write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_worker_is_killed(
     tmp_path: Path,
 ) -> None:

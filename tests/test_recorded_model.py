@@ -24,8 +24,7 @@ from niels_gpt.train.loop import train
 from niels_gpt.train.step import GraphStep, PlainStep, RecordedModel, SummedLoss
 from niels_gpt.train.task import Execution
 from tests.played_graphs import Graph
-from tests.test_eval import ANSWERS, chats
-from tests.test_train import CONFIG, MODEL, TASK
+from tests.tiny_training import ANSWERS, CONFIG, MODEL, TASK, chats
 
 B, T = CONFIG.B, MODEL.T
 

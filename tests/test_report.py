@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from niels_gpt.report.page import ORIGIN, SPLICE, Training, render_report, rende
 from niels_gpt.report.tables import format_samples, read_tsv, write_tsv
 from stages.report import DUPLICATES, duplicate_rows
 from tests.conftest import real_browser
+from tests.written_runs import NOTE_TEXT, written
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
 
@@ -146,17 +146,6 @@ def test_words_stand_at_the_left(text: str) -> None:
     assert f"<td>{text}</td>" in render_table(["a"], [[text]])
 
 
-# Whatever is written onto a canvas is noted at the chart it is in: a test cannot see, but it can read.
-NOTE_TEXT = """
-const write = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
-  requestAnimationFrame(() => { // by then the canvas has its place
-    const { dataset } = this.canvas.closest("figure");
-    dataset.written = `${dataset.written ?? ""}|${text}|`;
-  });
-  return write.call(this, text, ...rest);
-};
-"""
 # The contrast of an element's text with the page, as WCAG counts it.
 CONTRAST = """(selector) => {
   const light = (colour) => {
@@ -176,11 +165,7 @@ ACCENT = """(e) => {
 }"""
 
 
-def written(text: str) -> re.Pattern[str]:
-    """What NOTE_TEXT leaves of it."""
-    return re.compile(rf"\|{re.escape(text)}\|")
-
-
+@pytest.mark.slow
 def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     page_of_all = with_sections(report(HOSTILE), {SPLICE: splice_section("d")})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,24 +14,7 @@ from niels_gpt.report.history import History
 from niels_gpt.report.page import live_card
 from niels_gpt.report.runs import Run, add_lines, read_logs
 from niels_gpt.train.meter import RunLog, StepReport
-
-REPORT: dict[str, Any] = {
-    "total_steps": 400,
-    "first_step": 0,
-    "lr": 0.004,
-    "tokens_per_second": 7000.0,
-    "utilisation": 0.35,
-    "seconds_left": 300.0,
-    "asked": {"wiki": 0.75, "roam": 0.25},
-    "drawn_rows": {"wiki": 60, "roam": 40},
-    "val_loss": None,
-    "validation": None,
-}
-
-
-def line(step: int, *, run: Any = "0123456789", **more: Any) -> bytes:
-    told = {"run": run, "time": 1000.0 + step, "step": step, "tokens": step * 64, "loss": 4.0, "sample": ""}
-    return json.dumps({**REPORT, **told, **more}).encode() + b"\n"
+from tests.written_runs import REPORT, line
 
 
 def runs_of(*lines: bytes) -> list[Run]:

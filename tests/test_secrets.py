@@ -602,11 +602,12 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     """A few hundredths of the watchdog's patience are enough, unless time grows with the square."""
     with watchdog(120):
-        find_secrets(piece * (500_000 // len(piece)))
+        find_secrets(piece * (250_000 // len(piece)))
         find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (100_000 // len(piece)))
 
 
@@ -676,6 +677,7 @@ def test_seed_phrases_are_found_wherever_they_stand_and_however_they_are_written
         assert found >= 95
 
 
+@pytest.mark.slow
 def test_packages_for_personal_details_are_imported_by_no_one_else() -> None:
     code = "import stages.load, sys; sys.exit(any(m in sys.modules for m in ('phonenumbers', 'stdnum', 'mnemonic')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,43 +8,43 @@ import json
 import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import httpx
 import openai
 import pytest
-import torch
-from starlette.types import ASGIApp
 
-from bench.serve import serving
-from niels_gpt.config import ModelConfig
 from niels_gpt.inference.engine import Engine, Token
-from niels_gpt.inference.sampling import Sampling
-from niels_gpt.model.gpt import GPT
 from niels_gpt.talk.server import access
 from niels_gpt.talk.server import scheduler as scheduler_module
 from niels_gpt.talk.server.app import Limits, build_app
-from niels_gpt.talk.server.scheduler import Busy, Event, Order, Scheduler
+from niels_gpt.talk.server.scheduler import Busy, Scheduler
 from niels_gpt.talk.server.schema import ChatRequest
-from niels_gpt.talk.talker import Talker
-from niels_gpt.tokenizer.tokenizers import ByteTokenizer
-
-LIMITS = Limits(body_bytes=200_000, new_tokens=400)
-EOT = ByteTokenizer().special_token_ids()["eot"]
-
-
-def tiny_talker(*, slots: int = 12) -> Talker:
-    torch.manual_seed(0)
-    model = GPT(ModelConfig(V=260, T=64, C=32, L=2, H=2, d_ff=64, dropout=0.0))
-    model.tok_emb.weight.data[256:] = 0  # logits of 0 are never among the top 50: it always has something to say
-    return Talker("tiny", model, ByteTokenizer(), "chat_tokens", slots)
+from tests.servers import (
+    EOT,
+    FOR_EVER,
+    LIMITS,
+    ask,
+    assert_refused,
+    connect,
+    events_of,
+    expected,
+    for_ever,
+    order,
+    post,
+    post_all,
+    post_head,
+    scheduled,
+    serving,
+    tiny_talker,
+    under_way,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +56,6 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def client(address: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def ask(content: str, **more: object) -> dict[str, object]:
-    return {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 20, "seed": 1, **more}
-
-
-def expected(content: str, *, tokens: int = 20) -> str:
-    talker = tiny_talker()
-    said = talker.reply(
-        [{"role": "user", "content": content}], sampling=Sampling(0.8, 50), max_new_tokens=tokens, seed=1
-    )
-    return "".join(said)
 
 
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
@@ -148,21 +136,6 @@ def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
         assert events[-2:] == ["data: [DONE]", ""]
 
 
-def post(app: ASGIApp, body: dict[str, object]) -> httpx.Response:
-    return post_all(app, [json.dumps(body)])[0]
-
-
-def post_all(app: ASGIApp, bodies: Sequence[str | bytes]) -> list[httpx.Response]:
-    """Without a network."""
-
-    async def send() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as inside:
-            return [await inside.post("/v1/chat/completions", content=body) for body in bodies]
-
-    return asyncio.run(send())
-
-
 def test_what_is_wrong_is_refused_in_a_sentence(client: openai.OpenAI, address: str) -> None:
     for change, error, words in (
         ({"model": "gpt-5"}, openai.NotFoundError, "no model 'gpt-5'"),
@@ -186,15 +159,6 @@ def test_a_body_that_is_too_large_is_not_waited_for(address: str) -> None:
     with connect(address) as connection:
         connection.sendall(post_head(address, 10**12) + b" " * 300_000)
         assert b" 413 " in connection.recv(65536)
-
-
-def assert_refused(answer: httpx.Response, status: int, words: str) -> None:
-    """As OpenAI would: its clients look for these keys."""
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert words in error["message"]
-    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
-    assert {"param", "code"} < set(error)
 
 
 HALF_PAIR = '[{"role": "user", "content": "\\ud800"}]'
@@ -303,21 +267,11 @@ def test_only_this_machine_and_its_own_page_are_answered(address: str) -> None:
     assert b" 400 " in received(address, twice.encode())
 
 
-def connect(address: str) -> socket.socket:
-    """The time limit is a watchdog's: nothing that is tried here takes a minute."""
-    host, _, port = address.removeprefix("http://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
 def received(address: str, sent: bytes) -> bytes:
     """All that comes back, until the server closes."""
     with connect(address) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def post_head(address: str, length: int) -> bytes:
-    return f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[7:]}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,23 +303,6 @@ def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.Monk
             assert late in came
 
 
-FOR_EVER = Limits(new_tokens=10**9)
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    """The limit is a watchdog's."""
-    for _ in range(600):
-        if reached():
-            return
-        time.sleep(0.1)
-    raise AssertionError("not within a minute")
-
-
-def for_ever(**more: object) -> bytes:
-    """An answer without an end, in large pieces."""
-    return json.dumps(ask("go on", max_tokens=None, logprobs=True, top_logprobs=20, **more)).encode()
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
     with serving(build_app(tiny_talker(slots=1), card={}, limits=replace(FOR_EVER, queue=1))) as address:
@@ -383,6 +320,7 @@ def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
         assert answer.json()["choices"][0]["message"]["content"] == expected("hello")
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_no_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "PATIENCE_S", 1)
     with serving(build_app(tiny_talker(), card={}, limits=FOR_EVER)) as address:
@@ -417,31 +355,6 @@ def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(8))) == [expected(f"number {i}") for i in range(8)]
-
-
-def under_way(address: str) -> int:
-    return int(httpx.get(f"{address}/card").json()["requests in progress"])
-
-
-def order(tokens: int, **more: Any) -> Order:
-    return Order(prompt=[65, 66], sampling=Sampling(0.0, **more), seed=0, max_new_tokens=tokens)
-
-
-async def events_of(answer: Any) -> list[Event]:
-    return [event async for event in answer]
-
-
-def scheduled(work: Callable[[Scheduler], Coroutine[Any, Any, None]], *, slots: int = 3, queue: int = 3) -> None:
-    talker = tiny_talker(slots=slots)
-
-    async def run() -> None:
-        scheduler = Scheduler(talker.engine, talker.tokenizer, slots=slots, queue=queue)
-        try:
-            await asyncio.wait_for(work(scheduler), 60)
-        finally:
-            scheduler.close()
-
-    asyncio.run(run())
 
 
 def test_answers_are_written_together_so_that_short_ones_overtake_long_ones() -> None:
@@ -482,6 +395,7 @@ def test_a_new_answer_begins_in_the_step_after_the_one_under_way(monkeypatch: py
     assert rows == [[0], [0, 1], [0, 1], [0]]
 
 
+@pytest.mark.slow
 def test_what_a_step_gave_is_sent_before_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     step, got, seen = Engine.step, [], []
     monkeypatch.setattr(scheduler_module, "_MOMENT_S", 60)

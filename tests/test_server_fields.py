@@ -11,11 +11,10 @@ import openai
 import pytest
 import torch
 
-from bench.serve import serving
 from niels_gpt.talk.server.access import Access
 from niels_gpt.talk.server.app import Limits, build_app
 from niels_gpt.talk.server.schema import ChatRequest, parse_request
-from tests.test_server import (
+from tests.servers import (
     EOT,
     LIMITS,
     ask,
@@ -25,10 +24,11 @@ from tests.test_server import (
     for_ever,
     post,
     post_head,
+    serving,
     tiny_talker,
     wait_until,
 )
-from tests.test_talk import saying
+from tests.talkers import saying
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ import torch
 from fastapi import Request
 from starlette.types import Message
 
-from bench.serve import serving
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import SAMPLING
 from niels_gpt.talk.server import app as service_module
@@ -28,8 +27,11 @@ from niels_gpt.talk.server.scheduler import Answer, Metrics, Scheduler
 from niels_gpt.talk.server.schema import ChatForm
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
-from tests.test_server import (
+from tests.servers import (
+    CHAT,
     FOR_EVER,
+    TEXT,
+    TOKENIZE,
     ask,
     assert_refused,
     connect,
@@ -39,12 +41,13 @@ from tests.test_server import (
     order,
     post_head,
     scheduled,
+    serving,
+    streamed,
     tiny_talker,
     under_way,
     wait_until,
 )
 
-CHAT, TEXT, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
 LIMITS = Limits(new_tokens=24)
 
 
@@ -124,17 +127,6 @@ def address() -> Iterator[str]:
         yield address
 
 
-def streamed(address: str, content: str, *, tokens: int) -> str:
-    """What a client gets that streams its answer."""
-    body, text = ask(content, max_tokens=tokens, stream=True), ""
-    with httpx.stream("POST", address + CHAT, json=body, timeout=60) as answer:
-        assert answer.status_code == 200
-        for line in answer.iter_lines():
-            if line.startswith("data: {"):
-                text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
-    return text
-
-
 def test_eight_neighbours_of_hostile_clients_get_their_own_answers() -> None:
     texts = {f"number {i}": expected(f"number {i}", tokens=80) for i in range(8)}
     # Slots for all of them; with fewer, neighbours would only wait.
@@ -171,6 +163,7 @@ def leaving(address: str, path: str, body: bytes) -> None:
         connection.sendall(post_head(address, len(body)).replace(CHAT.encode(), path.encode()) + body)
 
 
+@pytest.mark.slow
 def test_hostile_requests_leave_nothing_behind(address: str) -> None:
     def objects_after() -> int:
         for path, body, words in HOSTILE.values():

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from bench.serve import serving
 from niels_gpt.talk.server.app import Limits, build_app
 from niels_gpt.talk.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
-from tests.test_server import assert_refused, expected, tiny_talker
-from tests.test_server_hostile import CHAT, TEXT, TOKENIZE, streamed
+from tests.servers import CHAT, TEXT, TOKENIZE, assert_refused, expected, serving, streamed, tiny_talker
 
 TOKENS = 8
 ANYTHING = st.recursive(
@@ -109,6 +108,7 @@ def a_neighbour(address: str) -> Iterator[list[str]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_no_value_of_any_field_is_an_error_of_the_server_or_harms_a_neighbour() -> None:
     app, statuses = build_app(tiny_talker(slots=24), card={}, limits=Limits(new_tokens=TOKENS)), set()
     with serving(app) as address, httpx.Client(base_url=address, timeout=60) as client:

@@ -107,8 +107,9 @@ def test_logits_over_512_tokens_are_those_of_transformers(ours: tuple[GPT, Token
     x = torch.tensor([ids_of(tokenizer, 512)])
     assert x.shape == (1, 512)
     own, theirs = model(x), reference(x).logits
-    exact = copy.deepcopy(reference).double()(x).logits
-    errors = [(logits - exact).abs() for logits in (own, theirs)]
+    assert (own - theirs).abs().max() < 1e-3
+    exact = copy.deepcopy(reference).double()(x[:, :128]).logits  # of all 512 it takes as long as the rest of this file
+    errors = [(logits[:, :128] - exact).abs() for logits in (own, theirs)]
     assert errors[0].mean() < 1.5 * errors[1].mean()
     assert errors[0].max() < 5e-4
 
@@ -118,7 +119,6 @@ def test_200_greedy_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer]
     model, tokenizer = ours
     prompt = ids_of(tokenizer, 40)
     written = generate_ids(model, prompt, max_new_tokens=200, sampling=Sampling(0.0, None))
-    greedy = {"max_new_tokens": 200, "min_new_tokens": 200, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    expected = reference.generate(torch.tensor([prompt]), **greedy)[0].tolist()
-    assert written[-200:] == expected[-200:]
-    assert len(expected) == 240
+    assert len(written) == 240
+    # Each token is theirs after the tokens before it, so all are what they write token by token.
+    assert written[40:] == reference(torch.tensor([written])).logits[0, 39:-1].argmax(-1).tolist()

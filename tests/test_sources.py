@@ -13,7 +13,6 @@ import openai
 import pytest
 from typer.testing import CliRunner
 
-from bench.serve import serving
 from niels_gpt.cli.app import app as commands
 from niels_gpt.cli.find import open_notes, served_notes
 from niels_gpt.inference.sampling import Sampling
@@ -26,7 +25,8 @@ from niels_gpt.talk.terminal import Conversation
 from niels_gpt.trace.index import Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library
 from tests.conftest import ROOT, real_browser
-from tests.test_talk import saying
+from tests.servers import serving
+from tests.talkers import saying
 
 # What the model says: no byte twice, since it goes from each byte to one other.
 SAID = "juicy.fox,bald-kept;wOrm"
@@ -266,6 +266,7 @@ def test_sections_are_in_the_prompt_where_the_context_holds_them(notes: Notes) -
     assert len(large.tokenizer.encode(asked["content"])) <= READS_NOTES // 2 + 100
 
 
+@pytest.mark.slow
 def test_passages_of_the_leak_page_link_to_their_lines(notes: Notes) -> None:
     page = '<h3>x</h3><pre class="passage" dir="auto"><i>says juicy</i><b>.fox,bald-kept;wOrm</b> of</pre><p>y</p>'
     linked = link_passages(page, notes.library.trace, link=lambda place: f"../a b/{place.file}?<")
@@ -288,6 +289,7 @@ def page(notes: Notes) -> Iterator[tuple[Any, Any]]:
         assert errors == []
 
 
+@pytest.mark.slow
 def test_in_a_browser_spans_notes_and_search_by_keyboard(page: tuple[Any, Any]) -> None:
     tab, expect = page
     tab.locator("#settings summary").click()
@@ -318,6 +320,7 @@ def test_in_a_browser_spans_notes_and_search_by_keyboard(page: tuple[Any, Any]) 
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_in_a_browser_marks_and_notes_are_there_after_a_reload(page: tuple[Any, Any]) -> None:
     tab, expect = page
     tab.reload()

@@ -63,6 +63,7 @@ def test_a_source_that_is_not_there_is_named(project: Path) -> None:
         assert str(refused.value) == sentence
 
 
+@pytest.mark.slow
 def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
     body = "stage.say(stage.source.input)"
     assert run_module(project, body, module="load", address="load@oasst1") == (
@@ -74,6 +75,7 @@ def test_a_process_takes_its_stage_from_the_environment(project: Path) -> None:
     assert run_module(project, body, module="load", address="train@a\nb") == (1, "", sentence)
 
 
+@pytest.mark.slow
 def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) -> None:
     def said(path: str, *others: str) -> str:
         return sentence_with_remedy(Damaged(path, "is damaged", others=others)).removeprefix(f"{path} is damaged")
@@ -92,6 +94,7 @@ def test_a_damaged_output_is_named_with_the_way_to_have_it_again(project: Path) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
 def test_a_stage_that_is_stopped_leaves_nothing(project: Path, signal: str) -> None:
     before = files(project)

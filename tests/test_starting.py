@@ -11,7 +11,7 @@ from niels_gpt.cli.plan import OwnChats, Plan, source_names
 from niels_gpt.cli.sizing import SIZES, Machine, bytes_a_token
 from niels_gpt.cli.survey import Survey
 from niels_gpt.model.size import most_epochs
-from tests.test_init import BUNDLED, GPU, LAPTOP, VALUES, a_survey, planned
+from tests.surveys import BUNDLED, GPU, LAPTOP, VALUES, a_survey, planned
 
 SERVER = Machine(4e11)
 LETTERS = a_survey(8_000_000, 40, path="/home/me/letters", sizes=(3000, 900_000))

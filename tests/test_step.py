@@ -19,9 +19,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.memory import resident
 from niels_gpt.cache.windows import TokenFile, TokenStream
-from niels_gpt.config import Groups, ModelConfig
+from niels_gpt.config import ModelConfig
 from niels_gpt.device import KEEP_FREED, use_allocation
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.lr_schedule import scheduled_lr
@@ -31,7 +30,6 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.loss import SoftTargets, summed_loss, token_losses
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.model.targets import IGNORE_INDEX
-from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.rng import set_seed
 from niels_gpt.train import loop, meter
 from niels_gpt.train import step as step_choice
@@ -51,41 +49,26 @@ from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.step import GraphStep, PlainStep, Teacher, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, wants_compiler
-from tests.conftest import ROOT, Repo
-from tests.test_train import CONFIG, MODEL, STREAMS, TASK
-
-DRY = replace(MODEL, dropout=0.0)
-# All that a recipe may say of rates and momentum.
-RECIPE: dict[str, Any] = {
-    "schedule": "linear",
-    "flat": 0.4,
-    "lr_scale": Groups(matrices=1.5, embedding=0.5, head=1.0, vectors=2.0),
-    "decay_scale": Groups(matrices=1.0, embedding=0.0, head=1.0, vectors=0.5),
-    "momentum_warmup": 20,
-}
-# Preset v2 as it stands, but for sizes and numbers of steps: a third block, so that two look back at the first.
-_PRESET = parse_yaml((ROOT / "presets/v2.yaml").read_text(), name="presets/v2.yaml")
-V2 = ModelConfig.from_section(_PRESET["model"], **{key: getattr(DRY, key) for key in "VTC"}, L=3, d_ff=64, head_dim=8)
-# Preset v3's block, which shares keys and values besides.
-_BLOCK = parse_yaml((ROOT / "presets/v3.yaml").read_text(), name="presets/v3.yaml")["model"]
-V3 = replace(V2, **{**_BLOCK, "d_ff": 40, "kv_heads": 2})
-FROZEN: dict[str, Any] = {"optimizer": "muon", "freeze_blocks": 2}
-TINY_V2 = replace(V2, C=16, d_ff=32)
-V2_RECIPE: dict[str, Any] = {**_PRESET["train"], "total_steps": 30, "warmup_steps": 5, "momentum_warmup": 20}
-SHORT_BF16: dict[str, Any] = {"precision": "bf16", "B": 2, "total_steps": 10, "warmup_steps": 1}  # slow on many a CPU
-CUT = {name: TokenStream(stream.arrays, documents=[np.arange(0, len(stream), 7)]) for name, stream in STREAMS.items()}
+from tests.conftest import Repo
+from tests.tiny_training import (
+    CONFIG,
+    DRY,
+    FROZEN,
+    MODEL,
+    RECIPE,
+    SHORT_BF16,
+    STREAMS,
+    TASK,
+    TINY_V2,
+    V2,
+    V2_RECIPE,
+    V3,
+    resident,
+    trained,
+)
 
 
-def trained(
-    execution: Execution | None = None, *, shape: ModelConfig = DRY, documents: bool = False, **changes: Any
-) -> tuple[GPT, RunState]:
-    cfg = replace(CONFIG, **{"total_steps": 12, "eval_every": 12, **changes})
-    set_seed(1)
-    model = GPT(shape)
-    task = replace(TASK, cfg=cfg, train=CUT if documents else STREAMS)
-    return model, train(model, task, cfg, execution=execution)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "documents"), [(1, False), (32, False), (32, True), (100, False), (10**9, False)])
 def test_a_batch_worked_off_in_parts_trains_the_same(tokens: int, documents: bool) -> None:
     _, whole = trained(documents=documents)
@@ -111,6 +94,7 @@ def test_parts_weigh_by_their_targets_not_by_their_number() -> None:
     assert values == pytest.approx([expected] * 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bf16_follows_float32_and_keeps_float32_weights() -> None:
     _, exact = trained()
     model, rounded = trained(precision="bf16")
@@ -120,6 +104,7 @@ def test_bf16_follows_float32_and_keeps_float32_weights() -> None:
     assert rounded.losses != exact.losses
 
 
+@pytest.mark.slow
 def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,6 +171,7 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_float32_run_on_a_cpu_multiplies_nothing_but_float32(optimizer: str) -> None:
     """The first product of another kind may change, on a chip that cannot do it, how all later ones round."""
@@ -332,6 +318,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "frozen"), [(DRY, 0), (V3, 0), (V3, 2)], ids=["default", "v3", "v3 frozen"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_recorded_step_trains_as_a_plain_one_and_goes_on(
@@ -412,6 +399,7 @@ def test_a_step_takes_the_learning_rate_it_is_given() -> None:
         assert moved.max().item() == pytest.approx(lr, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "changes"),
     [
@@ -477,6 +465,7 @@ def test_soft_targets_are_the_mix_of_the_labels_and_the_teacher(
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_a_student_follows_its_teacher_and_resumes_to_the_bit(tmp_path: Path) -> None:
     set_seed(5)
     shape = MODEL
@@ -548,6 +537,7 @@ def test_a_bad_loss_names_step_rows_and_lr() -> None:
         train(model, TASK, CONFIG)
 
 
+@pytest.mark.slow
 def test_reports_tell_speed_use_and_time_left() -> None:
     reports: list[StepReport] = []
     set_seed(1)
@@ -659,6 +649,7 @@ def test_a_stage_of_several_processes_that_is_killed_saves_and_leaves_none(built
     assert state.step > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc, which is not here")
 def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> None:
     """A copy of the token files in memory would show at once, and so would their pages, were they kept."""

@@ -16,7 +16,7 @@ from niels_gpt.data.secrets import Screen
 from niels_gpt.data.text import iter_text
 from niels_gpt.data.types import Document
 from tests.planted_secrets import IBANS, KEYS, PASSWORD
-from tests.test_init import ENGLISH, write
+from tests.surveys import ENGLISH, write
 
 GERMAN = "Der Hafen ist nicht groß, und die Boote liegen auch im Winter auf dem Wasser, das sich kaum bewegt. "
 

@@ -14,14 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench.generate import talkative
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.cli.app import app
 from niels_gpt.config import ModelConfig, to_dict
@@ -29,7 +27,6 @@ from niels_gpt.files.checks import Damaged, write_sums
 from niels_gpt.files.messages import visible
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
-from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
@@ -37,21 +34,12 @@ from niels_gpt.talk.export.folders import export_model, export_transformers
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import StreamedText, Talker, TextChunk, open_talker
 from niels_gpt.talk.terminal import HELP, MOST_LINES, Conversation, converse, history_file, line_reader
-from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
+from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import IncrementalDecoder
 from niels_gpt.train.state import RunFolder, RunState
 from tests.conftest import ROOT
-from tests.test_server import post
-
-CFG = ModelConfig(V=260, T=32, C=24, L=2, H=3, d_ff=48, dropout=0.0)
-
-
-def talker(renderer: str = "chat_tokens", *, T: int = CFG.T) -> Talker:
-    torch.manual_seed(0)
-    model = GPT(replace(CFG, T=T))
-    for parameter in model.parameters():  # biases and norms too, so that a mix-up of them would show
-        torch.nn.init.normal_(parameter, std=0.3)
-    return Talker("tiny", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
+from tests.servers import post
+from tests.talkers import CFG, counted_reads, saying, talkative, talker, write_project
 
 
 def streamed(text: StreamedText, pieces: Sequence[str]) -> list[str]:
@@ -99,22 +87,6 @@ def test_each_model_is_asked_in_its_own_way() -> None:
     said = list(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
     assert len(said) <= 8
     assert "".join(said) == "".join(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
-
-
-def saying(renderer: str, ids: Sequence[int], *, T: int = 32) -> Talker:
-    """A model that always says these ids, each because it has read the one before: a step from row to row, no more.
-    The last it says again and again."""
-    model = GPT(ModelConfig(V=260, T=T, C=260, L=1, H=2, d_ff=260, dropout=0.0))
-    start = 258 if renderer == "chat_tokens" else ord(" ")  # what a prompt ends with
-    with torch.no_grad():
-        for parameter in model.blocks.parameters():
-            parameter.zero_()
-        for weight in (model.tok_emb.weight, model.blocks[0].mlp.fc1.weight):
-            weight.copy_(torch.eye(260))
-        model.blocks[0].ln2.weight.fill_(1.0)
-        for before, after in zip([start, *ids], ids, strict=False):
-            model.blocks[0].mlp.fc2.weight[after, before] = 1.0
-    return Talker("saying", model, ByteTokenizer(), renderer)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -263,6 +235,7 @@ def typed(file: Path, *lines: str) -> str:
     return shown
 
 
+@pytest.mark.slow
 def test_lines_are_edited_and_kept_for_the_next_chat_and_for_nobody_else(tmp_path: Path) -> None:
     pytest.importorskip("readline", reason="this Python has no readline: no line was edited")
     up, left, file = "\x1b[A", "\x1b[D", tmp_path / "state/chat_history"
@@ -291,19 +264,6 @@ def test_lines_of_a_pipe_are_kept_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     assert history_file() == Path.home() / ".local/state/niels_gpt/chat_history"
-
-
-def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens models read, a number for each time; of all models, from here to the end of the test."""
-    read: list[int] = []
-    extend = Decoder.extend
-
-    def counting(self: Decoder, x: torch.Tensor, **how: Any) -> torch.Tensor:
-        read.append(x.numel())
-        return extend(self, x, **how)
-
-    monkeypatch.setattr(Decoder, "extend", counting)
-    return read
 
 
 def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,18 +364,6 @@ def test_a_chat_is_saved_over_nothing_but_itself(tmp_path: Path, monkeypatch: py
     another = Conversation(talker(), sampling=Sampling(), max_new_tokens=2, seed=0)
     assert "was not overwritten" in another.command("/save a.jsonl")
     assert (tmp_path / "a.jsonl").read_text() == "changed by another hand"
-
-
-def write_project(root: Path) -> Talker:
-    """The parts of a finished run that the commands read."""
-    whole = talker()
-    for name in ("pretrain", "sft"):
-        save_checkpoint(root / f"models/{name}/best.pt", whole.model, None, 1, to_dict(CFG))
-    config = {**to_dict(CFG), "renderer": "chat_tokens"}
-    (root / "models/sft/config.json").write_text(json.dumps(config))
-    (root / "cache/tokenizer").mkdir(parents=True)
-    (root / "cache/tokenizer/tokenizer.json").write_text(json.dumps(describe(ByteTokenizer(), "byte")))
-    return whole
 
 
 def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Path) -> None:
@@ -604,6 +552,7 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
         assert "\x1b" not in shown
 
 
+@pytest.mark.slow
 def test_serve_listens_on_this_machine_alone_until_it_is_interrupted(tmp_path: Path) -> None:
     write_project(tmp_path)
     (tmp_path / "metrics").mkdir()

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.files.checks import Damaged
-from niels_gpt.trace.index import Row, SourceIndex, sort_suffixes, write_index
+from niels_gpt.trace.index import Row, SourceIndex, sort_suffixes, word_bounds, write_index
 from niels_gpt.trace.library import Library, Span, shared_sections, to_json
-from niels_gpt.trace.words import word_bounds
 
-# The words of a text as characters, where niels_gpt/trace/words.py goes by bytes.
+# The words of a text as characters, where niels_gpt/trace/index.py goes by bytes.
 LETTER = r"[0-9A-Za-z\u00c0-\u1fff]"
 WORD = re.compile(rf"[\u3000-\U0010ffff]{LETTER}*|{LETTER}+")
 

@@ -18,10 +18,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.sft_dataset import SFTExampleDataset, best_fit
-from niels_gpt.cache.windows import TokenStream
-from niels_gpt.config import Groups, ModelConfig, TrainConfig
+from niels_gpt.cache.sft_dataset import best_fit
+from niels_gpt.config import Groups, ModelConfig
 from niels_gpt.eval.chats import mean_chat_loss
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.lr_schedule import lr_at_step
@@ -38,26 +36,9 @@ from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, se
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Batch, Execution
+from tests.tiny_training import CONFIG, MODEL, STREAMS, TASK, chat_task
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
-MODEL = ModelConfig(V=260, T=32, C=32, L=2, H=2, d_ff=64, dropout=0.1)
-STREAMS = {
-    "wiki": TokenStream([np.frombuffer(b"the harbour lies still before the wind comes in . " * 40, np.uint8)]),
-    "roam": TokenStream([np.frombuffer(b"- [ ] tar the boat\n- [x] bake bread\n" * 40, np.uint8)]),
-}
-CONFIG = TrainConfig(
-    total_steps=30,
-    base_lr=3e-3,
-    warmup_steps=5,
-    min_lr=3e-4,
-    B=8,
-    p_train={"wiki": 0.7, "roam": 0.3},
-    p_val={"wiki": 1.0},
-    eval_every=10,
-    eval_steps=2,
-)
-
-TASK = PretrainTask(train=STREAMS, val={"wiki": STREAMS["wiki"]}, cfg=CONFIG, T=MODEL.T, device="cpu")
 
 
 def run(state: RunState | None = None, hooks: Hooks | None = None) -> tuple[GPT, RunState]:
@@ -339,23 +320,6 @@ def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     by_source = validations_by_source(history)
     assert {row["source"] for row in by_source} == set(CONFIG.p_val)
     assert len(by_source) == len(state.validations) * len(CONFIG.p_val)
-
-
-def chat_task(folder: Path) -> ChatTask:
-    chats = [
-        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes" if i % 2 else "no"}]
-        for i in range(20)
-    ]
-    datasets: dict[str, dict[str, SFTExampleDataset]] = {"train": {}, "val": {}}
-    for name in ("dolly15k", "oasst1"):
-        if name == "oasst1":  # other answers, so that the two have losses of their own
-            chats = [[{**turn, "content": "ZZ" if i else "what"} for i, turn in enumerate(chat)] for chat in chats]
-        build_sft_cache(chats, folder / name, tokenizer=ByteTokenizer(), val_frac=0.2, seed=1)
-        for split, table in datasets.items():
-            paths = (folder / name / f"{split}_tokens.bin", folder / name / f"{split}_idx.npy")
-            table[name] = SFTExampleDataset(*paths, T=MODEL.T, device="cpu", eot_id=259)
-    cfg = replace(CONFIG, p_train={"dolly15k": 0.25, "oasst1": 0.75})
-    return ChatTask(train=datasets["train"], val=datasets["val"], text=TASK, cfg=cfg, device="cpu")
 
 
 def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Path) -> None:

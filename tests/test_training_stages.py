@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -56,6 +56,7 @@ from stages import cache as cache_stage
 from stages import curves, leak, memorize, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
+from tests.in_process import own_signals
 
 # Trained on letters alone, a model predicts digits and capitals ever worse: the best validation is the first.
 TEXTS = {"wiki": "abcdefgh", "roam": "STUVWXYZ", "primer": "01234567"}
@@ -164,18 +165,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_training_stages(params: Params) -> None:
     for name, main in (("train", train.main), ("sft", sft.main)):
         run_here(main, name, params)
-        run_here(curves.main, "curves", params, key=name)
-
-
-@contextmanager
-def own_signals() -> Iterator[None]:
-    """A training stage takes Ctrl-C and SIGTERM; afterwards they are whose they were."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+    run_here(curves.main, "curves", params)
 
 
 @pytest.fixture
@@ -257,10 +247,10 @@ def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here:
     for damage in (b"", b"[]", b"{}", b"\xff", path.read_bytes()[:-9], path.read_bytes().replace(b'"B"', b'"b"')):
         path.write_bytes(damage)
         with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not the history of a run"):
-            run_here(curves.main, "curves", parameters(), key="train")
+            run_here(curves.main, "curves", parameters())
     path.write_bytes(Path("again.json").read_bytes().replace(b'"val_loss"', b'"other"'))
     with pytest.raises(Damaged, match=r"models/pretrain/history\.json is not what was written"):
-        run_here(curves.main, "curves", parameters(), key="train")
+        run_here(curves.main, "curves", parameters())
 
 
 def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
@@ -344,6 +334,7 @@ def test_canaries_are_planted_in_private_text_alone(here: Path) -> None:
         private_text.measure_planted_run(stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [False, True])
 def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: Path, mask: bool) -> None:
     params = parameters(train__document_mask=mask, train__total_steps=1, train__warmup_steps=1, train__eval_every=1)

@@ -180,6 +180,7 @@ WALKS = {walk.adds: walk for walk in (PARAMETER, OPTION, OPTIMIZER, COMMAND, STA
 FILES = {"a training parameter": 1, "a model option": 2, "an optimizer": 2, "a command": 2, "a DVC stage": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adds", WALKS)
 def test_an_addition_touches_few_files(adds: str, tmp_path: Path) -> None:
     walk = WALKS[adds]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from bench.serve import serving
 from niels_gpt.cli.report import build_watch
 from tests.conftest import real_browser
-from tests.test_report import NOTE_TEXT, written
-from tests.test_runs import line
+from tests.servers import serving
+from tests.written_runs import NOTE_TEXT, line, written
 
 
 def ask(logs: Path, *requests: tuple[str, str, dict[str, str]]) -> list[httpx.Response]:
@@ -62,6 +62,7 @@ def test_a_page_is_sent_what_it_does_not_have(tmp_path: Path) -> None:
     assert anew["points"] == whole["points"]
 
 
+@pytest.mark.slow
 def test_in_a_browser_runs_appear_and_grow(tmp_path: Path) -> None:
     log = tmp_path / "logs/train.jsonl"
     with serving(build_watch(log.parent)) as address, real_browser() as (browser, expect):

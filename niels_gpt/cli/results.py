@@ -25,7 +25,7 @@ _LEAK = (
 )
 _WRITTEN = {  # the command that writes a file, and the keys it must have
     layout.SCORES: ("dvc repro", ()),
-    layout.TRAINED: ("dvc repro curves@train", ("parameters", "tokens", "mix.*.drawn")),
+    layout.TRAINED: ("dvc repro curves", ("parameters", "tokens", "mix.*.drawn")),
     layout.LEAK: ("dvc repro leak", ("measured", *(f"sources.*.*.{key}" for key in _LEAK))),
     layout.MIX: ("dvc repro cache", ("vocab_size", *(f"sources.*.{key}" for key in _PART))),
     layout.CHAT_MIX: ("dvc repro cache", ("vocab_size", "sources.*.files.[].sha256")),

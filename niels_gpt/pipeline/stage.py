@@ -44,14 +44,11 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
     """
     declared, item = _stages(read_text(layout.DAG))[name], {}
     if "do" in declared:
-        by_source = _by_source(declared)
-        items = raw["sources"] if by_source else declared["foreach"]
+        items = raw["sources"]
         if not key:
-            which = "the sources" if by_source else "several"
-            raise ValueError(f"this stage runs for one of {which}: `dvc repro {name}@{min(items)}`")
+            raise ValueError(f"this stage runs for one of the sources: `dvc repro {name}@{min(items)}`")
         if key not in items:
-            place = f"source {key!r} in {layout.PARAMS}" if by_source else f"{name}@{key} in {layout.DAG}"
-            raise ValueError(f"there is no {place}; there are: {sorted(items)}")
+            raise ValueError(f"there is no source {key!r} in {layout.PARAMS}; there are: {sorted(items)}")
         declared, item = declared["do"], items[key]
     # Names that DVC's templates may use: the parameters, and in a foreach stage its key and item.
     known = {**raw, "key": key, "item": item}
@@ -79,7 +76,7 @@ def out_holding(path: str) -> str | None:
 
 def outs_by_source(text: str) -> list[str]:
     """Return the outputs that have a source's name in them, as written in dvc.yaml, once for each use."""
-    written = [out for stage in _stages(text).values() if _by_source(stage) for out in _outs(stage)]
+    written = [out for stage in _stages(text).values() if "foreach" in stage for out in _outs(stage)]
     return list(dict.fromkeys(out.replace(_USE, use) for out in written for use in ("text", "chat")))
 
 
@@ -97,11 +94,6 @@ def sentence_with_remedy(error: BaseException) -> str:
 @lru_cache(maxsize=2)  # dvc.yaml is read again when a stage ends, mostly unchanged
 def _stages(text: str) -> dict[str, Any]:
     return parse_yaml(text, name=str(layout.DAG))["stages"]
-
-
-def _by_source(stage: Mapping[str, Any]) -> bool:
-    """Return whether a stage runs once for each source."""
-    return isinstance(stage.get("foreach"), str)
 
 
 def _out_patterns(text: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, Runtime
-from niels_gpt.pipeline.stage import Stage, is_left_out, project_root
+from niels_gpt.pipeline.stage import Stage, project_root
 
 if TYPE_CHECKING:
     from niels_gpt.model.gpt import GPT
@@ -147,9 +147,7 @@ def open_library(params: Params, *, private: bool = True, in_files: bool = True)
 
     sources = sorted(params.sources.items(), key=lambda named: not named[1].private)
     names = [
-        (name, source)
-        for name, source in sources
-        if (private or not source.private) and (layout.INDEX / name).is_dir() and not is_left_out(layout.INDEX / name)
+        (name, source) for name, source in sources if (private or not source.private) and (layout.INDEX / name).is_dir()
     ]
     inputs = {name: Path(source.input) if in_files else None for name, source in names}
     return Library([SourceIndex(name, layout.INDEX / name, input) for name, input in inputs.items()])

@@ -16,7 +16,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes, sharing_lines, with_sections
 from niels_gpt.talk.talker import Talker
-from niels_gpt.trace.lines import find_lines, trace_lines
+from niels_gpt.trace.library import find_lines, trace_lines
 
 # Line editing and history by Python's readline, where available.
 #

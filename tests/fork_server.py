@@ -1,0 +1,189 @@
+"""Commands as tests run them many times: forked from one process that has the libraries in memory already.
+
+`python -P tests/fork_server.py SOCKET` serves until its stdin ends; `python tests/fork_server.py SOCKET dvc repro` has
+it run a command: `dvc`, `niels-gpt` or `python`. The project's code is imported by the command itself, from where it
+runs, and so it is by each stage, which is forked from DVC's process. dvc.lock, which DVC reads and writes after each
+stage, is parsed in C. Imports and that parser are most of what a tiny stage takes. Plain processes are started by tests
+that stop them half-way, and by CI's own `make run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARIES = ("numpy", "pyarrow.parquet", "pydantic", "ruamel.yaml", "torch", "tqdm", "typer", "yaml")
+
+
+@contextmanager
+def asked(address: str, command: Sequence[str], cwd: str, env: Mapping[str, str], fds: Sequence[int]) -> Iterator[Any]:
+    """Start a command with these three descriptors; yields (its pid, what waits for its exit code)."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        request = json.dumps([list(command), cwd, dict(env)]).encode()
+        socket.send_fds(server, [len(request).to_bytes(8, "big")], list(fds))
+        server.sendall(request)
+        numbers = server.makefile()
+
+        def wait(timeout: float | None = None) -> int:
+            server.settimeout(timeout)
+            return int(numbers.readline())
+
+        yield int(numbers.readline()), wait
+
+
+def serve(address: str) -> None:
+    import gc
+    import importlib
+    import selectors
+
+    for name in (*LIBRARIES, "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.repo"):
+        importlib.import_module(name)
+    gc.disable()  # of a tenth of the time
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as ready:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        ready.register(listener, selectors.EVENT_READ)
+        ready.register(0, selectors.EVENT_READ)
+        while all(key.fileobj is listener for key, _ in ready.select()):
+            client, _ = listener.accept()
+            with client:
+                if os.fork() == 0:
+                    listener.close()
+                    _attend(client)
+    shutil.rmtree(Path(address).parent)
+
+
+def _attend(client: socket.socket) -> NoReturn:
+    """Run one command and send its pid and its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size, fds, _, _ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as file:
+        command, cwd, env = json.loads(file.read(int.from_bytes(size, "big")))
+    child = os.fork()
+    if child == 0:
+        client.close()
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+        for fd in fds:
+            os.close(fd)
+        become(command, cwd=cwd, env=env)
+    for fd in fds:
+        os.close(fd)
+    client.sendall(f"{child}\n".encode())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    client.sendall(f"{code}\n".encode())
+    os._exit(0)
+
+
+def become(command: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> NoReturn:
+    """Be the process that this command is, in that folder and environment."""
+    import atexit
+    import runpy
+    import traceback
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    name, *arguments = command
+    first = {"python": [cwd], "niels-gpt": [str(ROOT)]}.get(name, [])
+    sys.path[:0] = [*first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    code = 1
+    try:
+        if name == "python" and arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif name == "python" and arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(arguments[1], {"__name__": "__main__"})
+        elif name == "niels-gpt":
+            sys.argv = list(command)
+            from niels_gpt.cli.app import app
+
+            app()
+        else:
+            assert name == "dvc", command
+            sys.exit(_dvc(arguments))
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _dvc(arguments: list[str]) -> int:
+    import gc
+
+    import dvc.dvcfile
+    import dvc.stage.run
+    from dvc.cli import main
+
+    dvc.stage.run._run = _run_stage
+    dvc.dvcfile.modify_yaml = modify_in_c
+    code = main(arguments)
+    gc.collect()  # while there is an interpreter: destructors left for later complain
+    return code
+
+
+def _run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_: Any) -> None:
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    words = cmd.split()
+    assert words[:2] == ["python", "-m"], f"{cmd} is no stage of this project"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        become(words, cwd=cwd, env=env)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC: a Ctrl-C is for the stage
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if status:
+        raise StageCmdFailedError(cmd, os.waitstatus_to_exitcode(status))
+
+
+@contextmanager
+def modify_in_c(path: str, fs: object = None) -> Iterator[dict[str, Any]]:
+    """dvc.lock, which has no comments to be kept: DVC goes by them through ten times as slow a parser."""
+    from collections import OrderedDict
+
+    from ruamel.yaml import YAML
+
+    assert Path(path).name == "dvc.lock"
+    yaml = YAML(typ="safe")
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+    yaml.Representer.add_representer(OrderedDict, yaml.Representer.represent_dict)
+    text = Path(path).read_text() if Path(path).exists() else ""
+    data: dict[str, Any] = yaml.load(text) or {}
+    yield data
+    with Path(path).open("w") as lock:
+        yaml.dump(data, lock)
+
+
+if __name__ == "__main__":
+    if sys.argv[2:]:
+        with asked(sys.argv[1], sys.argv[2:], os.getcwd(), os.environ, (0, 1, 2)) as (_, wait):
+            sys.exit(wait())
+    serve(sys.argv[1])
