@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import gguf
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from niels_gpt.base import importing
+from niels_gpt.base.imported import provenance_of
 from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
@@ -29,7 +31,7 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.pretraining import PretrainTask
 from stages import base, curves, leak, report, sft, tokenizer, train
 from stages import eval as evaluation
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT, TINY, run_python, with_values
 from tests.in_process import SOURCES, make_caches, run_in_process, tiny_params
 from tests.test_training_stages import own_signals
 from tests.tiny_base import V, write_folder
@@ -233,6 +235,42 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     listed = CliRunner().invoke(app, ["base"])
     assert f"models/base holds tiny: llama, {own.parameter_count():,} parameters, apache-2.0" in listed.output
     assert own.cfg.V == V
+
+
+def test_the_licence_of_the_base_goes_with_every_export(here: Path, tmp_path: Path) -> None:
+    """In the card's header, in GGUF's metadata and as its text; an export that is imported again still has it."""
+    trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
+    sample = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    (here / "params.yaml").write_text(with_values(sample, {**TINY, **STARTED}))
+    write_json(layout.SCORES, {})
+    read = json.loads((layout.BASE / "origin.json").read_text())["sha256"]
+    for folder, *form in (["plain"], ["hf", "--transformers"], ["away", "--gguf"]):
+        done = CliRunner().invoke(app, ["export", folder, "--model", "models/pretrain", "--i-know", *form])
+        assert done.exit_code == 0, done.output
+        card = (here / folder / "README.md").read_text()
+        assert card.startswith("---\nlicense: apache-2.0\n---\n")
+        assert "derived from the pretrained model tiny: its licence, apache-2.0 (LICENSE), applies" in card
+        assert all(f"| {file} | `{sha256}` |" in card for file, sha256 in read.items())
+        assert (here / folder / "LICENSE").read_text() == "Apache License\n"
+        assert "  LICENSE\n" in (here / folder / "SHA256SUMS").read_text()
+    fields = gguf.GGUFReader(here / "away/model.gguf").fields
+    assert fields["general.license"].contents() == "apache-2.0"
+    assert fields["general.base_model.0.name"].contents() == "tiny"
+    for source in ("hf", "away/model.gguf"):
+        again = importing.import_base(str(here / source), tmp_path / source, local=True)
+        assert again["licence"] == "apache-2.0"
+    assert (tmp_path / "hf/LICENSE.txt").read_text() == "Apache License\n"
+
+
+def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path) -> None:
+    origin = layout.BASE / "origin.json"
+    write_json(origin, {**json.loads(origin.read_text()), "licence": "licence unknown", "from": "/home/me/models/tiny"})
+    (layout.BASE / "LICENSE.txt").unlink()
+    base = provenance_of(layout.BASE)
+    assert base is not None
+    assert (base.name, base.licence, base.text) == ("tiny", None, None)  # the path is nobody's business
+    shutil.rmtree(layout.BASE)
+    assert provenance_of(layout.BASE) is None
 
 
 def test_doctor_and_inspect_know_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import torch
 from niels_gpt.base.families import config_from_gguf, family_of
 from niels_gpt.base.family import Family
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
-from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
+from niels_gpt.base.imported import CONFIG, LICENCE, ORIGIN, TOKENIZER, UNKNOWN, WEIGHTS
 from niels_gpt.base.weights import GGUFWeights, SafetensorsWeights, weight_files
 from niels_gpt.checkpoint import save_tensors
 from niels_gpt.config import ModelConfig, to_dict
@@ -69,12 +69,12 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
     save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
     write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
     if text := _licence_file(path):
-        shutil.copy(text, out / "LICENSE.txt")
+        shutil.copy(text, out / LICENCE)
     origin = {
         "from": name,
         "revision": revision,
         "sha256": hashes,
-        "licence": read.licence or "licence unknown",
+        "licence": read.licence or UNKNOWN,
         "family": read.family.name,
         "context": read.cfg.T,
         "parameters": sum(tensor.numel() for tensor in {id(t): t for t in read.weights.values()}.values()),
