@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -116,24 +119,33 @@ def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(he
     assert list(final_models()) == ["pretrain", "sft"]
 
 
+TAUGHT = {"train__teacher": 0.5, "train__average": 0.9}
+
+
+@pytest.mark.parametrize(("changes", "stops"), [({}, [3]), (TAUGHT, [3, 5])], ids=["plain", "teacher and average"])
 def test_a_stopped_tuning_goes_on_to_the_bit(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], stops: list[int], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = trained(parameters())
+    """Stopped at these batches of each attempt: with a teacher once in its run, and once in that of the student."""
+    straight = trained(parameters(**changes))
+    best = weights(layout.PRETRAINED / layout.BEST)
     shutil.rmtree("checkpoints")
-    real, signals = PretrainTask.batch, {3: signal.SIGTERM}
+    real, left = PretrainTask.batch, [0]
 
     def batch(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
-        if n in signals:
-            signal.raise_signal(signals.pop(n))
+        left[0] -= 1
+        if left[0] == -1:
+            signal.raise_signal(signal.SIGTERM)
         return real(self, n, rows)
 
     monkeypatch.setattr(PretrainTask, "batch", batch)
-    with pytest.raises(SystemExit):
-        run_in_process("train", train.main, parameters())
-    resumed = trained(parameters())
-    assert "resuming after step 4" in capsys.readouterr().out
-    assert same(straight, resumed)
+    for left[0] in stops:
+        with pytest.raises(SystemExit):
+            run_in_process("train", train.main, parameters(**changes))
+    saved = {path.parent.name.endswith("-teacher") for path in Path("checkpoints").glob("*/state.pt")}
+    assert saved == ({False, True} if changes else {False})
+    assert same(straight, trained(parameters(**changes)))
+    assert same(best, weights(layout.PRETRAINED / layout.BEST))
 
 
 def test_micro_batches_tune_to_the_same_weights(here: Path) -> None:
@@ -165,6 +177,31 @@ def test_two_processes_tune_as_one_does(here: Path) -> None:
     two = weights(layout.PRETRAINED / layout.LAST)
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.dag
+def test_a_stage_with_two_processes_tunes_by_a_teacher_as_one_does(here: Path) -> None:
+    """`runtime.nproc: 2`: the stage starts torchrun, and that the ranks; the teacher is trained by both, too."""
+    one = trained(parameters(**TAUGHT))
+    best = weights(layout.PRETRAINED / layout.BEST)
+    for folder in ("checkpoints", layout.PRETRAINED):
+        shutil.rmtree(folder)
+    sample, changes = (ROOT / "params.yaml").read_text(encoding="utf-8"), {"runtime.nproc": 2}
+    changes |= {name.replace("__", "."): value for name, value in TAUGHT.items()}
+    (here / "params.yaml").write_text(with_values(sample, {**TINY, **STARTED, **changes}))
+    shutil.copy(ROOT / "dvc.yaml", here)
+    for name in ("stages", "niels_gpt"):
+        (here / name).symlink_to(ROOT / name)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(here)}
+    for stage in ("code", "train"):
+        command = [sys.executable, "-m", f"stages.{stage}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "in each of 2 processes" in done.stdout
+    for alone, name in ((one, layout.LAST), (best, layout.BEST)):
+        two = weights(layout.PRETRAINED / name)
+        for key in alone:
+            torch.testing.assert_close(two[key], alone[key], rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_blocks_and_the_embedding_stay_those_of_the_base(here: Path) -> None:
