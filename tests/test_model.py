@@ -26,7 +26,6 @@ OPTIONS: dict[str, Any] = {
     "qk_norm": True,
     "qk_gain": True,
     "value_residual": True,
-    "x0_skip": True,
     "zero_init": True,
     "tied": False,
     "logit_cap": 3.0,
@@ -371,19 +370,8 @@ def test_a_value_residual_brings_the_first_blocks_values() -> None:
         torch.testing.assert_close(model(x), only_first)
 
 
-def test_an_x0_skip_brings_the_embedding() -> None:
-    model, x = varied(replace(CFG, x0_skip=True)), torch.arange(6)[None]
-    with torch.no_grad():
-        model.blocks[1].stream_shares.copy_(torch.tensor([0.0, 1.0]))
-        before = model(x)
-        model.blocks[0].mlp.fc2.bias += torch.linspace(-1, 1, CFG.C)  # the same everywhere, a norm would take away
-        torch.testing.assert_close(model(x), before)
-        model.blocks[1].stream_shares.copy_(torch.tensor([1.0, 0.0]))
-        assert not torch.allclose(model(x), before, atol=1e-3)
-
-
 def test_first_weights_of_options() -> None:
-    model = GPT(replace(CFG, zero_init=True, x0_skip=True, tied=False))
+    model = GPT(replace(CFG, zero_init=True, tied=False))
     x = torch.arange(6)[None]
     torch.testing.assert_close(model.hidden(model.embed(x)), model.ln_f(model.embed(x))[1])
     assert model.lm_head.weight.abs().max() == 0
@@ -393,10 +381,9 @@ def test_first_weights_of_options() -> None:
     assert flops_per_token(GPT(replace(CFG, tied=False)), T=8) == flops_per_token(GPT(CFG), T=8)
 
 
-def test_learned_mixes_begin_with_half_of_each_blocks_values_and_with_the_stream_alone() -> None:
+def test_a_learned_mix_begins_with_half_of_each_blocks_values() -> None:
     for block in GPT(CONFIGS["all"]).blocks:
         assert block.attn.value_shares.tolist() == [0.5, 0.5]  # type: ignore[union-attr, operator]
-        assert block.stream_shares.tolist() == [1.0, 0.0]  # type: ignore[operator, union-attr]
 
 
 def test_the_square_of_relu() -> None:
