@@ -138,9 +138,9 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show(kv_heads: int
 
 def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
     q = torch.zeros(1, 1, 512, 2, dtype=torch.bfloat16)
-    assert dispatch.supports_unfused(q)
-    assert not dispatch.supports_unfused(q.float())
-    assert not dispatch.supports_unfused(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16))
+    assert dispatch.attend(q, return_attn=False)
+    assert not dispatch.attend(q.float(), return_attn=False)
+    assert not dispatch.attend(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16), return_attn=False)
 
 
 @pytest.mark.parametrize("V", [20, 2049])
@@ -151,7 +151,7 @@ def test_the_embedding_of_a_gpu_has_the_values_and_gradients_of_torchs(V: int) -
         results.append((rows, *torch.autograd.grad(rows, table, grad)))
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
-    assert not dispatch.supports_embedding(ids)
+    assert not dispatch.embedding(ids)
 
 
 def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
@@ -171,11 +171,11 @@ def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
 def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_ARM", True)
     x = torch.randn(3, requires_grad=True)
-    assert dispatch.supports_gelu(x)
-    assert not dispatch.supports_gelu(x.detach())
-    assert not dispatch.supports_gelu(x.bfloat16())
+    assert dispatch.gelu(x)
+    assert not dispatch.gelu(x.detach())
+    assert not dispatch.gelu(x.bfloat16())
     with torch.no_grad():
-        assert not dispatch.supports_gelu(x)
+        assert not dispatch.gelu(x)
     called = []
     monkeypatch.setattr(dispatch, "gelu_on_cpu", lambda x: called.append(x.shape) or x)
     MLP(CFG)(torch.randn(2, 3, CFG.C))
