@@ -54,9 +54,7 @@ def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
         return
     # Not `set_flags`, which warns by itself.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # torch: a property of a module
-    say(
-        "this CPU has no units for bf16: a matrix product takes several times as long as in float32 (set precision: float32)"
-    )
+    say("this CPU has no units for bf16: products take several times as long as in float32 (set precision: float32)")
 
 
 def _multiplies_bf16() -> bool:
