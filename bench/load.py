@@ -30,7 +30,7 @@ def measure(root: Path) -> None:
     from niels_gpt.data.corpus.parts import write_documents
     from niels_gpt.data.fineweb_edu import DATASET, iter_fineweb_edu
     from niels_gpt.data.hub import load_dataset
-    from niels_gpt.data.streaming import parquet_options, shuffled
+    from niels_gpt.data.streaming import parquet_options
     from niels_gpt.data.types import Document
 
     counts: dict[str, int] = {}
@@ -38,7 +38,7 @@ def measure(root: Path) -> None:
     def plain() -> None:
         parquet = parquet_options(DATASET, columns=("text", "id", "url", "score"))
         dataset = load_dataset(DATASET, "CC-MAIN-2024-10", split="train", streaming=True, **parquet)
-        counts["plain"] = sum(1 for _ in shuffled(dataset, seed=42, buffer_size=1000))
+        counts["plain"] = sum(1 for _ in dataset.shuffle(seed=42, buffer_size=1000, max_buffer_input_shards=1))
 
     def load() -> None:
         pages = iter_fineweb_edu(shuffle_buffer_size=1000)

@@ -119,7 +119,6 @@ class ModelConfig:
         False
     )
     value_residual: Annotated[bool, "attention's values are a learned mix with those of the first block"] = False
-    x0_skip: Annotated[bool, "every block begins with a learned mix of the residual stream and the embedding"] = False
     zero_init: Annotated[
         bool, "projections back into the residual stream begin at 0, and so does a head of its own"
     ] = False

@@ -50,11 +50,12 @@ def test_an_imported_model_computes_what_its_files_say(tmp_path: Path, family: s
 
 def test_a_folder_brings_its_hashes_and_its_licence(tmp_path: Path) -> None:
     write_folder(tmp_path / "m")
+    (tmp_path / "m/NOTICE").write_text("By nobody.\n")
     origin = import_base(str(tmp_path / "m"), tmp_path / "base", local=True)
     read = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
     assert origin["sha256"] == {name: sha256_file(tmp_path / "m" / name) for name in read}
     assert origin["licence"] == "apache-2.0"
-    assert (tmp_path / "base/LICENSE.txt").read_text() == "Apache License\n"
+    assert (tmp_path / "base/LICENSE.txt").read_text() == "Apache License\n\nBy nobody.\n"
 
 
 def test_the_same_files_are_imported_to_the_same_bytes(tmp_path: Path) -> None:

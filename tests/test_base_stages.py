@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import gguf
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from niels_gpt.base import importing
+from niels_gpt.base.imported import provenance_of
 from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.checkpoint import load_checkpoint, load_model
 from niels_gpt.cli.app import app
@@ -29,7 +34,7 @@ from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.pretraining import PretrainTask
 from stages import base, curves, leak, report, sft, tokenizer, train
 from stages import eval as evaluation
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT, TINY, run_python, with_values
 from tests.in_process import SOURCES, make_caches, own_signals, run_in_process, tiny_params
 from tests.tiny_base import V, write_folder
 
@@ -114,25 +119,34 @@ def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(he
     assert list(final_models()) == ["pretrain", "sft"]
 
 
+TAUGHT = {"train__teacher": 0.5, "train__average": 0.9}
+
+
+@pytest.mark.parametrize(("changes", "stops"), [({}, [3]), (TAUGHT, [3, 5])], ids=["plain", "teacher and average"])
 @pytest.mark.slow
 def test_a_stopped_tuning_goes_on_to_the_bit(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], stops: list[int], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    straight = trained(parameters())
+    """Stopped at these batches of each attempt: with a teacher once in its run, and once in that of the student."""
+    straight = trained(parameters(**changes))
+    best = weights(layout.PRETRAINED / layout.BEST)
     shutil.rmtree("checkpoints")
-    real, signals = PretrainTask.batch, {3: signal.SIGTERM}
+    real, left = PretrainTask.batch, [0]
 
     def batch(self: PretrainTask, n: int, rows: slice):  # type: ignore[no-untyped-def]
-        if n in signals:
-            signal.raise_signal(signals.pop(n))
+        left[0] -= 1
+        if left[0] == -1:
+            signal.raise_signal(signal.SIGTERM)
         return real(self, n, rows)
 
     monkeypatch.setattr(PretrainTask, "batch", batch)
-    with pytest.raises(SystemExit):
-        run_in_process("train", train.main, parameters())
-    resumed = trained(parameters())
-    assert "resuming after step 4" in capsys.readouterr().out
-    assert same(straight, resumed)
+    for left[0] in stops:
+        with pytest.raises(SystemExit):
+            run_in_process("train", train.main, parameters(**changes))
+    saved = {path.parent.name.endswith("-teacher") for path in Path("checkpoints").glob("*/state.pt")}
+    assert saved == ({False, True} if changes else {False})
+    assert same(straight, trained(parameters(**changes)))
+    assert same(best, weights(layout.PRETRAINED / layout.BEST))
 
 
 @pytest.mark.slow
@@ -166,6 +180,31 @@ def test_two_processes_tune_as_one_does(here: Path) -> None:
     two = weights(layout.PRETRAINED / layout.LAST)
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.dag
+def test_a_stage_with_two_processes_tunes_by_a_teacher_as_one_does(here: Path) -> None:
+    """`runtime.nproc: 2`: the stage starts torchrun, and that the ranks; the teacher is trained by both, too."""
+    one = trained(parameters(**TAUGHT))
+    best = weights(layout.PRETRAINED / layout.BEST)
+    for folder in ("checkpoints", layout.PRETRAINED):
+        shutil.rmtree(folder)
+    sample, changes = (ROOT / "params.yaml").read_text(encoding="utf-8"), {"runtime.nproc": 2}
+    changes |= {name.replace("__", "."): value for name, value in TAUGHT.items()}
+    (here / "params.yaml").write_text(with_values(sample, {**TINY, **STARTED, **changes}))
+    shutil.copy(ROOT / "dvc.yaml", here)
+    for name in ("stages", "niels_gpt"):
+        (here / name).symlink_to(ROOT / name)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(here)}
+    for stage in ("code", "train"):
+        command = [sys.executable, "-m", f"stages.{stage}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "in each of 2 processes" in done.stdout
+    for alone, name in ((one, layout.LAST), (best, layout.BEST)):
+        two = weights(layout.PRETRAINED / name)
+        for key in alone:
+            torch.testing.assert_close(two[key], alone[key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -239,6 +278,42 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     listed = CliRunner().invoke(app, ["base"])
     assert f"models/base holds tiny: llama, {own.parameter_count():,} parameters, apache-2.0" in listed.output
     assert own.cfg.V == V
+
+
+def test_the_licence_of_the_base_goes_with_every_export(here: Path, tmp_path: Path) -> None:
+    """In the card's header, in GGUF's metadata and as its text; an export that is imported again still has it."""
+    trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
+    sample = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    (here / "params.yaml").write_text(with_values(sample, {**TINY, **STARTED}))
+    write_json(layout.SCORES, {})
+    read = json.loads((layout.BASE / "origin.json").read_text())["sha256"]
+    for folder, *form in (["plain"], ["hf", "--transformers"], ["away", "--gguf"]):
+        done = CliRunner().invoke(app, ["export", folder, "--model", "models/pretrain", "--i-know", *form])
+        assert done.exit_code == 0, done.output
+        card = (here / folder / "README.md").read_text()
+        assert card.startswith("---\nlicense: apache-2.0\n---\n")
+        assert "derived from the pretrained model tiny: its licence, apache-2.0 (LICENSE), applies" in card
+        assert all(f"| {file} | `{sha256}` |" in card for file, sha256 in read.items())
+        assert (here / folder / "LICENSE").read_text() == "Apache License\n"
+        assert "  LICENSE\n" in (here / folder / "SHA256SUMS").read_text()
+    fields = gguf.GGUFReader(here / "away/model.gguf").fields
+    assert fields["general.license"].contents() == "apache-2.0"
+    assert fields["general.base_model.0.name"].contents() == "tiny"
+    for source in ("hf", "away/model.gguf"):
+        again = importing.import_base(str(here / source), tmp_path / source, local=True)
+        assert again["licence"] == "apache-2.0"
+    assert (tmp_path / "hf/LICENSE.txt").read_text() == "Apache License\n"
+
+
+def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path) -> None:
+    origin = layout.BASE / "origin.json"
+    write_json(origin, {**json.loads(origin.read_text()), "licence": "licence unknown", "from": "/home/me/models/tiny"})
+    (layout.BASE / "LICENSE.txt").unlink()
+    base = provenance_of(layout.BASE)
+    assert base is not None
+    assert (base.name, base.licence, base.text) == ("tiny", None, None)  # the path is nobody's business
+    shutil.rmtree(layout.BASE)
+    assert provenance_of(layout.BASE) is None
 
 
 def test_doctor_and_inspect_know_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

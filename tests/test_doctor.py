@@ -248,7 +248,7 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
 
 def test_parameters_of_many_blocks_are_counted_without_building_them(monkeypatch: pytest.MonkeyPatch) -> None:
     shape: dict[str, Any] = {"V": 50, "T": 8, "C": 8, "H": 2, "d_ff": 12, "dropout": 0.0}
-    options: dict[str, Any] = {"value_residual": True, "x0_skip": True, "qk_norm": True, "tied": False, "norm": "rms"}
+    options: dict[str, Any] = {"value_residual": True, "qk_norm": True, "tied": False, "norm": "rms"}
     for more in ({}, options):
         for L in (1, 2, 5):
             cfg = ModelConfig(**shape, **more, L=L)

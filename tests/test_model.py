@@ -27,7 +27,6 @@ OPTIONS: dict[str, Any] = {
     "qk_norm": True,
     "qk_gain": True,
     "value_residual": True,
-    "x0_skip": True,
     "zero_init": True,
     "tied": False,
     "logit_cap": 3.0,
@@ -140,9 +139,9 @@ def test_the_fused_path_equals_the_probabilities_it_would_not_show(kv_heads: int
 
 def test_steps_apart_are_for_bf16_on_a_cpu_and_short_contexts() -> None:
     q = torch.zeros(1, 1, 512, 2, dtype=torch.bfloat16)
-    assert dispatch.supports_unfused(q)
-    assert not dispatch.supports_unfused(q.float())
-    assert not dispatch.supports_unfused(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16))
+    assert dispatch.attend(q, return_attn=False)
+    assert not dispatch.attend(q.float(), return_attn=False)
+    assert not dispatch.attend(torch.zeros(1, 1, 513, 2, dtype=torch.bfloat16), return_attn=False)
 
 
 @pytest.mark.parametrize("V", [20, 2049])
@@ -153,7 +152,7 @@ def test_the_embedding_of_a_gpu_has_the_values_and_gradients_of_torchs(V: int) -
         results.append((rows, *torch.autograd.grad(rows, table, grad)))
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
-    assert not dispatch.supports_embedding(ids)
+    assert not dispatch.embedding(ids)
 
 
 def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
@@ -173,11 +172,11 @@ def test_gelu_on_a_cpu_has_torchs_values_and_its_gradient() -> None:
 def test_gelus_own_gradient_is_for_float32_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_ARM", True)
     x = torch.randn(3, requires_grad=True)
-    assert dispatch.supports_gelu(x)
-    assert not dispatch.supports_gelu(x.detach())
-    assert not dispatch.supports_gelu(x.bfloat16())
+    assert dispatch.gelu(x)
+    assert not dispatch.gelu(x.detach())
+    assert not dispatch.gelu(x.bfloat16())
     with torch.no_grad():
-        assert not dispatch.supports_gelu(x)
+        assert not dispatch.gelu(x)
     called = []
     monkeypatch.setattr(dispatch, "gelu_on_cpu", lambda x: called.append(x.shape) or x)
     MLP(CFG)(torch.randn(2, 3, CFG.C))
@@ -365,19 +364,8 @@ def test_a_value_residual_brings_the_first_blocks_values() -> None:
         torch.testing.assert_close(model(x), only_first)
 
 
-def test_an_x0_skip_brings_the_embedding() -> None:
-    model, x = varied(replace(CFG, x0_skip=True)), torch.arange(6)[None]
-    with torch.no_grad():
-        model.blocks[1].stream_shares.copy_(torch.tensor([0.0, 1.0]))
-        before = model(x)
-        model.blocks[0].mlp.fc2.bias += torch.linspace(-1, 1, CFG.C)  # the same everywhere, a norm would take away
-        torch.testing.assert_close(model(x), before)
-        model.blocks[1].stream_shares.copy_(torch.tensor([1.0, 0.0]))
-        assert not torch.allclose(model(x), before, atol=1e-3)
-
-
 def test_first_weights_of_options() -> None:
-    model = GPT(replace(CFG, zero_init=True, x0_skip=True, tied=False))
+    model = GPT(replace(CFG, zero_init=True, tied=False))
     x = torch.arange(6)[None]
     torch.testing.assert_close(model.hidden(model.embed(x)), model.ln_f(model.embed(x))[1])
     assert model.lm_head.weight.abs().max() == 0
@@ -387,10 +375,9 @@ def test_first_weights_of_options() -> None:
     assert flops_per_token(GPT(replace(CFG, tied=False)), T=8) == flops_per_token(GPT(CFG), T=8)
 
 
-def test_learned_mixes_begin_with_half_of_each_blocks_values_and_with_the_stream_alone() -> None:
+def test_a_learned_mix_begins_with_half_of_each_blocks_values() -> None:
     for block in GPT(CONFIGS["all"]).blocks:
         assert block.attn.value_shares.tolist() == [0.5, 0.5]  # type: ignore[union-attr, operator]
-        assert block.stream_shares.tolist() == [1.0, 0.0]  # type: ignore[operator, union-attr]
 
 
 def test_the_square_of_relu() -> None:

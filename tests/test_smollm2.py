@@ -12,14 +12,19 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from niels_gpt.base.importing import bundled_file, import_base
 from niels_gpt.checkpoint import load_model
+from niels_gpt.cli.app import app
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
+from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.trace.index import Row, write_index
 from tests.conftest import ROOT
 
 pytestmark = [
@@ -122,3 +127,37 @@ def test_200_greedy_tokens_are_those_of_transformers(ours: tuple[GPT, Tokenizer]
     assert len(written) == 240
     # Each token is theirs after the tokens before it, so all are what they write token by token.
     assert written[40:] == reference(torch.tensor([written])).logits[0, 39:-1].argmax(-1).tolist()
+
+
+DOOR = "The door of the boathouse is painted turquoise with a yellow anchor."
+
+
+def test_a_chat_over_notes_reads_the_section_and_marks_what_it_repeats(
+    imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chat --notes`: the section is listed with file and line, stands in the prompt, and is traced in the reply."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    (layout.INDEX / "roam").mkdir(parents=True)
+    filler = " ".join(f"word{n}" for n in range(3000))
+    note = f"# Boathouse\n\nKeys hang in the shed.\n\n## Door\n\n{DOOR}\n"
+    rows = [Row(name, text, trained=True) for name, text in {"boat.md": note, "other.md": filler}.items()]
+    write_index(layout.INDEX / "roam", rows)
+    prompts: list[str] = []
+    prompt = Talker.prompt
+
+    def noted(self: Talker, messages: Any) -> list[int]:
+        ids = prompt(self, messages)
+        prompts.append(self.tokenizer.decode(ids))
+        return ids
+
+    monkeypatch.setattr(Talker, "prompt", noted)
+    options = ["--notes", "--model", str(imported), "--temperature", "0", "--max-tokens", "24"]
+    done = CliRunner().invoke(app, ["chat", *options], input="What colour is the door of the boathouse?\n")
+    assert done.exit_code == 0, done.output
+    listed, _, reply = done.output.partition("\n\n")
+    assert "1  roam: boat.md:7  Boathouse > Door" in listed
+    assert DOOR in prompts[-1]
+    assert prompts[-1].index(DOOR) < prompts[-1].index("What colour is the door")
+    assert "turquoise with a yellow anchor" in reply
+    assert "(the reply shares words with [1])" in reply

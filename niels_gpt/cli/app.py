@@ -298,28 +298,32 @@ def export(
             sharing.refuse(talker, params)
         check_files(talker, refuse_if_extractable or [], params)
         talker.model.to("cpu")  # all formats are written from CPU memory
+        from niels_gpt.base.imported import provenance_of
         from niels_gpt.talk.export.card import model_card
         from niels_gpt.talk.export.folders import export_model, export_transformers
-        from niels_gpt.talk.export.gguf import export_gguf
+        from niels_gpt.talk.export.gguf import Precision, export_gguf
 
         if Path(model) == layout.PRETRAINED:
             chat_mix = {"sources": {}}  # not trained on chats, though it may know their format from its base
+        base = provenance_of(layout.BASE)
         found = {"params": raw, "mix": mix, "chat_mix": chat_mix, "metrics": scores}
         card = model_card(
             talker,
             form="transformers" if transformers else "gguf" if gguf else "plain",
             folder=Path(folder).name,
             **found,
+            base=base,
             private=sharing.private,
             leaks=sharing.leaks,
         )
         with atomic_path(Path(folder)) as temporary:
             if transformers:
-                export_transformers(talker, temporary, card=card)
+                export_transformers(talker, temporary, card=card, base=base)
             elif gguf:
-                export_gguf(talker, temporary, precision="f32" if f32 else "q8_0" if q8 else "f16", card=card)
+                precision: Precision = "f32" if f32 else "q8_0" if q8 else "f16"
+                export_gguf(talker, temporary, precision=precision, card=card, base=base)
             else:
-                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card)
+                export_model(talker, temporary, tokenizer=layout.TOKENIZER, card=card, base=base)
     typer.echo(f"{folder} holds {talker.name}, {talker.model.parameter_count():,} parameters")
 
 

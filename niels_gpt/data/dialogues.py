@@ -7,25 +7,13 @@ so that the same split rule holds out the same dialogues in both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from annotated_types import MinLen
 
 from niels_gpt.chat_format import parse_chat
-from niels_gpt.data.readers.files import DIALOGUE_DELIM, file_documents, iter_dialogues
+from niels_gpt.data.readers.files import DialogueSettings as Settings
+from niels_gpt.data.readers.files import file_documents, iter_dialogues
 from niels_gpt.data.types import Chat, Request
 
 KIND = "dialogues"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Parameters of kind `dialogues`."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
-
-    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
 
 def chats(settings: Settings, request: Request) -> Iterator[Chat]:

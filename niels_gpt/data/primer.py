@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
-from annotated_types import MinLen
 
 from niels_gpt.data.corpus.split import split_rows
 from niels_gpt.data.readers.files import DIALOGUE_DELIM, cut_dialogues, file_documents, iter_dialogues, read_bytes
+from niels_gpt.data.readers.files import DialogueSettings as Settings
 from niels_gpt.data.types import Document, Request
 
 KIND = "primer"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Parameters of kind `primer`."""
-
-    splits: ClassVar[tuple[str, ...]] = ("document",)
-
-    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
 
 def documents(settings: Settings, request: Request) -> Iterator[Document]:

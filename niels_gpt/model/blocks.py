@@ -107,17 +107,17 @@ def positions_of(
     return Positions(sin, cos, mask)
 
 
-class Shortcuts:
-    """Embedding (for x0_skip) and values of the first block (for value_residual), which later blocks mix in."""
+class FirstValues:
+    """Values of the first block, which later blocks mix in (value_residual)."""
 
-    def __init__(self, embedding: torch.Tensor, values: torch.Tensor | None = None) -> None:
-        self.embedding, self.values = embedding, values
+    def __init__(self) -> None:
+        self._values: torch.Tensor | None = None
 
-    def first_values(self, own: torch.Tensor) -> torch.Tensor:
+    def stored(self, own: torch.Tensor) -> torch.Tensor:
         """Return the values of the first block, which is the first to call this and stores its `own`."""
-        if self.values is None:
-            self.values = own
-        return self.values
+        if self._values is None:
+            self._values = own
+        return self._values
 
 
 class LayerNorm(nn.LayerNorm):
@@ -187,7 +187,7 @@ class CausalSelfAttention(nn.Module):
         dropout: RowDropout | None = None,
         place: int = 0,
         positions: Positions | None = None,
-        shortcuts: Shortcuts | None = None,
+        first_values: FirstValues | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
@@ -208,7 +208,7 @@ class CausalSelfAttention(nn.Module):
             q, k = self.normed(qk).split((H, K), dim=-2)
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H or K, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
-        v = self.mixed(dropout.on_vectors(v, place=place), shortcuts or Shortcuts(x))
+        v = self.mixed(dropout.on_vectors(v, place=place), first_values or FirstValues())
         attn = q.new_empty(0)
         attend = dispatch.attend(q, return_attn=return_attn)
         if attend is not None:
@@ -228,7 +228,7 @@ class CausalSelfAttention(nn.Module):
         gains = torch.cat((self.q_gain.expand(self.cfg.H, -1), self.k_gain.expand(self.cfg.K, -1)))
         return normed * gains.to(qk.dtype)
 
-    def mixed(self, v: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
+    def mixed(self, v: torch.Tensor, first_values: FirstValues) -> torch.Tensor:
         """Return the values for attention: with cfg.value_residual a learned mix of v and the first block's.
 
         The first block's values keep that block's dropout mask. One more mask per block that uses them made
@@ -237,14 +237,14 @@ class CausalSelfAttention(nn.Module):
         if not self.cfg.value_residual:
             return v
         own, first = self.value_shares.to(v.dtype)
-        return own * v + first * shortcuts.first_values(v)
+        return own * v + first * first_values.stored(v)
 
-    def adjusted(self, heads: torch.Tensor, shortcuts: Shortcuts) -> torch.Tensor:
+    def adjusted(self, heads: torch.Tensor, first_values: FirstValues) -> torch.Tensor:
         """Apply `normed` and `mixed` to queries, keys and values stored together, (..., H + 2K, D)."""
         if not (self.cfg.qk_norm or self.cfg.value_residual):
             return heads
         qk, v = heads.split((self.cfg.H + self.cfg.K, self.cfg.K), dim=-2)
-        return torch.cat((self.normed(qk), self.mixed(v, shortcuts)), dim=-2)
+        return torch.cat((self.normed(qk), self.mixed(v, first_values)), dim=-2)
 
 
 class MLP(nn.Module):
@@ -284,9 +284,6 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        if cfg.x0_skip:
-            self.stream_shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # weights: residual stream, embedding
-        self.x0_skip = cfg.x0_skip
         self.ln1 = build_norm(cfg)
         self.attn = CausalSelfAttention(cfg)
         self.ln2 = build_norm(cfg)
@@ -299,34 +296,18 @@ class Block(nn.Module):
         dropout: RowDropout | None = None,
         place: int = 0,
         positions: Positions | None = None,
-        shortcuts: Shortcuts | None = None,
+        first_values: FirstValues | None = None,
         return_attn: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Map x (B, T, C) to (B, T, C); with `return_attn` also return the attention probabilities (B, H, T, T)."""
         dropout = dropout or module_dropout(self, x, self.attn.cfg.dropout)
-        shortcuts = shortcuts or Shortcuts(x)
-        x, normed = self.before_attention(x, None, shortcuts)
-        out = self.attn(
-            normed, dropout=dropout, place=place, positions=positions, shortcuts=shortcuts, return_attn=return_attn
-        )
+        x, normed = self.ln1(x)
+        how = {"positions": positions, "first_values": first_values, "return_attn": return_attn}
+        out = self.attn(normed, dropout=dropout, place=place, **how)
         out, attn = out if return_attn else (out, None)
         x, normed = self.ln2(x, out)
         x = x + self.mlp(normed, dropout=dropout, place=place + 2)
         return x if attn is None else (x, attn)
-
-    def before_attention(
-        self, x: torch.Tensor, added: torch.Tensor | None, shortcuts: Shortcuts
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the block's input, x plus the previous block's pending output `added`, and its norm.
-
-        With x0_skip the input is a learned mix of that sum and the embedding. Shapes (..., C).
-        """
-        if self.x0_skip:
-            x = _plus(x, added)
-            stream, embedding = self.stream_shares.to(x.dtype)
-            x, added = stream * x + embedding * shortcuts.embedding, None
-        normed: tuple[torch.Tensor, torch.Tensor] = self.ln1(x, added)
-        return normed
 
 
 def init_weights(module: nn.Module) -> None:

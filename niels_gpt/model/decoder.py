@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from niels_gpt.model import rope
-from niels_gpt.model.blocks import NO_DROPOUT, Block, Shortcuts
+from niels_gpt.model.blocks import NO_DROPOUT, Block, FirstValues
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
 
@@ -84,9 +84,9 @@ class Decoder:
 
     def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: _NewTokens) -> torch.Tensor:
         h, added = self._model.embed(x), None
-        shortcuts = Shortcuts(h)
+        first_values = FirstValues()
         for block in self._blocks:
-            h, added = block(h, added, rows, new, shortcuts)
+            h, added = block(h, added, rows, new, first_values)
         return self._ln_f(h, added)[1]
 
     def _new_tokens(self, starts: Sequence[int | None], n: int, end: int) -> _NewTokens:
@@ -145,22 +145,22 @@ class _CachedBlock:
         added: torch.Tensor | None,
         rows: slice | torch.Tensor,
         new: _NewTokens,
-        shortcuts: Shortcuts,
+        first_values: FirstValues,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Map (residual stream, output still to be added to it) to the same pair after the block, (b, n, C) each.
 
         The sum is left to the next norm, which a GPU computes in the same kernel.
         """
         b, n, _ = h.shape
-        h, normed = self._block.before_attention(h, added, shortcuts)
+        h, normed = self._block.ln1(h, added)
         qkv = self._qkv(normed).view(b, n, -1, self._D)
         kv = self._kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self._kv
         kernel = None if isinstance(new.start, int) or n > 1 else dispatch.attend_to_cache(qkv)
         if kernel is not None:
-            out = kernel(self._adjusted(qkv, shortcuts), kv, new.start, new.rotations, T=self._T)
+            out = kernel(self._adjusted(qkv, first_values), kv, new.start, new.rotations, T=self._T)
         else:
             # Under autocast qkv is bf16, which torch cannot view as complex numbers.
-            out = self._attended(self._adjusted(qkv.float(), shortcuts), kv, new)
+            out = self._attended(self._adjusted(qkv.float(), first_values), kv, new)
         if isinstance(rows, torch.Tensor):
             self._kv[rows] = kv
         h, normed = self._block.ln2(h, self._proj(out.flatten(2)))

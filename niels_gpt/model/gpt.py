@@ -11,7 +11,7 @@ from torch import nn
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.blocks import (
     Block,
-    Shortcuts,
+    FirstValues,
     build_norm,
     init_weights,
     module_dropout,
@@ -78,9 +78,9 @@ class GPT(nn.Module):
         )
         dropout = module_dropout(self, h, self.cfg.dropout, keys=row_keys)
         h = dropout.on(h, place=0)
-        shortcuts = Shortcuts(h)
+        first_values = FirstValues()
         for i, block in enumerate(self.blocks):
-            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, shortcuts=shortcuts)
+            h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, first_values=first_values)
         normed: torch.Tensor = self.ln_f(h)[1]
         return normed
 

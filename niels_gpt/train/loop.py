@@ -27,7 +27,7 @@ from niels_gpt.model.precision import computing_in, settle_bf16
 from niels_gpt.rng import derive_seed, make_generator
 from niels_gpt.train.meter import Meter, StepReport, matmul_flops
 from niels_gpt.train.state import RunFolder, RunState, prune_runs
-from niels_gpt.train.step import Step, Teacher, build_step
+from niels_gpt.train.step import PlainStep, Teacher, build_step
 from niels_gpt.train.task import ALL, Batch, Execution, Task
 
 _AHEAD = 8  # batches to prefetch
@@ -117,7 +117,7 @@ def train(
 
 
 def _run_steps(
-    run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: Step, hooks: Hooks, execution: Execution
+    run: RunState, model: GPT, task: Task, cfg: TrainConfig, *, step: PlainStep, hooks: Hooks, execution: Execution
 ) -> None:
     ranks, read_every = execution.ranks, _READ_EVERY if execution.cuda else 1
     steps, own_rows = range(run.step, cfg.total_steps), execution.ranks.rows(cfg.B)
@@ -172,7 +172,9 @@ def _check_finite(losses: list[float], *, first_step: int, task: Task, cfg: Trai
             )
 
 
-def _validate(model: GPT, step: Step, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution) -> None:
+def _validate(
+    model: GPT, step: PlainStep, task: Task, cfg: TrainConfig, run: RunState, *, execution: Execution
+) -> None:
     """Validate, sharing the work between ranks; record the losses, maybe a sample, and the best model in `run`.
 
     Every rank generates the sample itself, which takes no longer than waiting for the first rank.
@@ -195,7 +197,7 @@ def _is_power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _capture(run: RunState, model: GPT, step: Step) -> RunState:
+def _capture(run: RunState, model: GPT, step: PlainStep) -> RunState:
     run.model, run.optimizer = model.state_dict(), step.optimizer_state()
     return run
 

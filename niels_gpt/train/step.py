@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -86,6 +86,8 @@ class SummedLoss(nn.Module):
 class PlainStep:
     """Training step without a CUDA graph, for every device, with gradient accumulation, mixed precision and DDP."""
 
+    _capturable = False  # whether a CUDA graph reads the optimizers' settings
+
     def __init__(
         self,
         model: GPT,
@@ -94,11 +96,10 @@ class PlainStep:
         *,
         state: Mapping[str, Any] | None,
         teacher: Teacher | None = None,
-        capturable: bool = False,
     ) -> None:
         self._model, self._cfg, self._execution = model, cfg, execution
         model.freeze(cfg.freeze_blocks)
-        self._optimizers = build_optimizers(model, cfg, capturable=capturable)
+        self._optimizers = build_optimizers(model, cfg, capturable=self._capturable)
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._averages = [torch.zeros_like(p) for p in self._trained] if cfg.average else []
         self._load_state(state)
@@ -109,10 +110,12 @@ class PlainStep:
             self._loss = nn.parallel.DistributedDataParallel(self._loss)
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
+        """Train on this rank's rows of batch n; return their part of the batch's mean loss, 0-d, on the device."""
         self._prepare(lr, n)
         return self._update(batch.to(self._execution.device))
 
     def optimizer_state(self) -> dict[str, Any]:
+        """Return the state of the optimizers and the averages, for a checkpoint."""
         return {**optimizer_state(self._optimizers), **({"averages": self._averages} if self._averages else {})}
 
     @contextmanager
@@ -139,6 +142,7 @@ class PlainStep:
             _copy(self._averages, state.get("averages", []))
 
     def validated(self, model: GPT) -> nn.Module:
+        """Wrap the model for validation; may return a Scorer."""
         return model
 
     def _prepare(self, lr: float, n: int) -> None:
@@ -245,19 +249,13 @@ class GraphStep(PlainStep):
     Between steps Python only copies in the batch, the learning rates, the momentum and the dropout key.
     """
 
-    def __init__(
-        self,
-        model: GPT,
-        cfg: TrainConfig,
-        execution: Execution,
-        *,
-        state: Mapping[str, Any] | None,
-        teacher: Teacher | None = None,
-    ) -> None:
-        super().__init__(model, cfg, execution, state=state, teacher=teacher, capturable=True)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._state = state
-        self._recorded: RecordedModel | None = None
+    _capturable = True
+    _graph: torch.cuda.CUDAGraph | None = None
+    _recorded: RecordedModel | None = None
+
+    def _load_state(self, state: Mapping[str, Any] | None) -> None:
+        super()._load_state(state)
+        self._first_state = state  # recording trains some steps and goes back to it
 
     def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
         if self._graph is None:
@@ -283,7 +281,7 @@ class GraphStep(PlainStep):
         self._model.train()
         warm_up(lambda: self._update(self._batch), times=_WARM_UP_STEPS)
         self._model.load_state_dict(weights)
-        self._load_state(self._state)
+        self._load_state(self._first_state)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         self._graph, self._loss_value = record(lambda: self._update(self._batch))
@@ -294,26 +292,6 @@ class GraphStep(PlainStep):
 _ORDERED_T = 256
 
 
-class Step(Protocol):
-    """Interface of a training step."""
-
-    def __call__(self, batch: Batch, *, lr: float, n: int) -> torch.Tensor:
-        """Train on this rank's rows of batch n; return their part of the batch's mean loss, 0-d, on the device."""
-        ...
-
-    def optimizer_state(self) -> dict[str, Any]:
-        """Return the state of the optimizers, for a checkpoint."""
-        ...
-
-    def averaged(self, n: int) -> AbstractContextManager[None]:
-        """Give the model the weights to validate and publish after n steps, within the context."""
-        ...
-
-    def validated(self, model: GPT) -> nn.Module:
-        """Wrap the model for validation; may return a Scorer."""
-        ...
-
-
 def build_step(
     model: GPT,
     cfg: TrainConfig,
@@ -321,7 +299,7 @@ def build_step(
     *,
     state: Mapping[str, Any] | None,
     teacher: Teacher | None = None,
-) -> Step:
+) -> PlainStep:
     """Return the fastest step for this device. `state`: the optimizers' state of a run to resume."""
     if cfg.precision == "bf16":
         settle_bf16(execution.device, say=execution.say)
@@ -329,6 +307,5 @@ def build_step(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if execution.cuda and execution.ranks.size == 1:
-        return GraphStep(model, cfg, execution, state=state, teacher=teacher)
-    return PlainStep(model, cfg, execution, state=state, teacher=teacher)
+    kind = GraphStep if execution.cuda and execution.ranks.size == 1 else PlainStep
+    return kind(model, cfg, execution, state=state, teacher=teacher)

@@ -194,8 +194,6 @@ def least_memory(cfg: ModelConfig, *, B: int, execution: Execution, frozen: int 
 def device_memory(device: str) -> int:
     """Return the total memory of a device in bytes."""
     if device.startswith("cuda"):
-        import torch
-
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

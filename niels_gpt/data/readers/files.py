@@ -14,8 +14,11 @@ import stat
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import Annotated, BinaryIO, ClassVar, cast
+
+from annotated_types import MinLen
 
 from niels_gpt.data.types import Document, PretrainSample
 from niels_gpt.files.messages import say_above_bar
@@ -316,6 +319,15 @@ def name_fault(path: str) -> str | None:
 # holds out the same dialogues.
 
 DIALOGUE_DELIM = "\n\n<dialogue>\n\n"
+
+
+@dataclass(frozen=True)
+class DialogueSettings:
+    """Parameters of the kinds `primer` and `dialogues`."""
+
+    splits: ClassVar[tuple[str, ...]] = ("document",)
+
+    delimiter: Annotated[str, MinLen(1), "what stands between two dialogues"] = DIALOGUE_DELIM
 
 
 def iter_dialogues(path: str, *, delimiter: str) -> Iterator[PretrainSample]:

@@ -19,11 +19,6 @@ from torch.nn import functional as F
 _LONGEST_T = 512  # beyond this the T*T scores cost too much memory
 
 
-def supports_unfused(q: torch.Tensor) -> bool:
-    """Return whether unfused attention is the faster one for queries q (B, H, T, D)."""
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[2] <= _LONGEST_T
-
-
 def attend_unfused(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,11 +50,6 @@ def _for_every_query(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
 
 
 _ONE_HOT_V = 2048  # largest vocabulary whose embedding gradient is a matrix product
-
-
-def supports_embedding(ids: torch.Tensor) -> bool:
-    """Return whether `embed` is needed for a gradient that is summed in a fixed order."""
-    return ids.is_cuda  # on a CPU the order is fixed anyway
 
 
 def embed(ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -94,13 +84,6 @@ class _Embedding(torch.autograd.Function):
 _ARM = platform.machine().lower() in ("aarch64", "arm64")  # on x86 torch's GELU is vectorized, twice as fast as ours
 
 
-def supports_gelu(x: torch.Tensor) -> bool:
-    """Return whether `gelu_on_cpu` is faster than torch's GELU: in float32 training on ARM, uncompiled."""
-    trained = torch.is_grad_enabled() and x.requires_grad
-    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    return _ARM and trained and on_cpu and x.dtype == torch.float32
-
-
 def gelu_on_cpu(x: torch.Tensor) -> torch.Tensor:
     """Return the exact (erf) GELU of x."""
     out: torch.Tensor = _Gelu.apply(x)
@@ -131,8 +114,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def embedding(ids: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for the embedding of ids (B, T)."""
-    return embed if supports_embedding(ids) else None
+    """Select a kernel for the embedding of ids (B, T), whose gradient is summed in a fixed order."""
+    return embed if ids.is_cuda else None  # on a CPU the order is fixed anyway
 
 
 def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, ...]] | None:
@@ -146,7 +129,8 @@ def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[t
 
 def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
     """Select an attention kernel for queries q (B, H, T, D); with `return_attn` it must return probabilities."""
-    return attend_unfused if return_attn or supports_unfused(q) else None
+    faster = q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[2] <= _LONGEST_T
+    return attend_unfused if return_attn or faster else None
 
 
 def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
@@ -159,8 +143,10 @@ def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
 
 
 def gelu(x: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for GELU of x."""
-    return gelu_on_cpu if supports_gelu(x) else None
+    """Select a kernel for GELU of x: this project's is faster in float32 training on ARM, uncompiled."""
+    trained = torch.is_grad_enabled() and x.requires_grad
+    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return gelu_on_cpu if _ARM and trained and on_cpu and x.dtype == torch.float32 else None
 
 
 def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from niels_gpt.base.imported import Provenance
 from niels_gpt.data.readers.files import decode_text, read_bytes
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.leak.page import leak_rows, verdict
@@ -73,6 +74,7 @@ def model_card(
     metrics: dict[str, Any],
     private: Sequence[str],
     leaks: Mapping[str, Mapping[str, Any]] | None,
+    base: Provenance | None = None,
 ) -> str:
     """Return the model card in Markdown: names, numbers and hashes, but no training text.
 
@@ -82,6 +84,7 @@ def model_card(
     cfg = talker.model.cfg
     size = f"T={cfg.T}, C={cfg.C}, L={cfg.L}, H={cfg.H}, d_ff={cfg.d_ff}, V={cfg.V}"
     lines = [
+        *_header(base),
         f"# {talker.name}",
         "",
         f"A GPT of {talker.model.parameter_count():,} parameters ({size}), trained by niels_gpt.",
@@ -108,7 +111,7 @@ def model_card(
             hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
             row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |"
             lines.append(f"{row} {licences[name]} |")
-    lines += ["", "The weights have no licence of their own: those of the sources apply."]
+    lines += ["", *_derived(base)]
     scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
     lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
     lines += ["", "## Private text in it", "", *_private(talker.name, private, leaks)]
@@ -116,6 +119,26 @@ def model_card(
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     lines += ["", "## Parameters", "", "```json", json.dumps(shown, indent=2), "```", ""]
     return "\n".join(lines)
+
+
+def _header(base: Provenance | None) -> list[str]:
+    """Return the card's YAML header, in which the hub and `import_base` look for the licence."""
+    return [] if base is None or base.licence is None else ["---", f"license: {base.licence}", "---", ""]
+
+
+def _derived(base: Provenance | None) -> list[str]:
+    """Return what the card says about the licence of the weights, and the files of the base they were tuned from."""
+    if base is None:
+        return ["The weights have no licence of their own: those of the sources apply."]
+    where = " (LICENSE)" if base.text is not None else ""
+    return [
+        f"The weights are derived from the pretrained model {base.name}: its licence, {base.licence or UNSAID}{where}, "
+        "applies besides those of the sources.",
+        "",
+        f"| file of {base.name} | sha256 |",
+        "|---|---|",
+        *(f"| {file} | `{sha256}` |" for file, sha256 in base.sha256.items()),
+    ]
 
 
 def _usage(talker: Talker, form: Form, folder: str) -> str:

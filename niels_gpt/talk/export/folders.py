@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from niels_gpt.base.families import family_for
 from niels_gpt.base.family import Family
+from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
 from niels_gpt.config import ModelConfig, Renderer, to_dict
@@ -28,8 +29,8 @@ from niels_gpt.tokenizer.tokenizers import PARTS, ByteTokenizer, SentencePieceTo
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_TOKENS, Tokenizer
 
 
-def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) -> None:
-    """Write model.safetensors, config.json, the tokenizer's files, README.md and SHA256SUMS."""
+def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str, base: Provenance | None = None) -> None:
+    """Write model.safetensors, config.json, the tokenizer's files, README.md, the base's LICENSE and SHA256SUMS."""
     folder.mkdir(parents=True)
     weights = talker.model.state_dict()
     if talker.model.cfg.tied:
@@ -38,7 +39,14 @@ def export_model(talker: Talker, folder: Path, *, tokenizer: Path, card: str) ->
     write_json(folder / "config.json", {**to_dict(talker.model.cfg), "renderer": talker.renderer})
     for file in tokenizer_files(tokenizer):
         shutil.copy(file, folder / file.name)
+    write_card(folder, card, base)
+
+
+def write_card(folder: Path, card: str, base: Provenance | None) -> None:
+    """Complete an export: write README.md, the licence of the base it started from, and SHA256SUMS."""
     (folder / "README.md").write_text(card, encoding="utf-8")
+    if base is not None and base.text is not None:
+        (folder / "LICENSE").write_bytes(base.text)
     write_sums(folder)
 
 
@@ -152,7 +160,7 @@ def jinja_template(renderer: Renderer) -> str:
 _NEVER = -1e6  # score of an entry that is listed only to keep its id, and never chosen
 
 
-def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
+def export_transformers(talker: Talker, folder: Path, *, card: str, base: Provenance | None = None) -> None:
     """Write a folder that AutoModelForCausalLM and AutoTokenizer load without custom code."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--transformers")
@@ -167,8 +175,7 @@ def export_transformers(talker: Talker, folder: Path, *, card: str) -> None:
     # Copied: safetensors rejects tensors that share memory.
     save_weights(folder, {name: value.clone() for name, value in weights.items()})
     _write_tokenizer(talker, folder)
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    write_sums(folder)
+    write_card(folder, card, base)
 
 
 class SpecialIds(NamedTuple):

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from niels_gpt.base.gguf_tokenizer import pre_tokenizer_name
+from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
-from niels_gpt.files.checks import write_sums
 from niels_gpt.inference.sampling import SAMPLING
-from niels_gpt.talk.export.folders import VocabularyEntry, architecture_of, jinja_template, pieces_of, special_ids
+from niels_gpt.talk.export.folders import (
+    VocabularyEntry,
+    architecture_of,
+    jinja_template,
+    pieces_of,
+    special_ids,
+    write_card,
+)
 from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer.pretrained import HFTokenizer, byte_alphabet
 from niels_gpt.tokenizer.vocabulary import SPECIAL_TOKENS
@@ -32,7 +39,9 @@ _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal
 _STEP, _UNKNOWN_STEPS, _NEVER = 1e-4, 10_000_000, -1e4
 
 
-def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str) -> None:
+def export_gguf(
+    talker: Talker, folder: Path, *, precision: Precision, card: str, base: Provenance | None = None
+) -> None:
     """Write model.gguf, its matrices in `precision`, a Modelfile for Ollama, README.md and SHA256SUMS."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--gguf")
@@ -40,6 +49,11 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
     folder.mkdir(parents=True)
     writer = writer_class(folder / "model.gguf", architecture.gguf_name)
     writer.add_name(talker.name)
+    if base is not None:
+        writer.add_base_model_count(1)
+        writer.add_base_model_name(0, base.name)
+        if base.licence is not None:
+            writer.add_license(base.licence)
     writer.add_sampling_temp(SAMPLING.temperature)
     writer.add_sampling_top_k(SAMPLING.top_k or 0)
     writer.add_file_type(_FILE_TYPES[precision])
@@ -60,8 +74,7 @@ def export_gguf(talker: Talker, folder: Path, *, precision: Precision, card: str
     finally:
         writer.close()
     (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    write_sums(folder)
+    write_card(folder, card, base)
 
 
 def _writer_class() -> type[GGUFWriter]:
