@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -112,6 +113,8 @@ class Board:
             phase, title = self.running
             phase.seconds += time.monotonic() - self._since
             phase.share, phase.left, self.running = 0.0, "", None
+            if len(phase.stages) > 1:  # a loss is the number of a phase that trains, and does nothing else
+                phase.losses, phase.number = [], ""
             self._tick_off(phase, title)
 
     def _tick_off(self, phase: Phase, title: str) -> None:
@@ -254,6 +257,7 @@ def run(
         if status:
             raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
         if not all(phase.done for phase in board.phases):  # only some stages were asked for
+            typer.echo(f"done; `niels-gpt run` runs the other stages (all lines are in {LOG})")
             return
         write_report(REPORT_FILE)
         for line in closing_lines(params):
@@ -284,8 +288,13 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
             if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
                 signal.signal(number, signal.default_int_handler)
         screen, show = _display(board)
-        with screen:
-            stopped = _follow(dvc, written, board, show)
+        try:
+            with screen:
+                stopped = _follow(dvc, written, board, show)
+        except BaseException:  # such as a closed pipe
+            _interrupt(dvc)
+            dvc.wait()
+            raise
         return dvc.returncode, stopped
 
 
@@ -306,9 +315,13 @@ def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show
             time.sleep(0 if ended else _POLL_S)
         except KeyboardInterrupt:
             stopped, board.note = True, "stopping, training saves its state"
-            with suppress(ProcessLookupError):
-                os.killpg(dvc.pid, signal.SIGINT)
+            _interrupt(dvc)
     return stopped
+
+
+def _interrupt(dvc: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(dvc.pid, signal.SIGINT)
 
 
 def _display(board: Board) -> tuple[Any, Callable[[], object]]:
@@ -348,10 +361,12 @@ def closing_lines(params: Params) -> Iterator[str]:
 
     name, folder = list(final_models().items())[-1]
     card = read_meta(layout.SCORES, required=[layout.CARD])[layout.CARD][name]
-    yield f"\n{ability(card)}\n{verdict(read_result(layout.LEAK)['sources'], name)}"
-    temperature = best_temperature(card)
+    temperature, columns = best_temperature(card), shutil.get_terminal_size().columns
+    yield ""
+    for sentence in (ability(card), verdict(read_result(layout.LEAK)["sources"], name)):
+        yield textwrap.fill(sentence, columns)
     yield f"\nThree samples at temperature {temperature}:"
-    talker, columns = open_model(str(folder)), shutil.get_terminal_size().columns
+    talker = open_model(str(folder))
     how: Any = {"sampling": Sampling(temperature), "max_new_tokens": 60, "seed": 0}
     questions = params.eval.questions if folder == layout.TUNED else []
     samples = [
