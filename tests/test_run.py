@@ -19,8 +19,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.cli.run import PHASES, Board, Lines, ability, best_temperature, sparkline
+from niels_gpt.cli.run import PHASES, Board, Lines, sparkline
 from niels_gpt.config import ModelConfig
+from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.files import messages
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import parse_params
@@ -86,7 +87,7 @@ def test_a_board_follows_training_by_its_own_lines(titles: list[str]) -> None:
     phase = board.phases[3]
     assert (phase.name, phase.share, phase.left) == ("train", 0.25, "2 min 05 s")
     assert (phase.losses, phase.number) == ([4.0, 3.5], "loss 3.25")
-    assert board.line_of(phase) == "train (train): 25%, 2 min 05 s left, loss 3.25"
+    assert board.line_of(phase) == "train: 25%, 2 min 05 s left, loss 3.25"
     (line,) = [line for line in shown(board) if line.startswith("train")]
     assert "2 min 05 s left  loss 3.25  █▁" in line
 
@@ -144,13 +145,13 @@ def test_lines_are_printed_when_phases_start_and_end_and_between(
         show()
         show()
     assert capsys.readouterr().out.splitlines()[:3] == [
-        "read (load@roam): 0%, 0 s",
+        "read: 0%, load@roam 0 s",
         "read: 0 s, 9 documents",
         "split: unchanged",
     ]
     monkeypatch.setattr("niels_gpt.cli.run._HEARTBEAT_S", 0.0)
     show()
-    assert capsys.readouterr().out == "train (train): 0%, 0 s\n"
+    assert capsys.readouterr().out == "train: 0%, 0 s\n"
 
 
 def test_a_curve_is_drawn_from_losses() -> None:
@@ -218,7 +219,7 @@ def test_a_second_run_is_refused_while_the_first_one_runs(project: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_reaches_the_stage_and_how_to_go_on_is_said(project: Path, number: signal.Signals) -> None:
+def test_ctrl_c_reaches_the_stage_and_how_to_continue_is_said(project: Path, number: signal.Signals) -> None:
     (project / "bin/stage").write_text(
         """#!/bin/sh
 trap 'echo train: stopped and saved; exit 130' INT
@@ -240,12 +241,12 @@ raise SystemExit(stage.wait())
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        while not process.stdout.readline().startswith("train (train): "):
+        while not process.stdout.readline().startswith("train: "):
             assert process.poll() is None
         process.send_signal(number)
         _, said = process.communicate()
     assert process.returncode == 130
-    assert said == "stopped; `niels-gpt run` goes on from there (all lines are in logs/run.log)\n"
+    assert said == "stopped; `niels-gpt run` continues from there (all lines are in logs/run.log)\n"
     assert "train: stopped and saved\n" in (project / "logs/run.log").read_text()
 
 
@@ -256,4 +257,4 @@ def test_what_a_model_can_do_follows_its_report_card() -> None:
         assert ability({**known, **worse}).startswith("Your model forms words, not sentences: ")
     assert ability(known).startswith("Your model writes sentences: ")
     assert best_temperature(known) == 0.2
-    assert best_temperature({"repetition": 0.9}) == best_temperature({}) == 0.8
+    assert best_temperature({**known, "repetition": 0.9}) == best_temperature({}) == 0.8

@@ -23,6 +23,7 @@ import typer
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.parts import MANIFEST
+from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import format_duration, visible
 from niels_gpt.leak.page import verdict
@@ -123,12 +124,11 @@ class Board:
             phase.number = self._number_of(phase.name)
 
     def time_of(self, phase: Phase) -> str:
-        """Return the time left of a running phase, as far as known, or the time that it has taken."""
-        running = self.running is not None and self.running[0] is phase
-        if running and phase.left:
-            return f"{phase.left} left"
-        seconds = phase.seconds + (time.monotonic() - self._since if running else 0.0)
-        return format_duration(seconds) if phase.ran else "unchanged" if phase.done else ""
+        """Return the time left of a phase's running stage, if known, or the time that it or the phase has taken."""
+        if self.running is None or self.running[0] is not phase:
+            return format_duration(phase.seconds) if phase.ran else "unchanged" if phase.done else ""
+        told = f"{phase.left} left" if phase.left else format_duration(time.monotonic() - self._since)
+        return told if len(phase.stages) == 1 else f"{self.running[1]} {told}"
 
     def share_of(self, phase: Phase) -> float:
         """Return the part of a phase that is done, 0 to 1, its stages counted alike."""
@@ -136,9 +136,8 @@ class Board:
 
     def line_of(self, phase: Phase) -> str:
         """Return a phase as one line of text."""
-        stage = f" ({self.running[1]})" if self.running and self.running[0] is phase else ""
         share = "" if phase.done else f"{self.share_of(phase):.0%}, "
-        return f"{phase.name}{stage}: {share}{self.time_of(phase)}{', ' * bool(phase.number)}{phase.number}"
+        return f"{phase.name}: {share}{self.time_of(phase)}{', ' * bool(phase.number)}{phase.number}"
 
     @property
     def elapsed(self) -> str:
@@ -252,7 +251,7 @@ def run(
         board = Board(stage_titles(raw), partial(number_of, params=params))
         status, stopped = _watched(arguments or [], board)
         if stopped:
-            typer.echo(f"stopped; `niels-gpt run` goes on from there (all lines are in {LOG})", err=True)
+            typer.echo(f"stopped; `niels-gpt run` continues from there (all lines are in {LOG})", err=True)
             raise typer.Exit(130)
         if status:
             raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
@@ -331,27 +330,6 @@ def _display(board: Board) -> tuple[Any, Callable[[], object]]:
     from rich.live import Live
 
     return Live(get_renderable=board.table, refresh_per_second=2), lambda: None
-
-
-# The end of a run: what the model can do.
-
-_SPELLS, _ENDS, _LOOPS = 0.6, 0.5, 0.3  # shares on the report card: words spelled, answers well formed, repetition
-
-
-def ability(card: Mapping[str, float]) -> str:
-    """Return one sentence on what a model can do, given the values of its report card."""
-    spelling, form, loops = (card.get(name, 0.0) for name in ("spelling", "form", "repetition"))
-    words = f"it tells {spelling:.0%} of words from misspellings (25% is chance)"
-    if spelling < _SPELLS:
-        return f"Your model does not form words yet: {words}. More text or more hours would help."
-    if form < _ENDS or loops > _LOOPS:
-        return f"Your model forms words, not sentences: {words}, and {form:.0%} of its answers are complete sentences."
-    return f"Your model writes sentences: {words}, and {form:.0%} of its answers are complete sentences."
-
-
-def best_temperature(card: Mapping[str, float]) -> float:
-    """Return the temperature for a model: cool if greedy decoding does not loop, since then it knows what to say."""
-    return round(0.2 + 0.6 * min(1.0, card.get("repetition", 1.0) / _LOOPS), 1)
 
 
 def closing_lines(params: Params) -> Iterator[str]:
