@@ -71,6 +71,7 @@ def walk(repo: Repo, home: Path) -> dict[str, list[str]]:
         for part in command.split(" && "):
             env = {"HOME": str(home), "MAKEFLAGS": "--no-print-directory"}  # as if not called by make
             if part == RUN:
+                env["PATH"] = f"{repo.path / '.venv/bin'}{os.pathsep}{repo.environment()['PATH']}"  # has its `dvc`
                 status, lines = on_terminal(shlex.split(part), cwd=repo.path, env=repo.environment() | env)
                 assert status == 0, lines
                 said[LOG] = [(repo.path / "logs/run.log").read_text()]

@@ -28,6 +28,7 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read_preset
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.cli.results import compare_runs
+from niels_gpt.cli.run import Board, closing_lines
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
@@ -575,6 +576,19 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     for forms in mixed:
         assert "choose one format: --transformers" in refusal("export", "away", *forms)
     assert files_below(finished) == before
+
+
+def test_a_run_ends_with_what_the_model_can_do_within_25_lines(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    board = Board(["train"])
+    phases = len(board.phases) + 1  # the last line names the log
+    lines = "\n".join(closing_lines(parse_params((finished / "params.yaml").read_text())[0])).splitlines()
+    assert phases + len(lines) <= 25
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[1].startswith("Your model ")
+    at = lines.index("Three samples at temperature 0.8:")
+    assert [line.startswith("  > ") for line in lines[at + 1 : at + 5]] == [True, True, True, False]
+    assert lines[-3].startswith("chat     niels-gpt chat")
 
 
 COMMANDS = (
