@@ -1,4 +1,5 @@
-# make run    from text to a trained and evaluated model
+# make run    from text to a trained and evaluated model: `niels-gpt run`
+# make install   sets up .venv alone
 # make base   installs a pretrained model to start from (93 MB, Apache-2.0): docs/base.md
 # make test   lint is not in here: see `make check`
 # make quick  the tests without DVC, hub, ranks and browser, to run before every commit
@@ -12,12 +13,12 @@ INSTALLED := $(VENV)/.installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run base test quick mutants baseline same check clean
+.PHONY: run install base test quick mutants baseline same check clean
 
 run: $(INSTALLED)
-	niels-gpt doctor --fix --params
-	dvc repro
-	niels-gpt report
+	niels-gpt run
+
+install: $(INSTALLED)
 
 # Without its dependencies, which would compile llama.cpp.
 base: $(INSTALLED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from niels_gpt.eval.settings import EvalRules
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.inference.sampling import Sampling
+from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage
@@ -24,20 +26,34 @@ from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.pretrained import renderer_for
+from niels_gpt.tokenizer.vocabulary import Tokenizer
+from niels_gpt.train.meter import token_progress
 from stages.curves import write_curves
 
 REPLIES = 64  # held-out replies that generated answers are compared with
+_CARD_TOKENS = 8000  # that a report card takes, about
 
 
 def main(stage: Stage) -> None:
-    """Write the learning curves of `sft`; score the final models, measure their report cards, and sample from them."""
+    """Write the learning curves of `sft`; evaluate the final models, with progress."""
     write_curves(stage, "sft")
-    settings: EvalRules = stage.params.eval
-    runtime = stage.params.runtime
+    settings, runtime = stage.params.eval, stage.params.runtime
     device = prepare_device(runtime.device, threads=runtime.threads)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = open_models(files, device, V=tokenizer.vocab_size)
+    T, n = models[layout.PRETRAINED.name].cfg.T, settings.max_new_tokens
+    held_out = read_meta(layout.MIX, required=["sources.*.val.tokens"])["sources"].values()
+    read = sum(min(settings.max_tokens or math.inf, source["val"]["tokens"]) for source in held_out)
+    written = len(settings.prompts) * (n + T * max(0, n - T))  # a token beyond the context needs T of them read again
+    total = len(models) * int(read + _CARD_TOKENS + written)
+    with token_progress(models.values(), total=total, title=stage.title):
+        evaluate(stage, models, tokenizer, device=device)
+
+
+def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, device: str) -> None:
+    """Score models, measure their report cards, and sample from them."""
+    settings: EvalRules = stage.params.eval
     base, pretrained, tuned = (models.get(f.name) for f in (layout.BASE, layout.PRETRAINED, layout.TUNED))
     assert pretrained is not None, "final_models has it"
     T = pretrained.cfg.T

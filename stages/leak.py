@@ -22,6 +22,7 @@ from niels_gpt.pipeline.stage import Stage, final_models, run_stage
 from niels_gpt.pipeline.stores import open_library, open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.trace.library import Place
+from niels_gpt.train.meter import token_progress
 
 # Tokens in forward passes of all sources and models, as a share of the tokens that pretraining read. A token costs
 # three times as much in training, so this is a 15th of its FLOPs. It is no stopwatch: equal inputs give equal results.
@@ -54,9 +55,12 @@ def main(stage: Stage) -> None:
     at_most = min(passages, settings.max_passages or passages)
     public = [train for train, _ in open_sources(params, T=T, private=False).values()]
     for source, (train, held_out) in private.items():
+        stage.say(f"choosing sentences and passages of {source}")
         subject = Subject.of(train, held_out, **window, at_most=at_most, seed=settings.seed)
         questions = Questions.of(train, held_out, public, tokenizer, at_most_tokens=int((1 - _FOR_PASSAGES) * each))
-        found[source] = {name: measure_leak(model, subject, questions, **how) for name, model in models.items()}
+        tokens = len(models) * (subject.tokens + questions.tokens)
+        with token_progress(models.values(), total=tokens, title=stage.title):
+            found[source] = {name: measure_leak(model, subject, questions, **how) for name, model in models.items()}
     stats = {source: {name: leak.stats() for name, leak in leaks.items()} for source, leaks in found.items()}
     for source, by_model in stats.items():
         for name, told in by_model.items():

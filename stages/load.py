@@ -33,7 +33,7 @@ def main(stage: Stage) -> None:
     for line in say_left_out(source.kind.name, settings, path):
         stage.say(line)
     with progress(total=None, unit="B", title=stage.title) as bar:
-        tally = Tally(bar, stage.title)
+        tally = Tally(bar)
         made_of = []
         if source.load.stored:
             found = engine.map(digest_inputs, cut_source(whole), tick=bool)

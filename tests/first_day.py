@@ -1,33 +1,84 @@
-"""Walk docs/first-day.md: run its commands in order in a fresh clone, at a tiny size. They print first_day.txt."""
+"""Walk docs/first-day.md: run its commands in order in a fresh clone, at a tiny size. They print first_day.txt.
+
+`python -m tests.first_day` runs the day in the folder it is called in, and prints what a terminal shows.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
 import shlex
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.conftest import ROOT, TINY, Repo
 
 PAGE = (ROOT / "docs/first-day.md").read_text()
-TRANSCRIPT = (ROOT / "tests/first_day.txt").read_text()  # of notes of 5.9 MB, on two ARM cores
-COMMANDS = [
-    line.split("  #")[0].strip()
-    for block in re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
-    for line in block.splitlines()
-]
-INIT = "niels-gpt init ~/notes --hours 0.25"
+TRANSCRIPT = (ROOT / "tests/first_day.txt").read_text()
+SECTIONS = {  # {command: what it prints}
+    section.partition("\n")[0].partition("  #")[0].strip(): section.partition("\n")[2].strip().splitlines()
+    for section in re.split(r"^\$ ", TRANSCRIPT, flags=re.MULTILINE)[1:]
+}
+
+
+def commands(page: str) -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+DAY, LATER = map(commands, PAGE.split("## Later"))
+INIT, RUN = "niels-gpt init ~/notes --hours 0.25", "niels-gpt run"
+LOG = "cat logs/run.log"
 # Of TINY what does not decide which windows and chats fit.
 SIZES = {name: value for name, value in TINY.items() if name not in ("tokenizer", "model.T")}
 _BY_THE_MODEL = ("niels-gpt chat", "niels-gpt sample")  # what these print, it writes
+_VERDICT = re.compile(r"^Your model .*?\n\n", re.DOTALL | re.MULTILINE)  # depends on the size of the run
+_PHASE = re.compile(r"(read|split|tokenize|train|fine-tune|check|report)  +[━╸╺ ]{20}")
+
+
+def on_terminal(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> tuple[int, list[str]]:
+    """Run a command in a terminal of 80 columns; return its status, and the lines that it leaves on the screen."""
+    own, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    env = {**env, "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    whole = b""
+    while True:
+        try:
+            part = os.read(own, 1 << 16)
+        except OSError:  # Linux, when the last writer is gone
+            break
+        if not part:
+            break
+        whole += part
+    os.close(own)
+    # A frame begins by going up over the one before it and erasing it.
+    last = whole.decode("utf-8", errors="replace").split("\x1b[1A")[-1]
+    lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", last).splitlines()
+    return process.wait(), [line.rstrip() for line in lines]
 
 
 def walk(repo: Repo, home: Path) -> dict[str, list[str]]:
     """Run the page's commands, with notes in `home`; {command: what it printed, each time}."""
     said: dict[str, list[str]] = {}
-    for command in COMMANDS:
+    for command in (*DAY[1:], *LATER):  # the first sets up the environment, which is that of the tests
         for part in command.split(" && "):
+            env = {"HOME": str(home), "MAKEFLAGS": "--no-print-directory"}  # as if not called by make
+            if part == RUN:
+                env["PATH"] = f"{repo.path / '.venv/bin'}{os.pathsep}{repo.environment()['PATH']}"  # has its `dvc`
+                status, lines = on_terminal(shlex.split(part), cwd=repo.path, env=repo.environment() | env)
+                assert status == 0, lines
+                said[LOG] = [(repo.path / "logs/run.log").read_text()]
+                said.setdefault(part, []).append("\n".join(lines))
+                continue
             more = ("--no-speed",) if part == INIT else ()  # ten seconds, and tests do not measure
-            done = repo.run(*shlex.split(part), *more, env={"HOME": str(home)})
+            done = repo.run(*shlex.split(part), *more, env=env)
             said.setdefault(part, []).append(done.stdout + done.stderr)
         if command == INIT:
             repo.set_all({**SIZES, "eval.max_tokens": 2048})
@@ -42,15 +93,19 @@ def not_in_the_transcript(said: dict[str, list[str]], home: Path) -> list[str]:
         line.replace(str(home), "/home/me")
         for command, printed in said.items()
         if not command.startswith(_BY_THE_MODEL)
-        for line in "\n".join(printed).splitlines()
+        for line in _VERDICT.sub("", "\n".join(printed)).splitlines()
     ]
     return [line for line in lines if shape(line) not in known]
 
 
 def shape(line: str) -> str:
     """A line without what differs from text to text, from machine to machine and from run to run."""
-    if "  sample: " in line:  # by the model
+    if "  sample: " in line or re.match(r"  \S.*", line):  # by the model
         return "sample"
+    if phase := _PHASE.match(line):
+        return f"phase {phase[1]}"
+    if re.search(r"\d+% of [\d,]+ \w+, .* left$", line):  # how often depends on the load
+        return "progress"
     if line.startswith("leak: "):  # what can be extracted depends on the size of the run
         return "leak"
     for differing, instead in (
@@ -63,3 +118,9 @@ def shape(line: str) -> str:
     ):
         line = re.sub(differing, instead, line)
     return " ".join(line.split())
+
+
+if __name__ == "__main__":
+    for command in DAY[1:]:
+        words = [os.path.expanduser(word) for word in shlex.split(command)]
+        print("\n".join([f"$ {command}", *on_terminal(words, cwd=Path(), env=os.environ)[1], ""]))

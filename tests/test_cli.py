@@ -28,6 +28,7 @@ from niels_gpt.cli.app import app
 from niels_gpt.cli.console import apply_preset, complete_preset, keep_copy, read_preset
 from niels_gpt.cli.inspect import mark_chat
 from niels_gpt.cli.results import compare_runs
+from niels_gpt.cli.run import Board, closing_lines
 from niels_gpt.config import to_dict
 from niels_gpt.data.types import Document
 from niels_gpt.files.atomic import publish
@@ -583,9 +584,30 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert files_below(finished) == before
 
 
+def test_a_run_ends_with_what_the_model_can_do_within_25_lines(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    board = Board(["train"])
+    phases = len(board.phases) + 1  # the last line names the log
+    lines = "\n".join(closing_lines(parse_params((finished / "params.yaml").read_text())[0])).splitlines()
+    assert phases + len(lines) <= 25
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[1].startswith("Your model ")
+    at = lines.index("Three samples at temperature 0.8:")
+    assert [line.startswith("  > ") for line in lines[at + 1 : at + 5]] == [True, True, True, False]
+    assert lines[-3].startswith("chat     niels-gpt chat")
+
+
 COMMANDS = (
-    *(["doctor", "--params"], ["doctor", "--no-speed"], ["doctor", "--fix", "--params"], ["gc"], ["report", "--text"]),
-    *(["sample", "x"], ["--help"], ["--version"], ["params"], ["report"], ["store", "--prune"]),
+    *(["doctor", "--params"], ["doctor", "--no-speed"], ["doctor", "--fix", "--params"], ["run"], ["report", "--text"]),
+    *(
+        ["sample", "x"],
+        ["--help"],
+        ["--version"],
+        ["params"],
+        ["report"],
+        ["store", "--prune"],
+        ["store", "--checkpoints"],
+    ),
     *(["inspect", "mix"], ["inspect", "batch"], ["inspect", "batch", "--sft"], ["inspect", "documents", "roam"]),
     *(["inspect", "documents", "--duplicates"], ["inspect", "tokenizer"], ["store"], ["export", "away"], ["compare"]),
     *(["chat"], ["preset", "v0"], ["preset", "--help"], ["join", "train"], ["init", "data"], ["base"]),
@@ -605,10 +627,10 @@ def leaves_of(command: object, *names: str) -> list[str]:
     return [leaf for name, below in inner for leaf in leaves_of(below, *names, name)] or [" ".join(names)]
 
 
-def test_there_are_at_most_19_commands() -> None:
+def test_there_are_at_most_18_commands() -> None:
     there = leaves_of(typer.main.get_command(app))
     assert {"doctor", "report", "store", "inspect tokenizer"} <= set(there)
-    assert len(there) <= 19
+    assert len(there) <= 18
 
 
 @pytest.mark.slow
@@ -707,14 +729,14 @@ def test_the_card_says_how_it_is_used_and_under_what_licences(finished: Path) ->
     assert "ollama create half -f Modelfile" in run_and_read_card("half", "--gguf", "--i-know")
 
 
-def test_gc_names_what_it_cannot_delete(finished: Path) -> None:
+def test_store_names_checkpoints_that_it_cannot_delete(finished: Path) -> None:
     folder = RunFolder(finished / "elsewhere")
     with folder.locked():
         folder.save(RunState(step=1, model={"w": torch.ones(2)}, optimizer={}))
     folder.finish()
     (finished / "checkpoints").mkdir()
     (finished / "checkpoints/run").symlink_to(finished / "elsewhere")
-    assert "checkpoints/ could not be cleared: " in refusal("gc")
+    assert "checkpoints/ could not be cleared: " in refusal("store", "--checkpoints")
     assert (finished / "elsewhere/state.pt").is_file()
 
 

@@ -113,7 +113,7 @@ def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatc
     ((what, fix),) = fixes(params, tmp_path).items()
     assert what.startswith("disk: 0.0 GiB free, about 0.1 GiB needed")
     assert "free 0.1 GiB" in fix
-    assert "niels-gpt gc" in fix
+    assert "niels-gpt store --checkpoints" in fix
 
 
 def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:

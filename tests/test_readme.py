@@ -80,11 +80,11 @@ def test_the_two_make_targets_exist() -> None:
     assert asked == {"run", "test"} <= targets
 
 
-def test_make_run_mends_what_an_interruption_left_before_it_runs() -> None:
+def test_make_run_is_the_command_that_mends_runs_and_reports() -> None:
     # Called by `make test`, make would name the directories that it enters.
     make = ("make", "--no-print-directory", "-n", "-o", ".venv/.installed", "run")
     shown = subprocess.check_output(make, cwd=ROOT, text=True)
-    assert shown.splitlines() == ["niels-gpt doctor --fix --params", "dvc repro", "niels-gpt report"]
+    assert shown.splitlines() == ["niels-gpt run"]
 
 
 def test_every_command_in_the_text_is_run_or_is_known_to_be_run_elsewhere() -> None:
@@ -151,9 +151,10 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     repo.run("dvc", "exp", "remove", "--all-commits")  # those of the script before it: one has none on one's first day
     said = first_day.walk(repo, home)
     assert first_day.not_in_the_transcript(said, home) == []
+    assert all(rows_on_a_terminal(said[command][0].splitlines()) <= 25 for command in first_day.DAY[1:])
     (before,) = re.findall(r"`git checkout (\S+) params.yaml` restores the previous one", said[first_day.INIT][0])
     assert repo.run("git", "show", f"{before}:params.yaml").stdout == sample
-    first, back = said["dvc repro"]
+    (first,), (back,) = said[first_day.LOG], said["dvc repro"]
     assert {"load@notes", "split@notes", "tokenize@notes", *TRAINED} <= set(stages_run(first))
     assert not {stage for stage in stages_run(first) if stage in ("load@dolly15k", "load@oasst1", "load@dialogues")}
     (experiment,) = (printed for command, printed in said.items() if command.startswith("dvc exp run"))
@@ -165,12 +166,24 @@ def first_day_walk(repo: Repo, home: Path) -> None:
     assert (repo.path / "my-notes-model/model.safetensors").is_file()
 
 
-def test_the_first_days_page_quotes_its_transcript() -> None:
-    quoted = [
-        line for block in re.findall(r"```text\n(.*?)```", first_day.PAGE, re.DOTALL) for line in block.splitlines()
-    ]
-    assert quoted
-    assert set(quoted) <= set(first_day.TRANSCRIPT.splitlines())
+def test_the_first_day_is_four_commands_that_print_what_the_page_shows() -> None:
+    """Each of them at most 25 lines of 80 columns, and every line is on the page, which has at most 150."""
+    assert len(first_day.PAGE.splitlines()) <= 150
+    setup, *day = first_day.DAY
+    assert len(day) <= 3
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert setup.split(" && ")[0].split() == ["make", "install"]
+    assert "install" in targets
+    shown = re.findall(r"```text\n(.*?)```", first_day.PAGE, re.DOTALL)
+    assert len(shown) == len(day)
+    for command, block in zip(day, shown, strict=True):
+        lines = first_day.SECTIONS[command]
+        assert 0 < rows_on_a_terminal(lines) <= 25
+        assert block.splitlines() == [line for line in lines if line != ">"]  # the prompt of the chat
+
+
+def rows_on_a_terminal(lines: list[str]) -> int:
+    return sum(max(1, -(-len(line) // 80)) for line in lines)
 
 
 def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:

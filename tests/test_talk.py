@@ -614,7 +614,7 @@ def test_a_taken_name_and_a_taken_port_are_refused(tmp_path: Path, monkeypatch: 
     assert "is not a checkpoint of this project, or is damaged" in result.output
 
 
-def test_gc_frees_finished_runs_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_frees_finished_runs_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("finished", "stopped", "held"):
         folder = RunFolder(tmp_path / "checkpoints" / name)
@@ -623,7 +623,7 @@ def test_gc_frees_finished_runs_and_says_so(tmp_path: Path, monkeypatch: pytest.
         if name != "stopped":
             folder.finish()
     with RunFolder(tmp_path / "checkpoints/held").locked():
-        assert "1 runs deleted" in CliRunner().invoke(app, ["gc"]).output
+        assert "1 runs deleted" in CliRunner().invoke(app, ["store", "--checkpoints"]).output
     left = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert left == {"stopped", "held"}
-    assert "2 runs deleted" in CliRunner().invoke(app, ["gc", "--all"]).output
+    assert "2 runs deleted" in CliRunner().invoke(app, ["store", "--checkpoints", "--all"]).output

@@ -6,7 +6,6 @@ A model comes from a wheel that is installed, a folder in transformers' form, a 
 from __future__ import annotations
 
 import json
-import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

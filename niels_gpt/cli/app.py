@@ -29,12 +29,12 @@ from niels_gpt.cli.export import check_files, final_model, open_model, sharing_o
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
 from niels_gpt.cli.results import read_result, summary_lines
+from niels_gpt.cli.run import print_problems, run
 from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
-from niels_gpt.files.messages import format_duration, read_text, sentence, visible
+from niels_gpt.files.messages import format_duration, read_text, visible
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.stores import check_model
@@ -237,16 +237,14 @@ def doctor(
                 raise ValueError("there is no dvc.yaml here: run this in the project's folder")
             for sentence in mend(Path()) or ["nothing to fix"]:
                 typer.echo(sentence)
+        if params_only:
+            raise typer.Exit(print_problems())
         problems: tuple[Problem, ...] = ()
         try:
             params = read_params()[1]
         except ParamsError as error:
             params, problems = error.raw, error.problems
         wrong = [problem.path for problem in problems]
-        if params_only:
-            for problem in (found := [*problems, *problems_around(params, wrong=wrong)]):
-                typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
-            raise typer.Exit(bool(found))
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
         from niels_gpt.cli.doctor import examine, seconds_to_train
@@ -341,28 +339,12 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
         join_training(stage.value)
 
 
-@app.command()
-def gc(
-    all_runs: Annotated[
-        bool, typer.Option("--all", help="also delete runs that were stopped and could be resumed")
-    ] = False,
-) -> None:
-    """Delete the checkpoints of finished runs; their models are in models/ and in DVC's cache."""
-    from niels_gpt.train.state import delete_runs
-
-    with one_sentence():
-        try:
-            count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
-        except OSError as error:
-            raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
-    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
-
-
 app.command()(base)
 app.command()(compare)
 app.command()(find)
 app.command()(init)
 app.add_typer(inspect.app, name="inspect")
+app.command(context_settings={"ignore_unknown_options": True})(run)  # options are DVC's
 app.command()(store)
 
 
@@ -382,7 +364,7 @@ def report(
                 typer.echo(line)
         if text:
             return
-        from niels_gpt.cli.report import build_watch, full_report, is_report
+        from niels_gpt.cli.report import build_watch, write_report
 
         if live:
             from niels_gpt.talk.server.access import listen, make_server
@@ -391,9 +373,5 @@ def report(
             typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]} (Ctrl-C stops it)")
             make_server(build_watch(layout.LOGS)).run(sockets=[listening])
             return
-        if file.exists() and not is_report(file):
-            raise ValueError(f"{file} exists and is not a report: give another name")
-        page = full_report()
-        with atomic_path(file) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_report(file)
         typer.echo(f"page     {file}: open it in a browser")

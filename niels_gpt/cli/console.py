@@ -343,6 +343,7 @@ def print_any_text() -> None:
 # Former names of commands. A longer name comes before a shorter one with the same beginning.
 ALIASES = {
     "check": "doctor --params",
+    "gc": "store --checkpoints",
     "mend": "doctor --fix --params",
     "summary": "report --text",
     "watch": "report --live",

@@ -165,7 +165,10 @@ def _disk(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
     if whole := [name for name, size in texts.items() if size is None]:
         what += f", plus 4 times the text of {', '.join(whole)}, whose size on the hub is unknown"
     return Finding(
-        what, None if free > needed else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt gc`, `dvc gc -w`"
+        what,
+        None
+        if free > needed
+        else f"free {(needed - free) / 2**30:.1f} GiB: `niels-gpt store --checkpoints`, `dvc gc -w`",
     )
 
 

@@ -14,7 +14,7 @@ import typer
 
 from niels_gpt.cli.results import read_result
 from niels_gpt.files.checks import sha256_file
-from niels_gpt.files.messages import progress, read_text
+from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.private_text import open_questions
@@ -213,14 +213,13 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
 
 def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) -> Extraction:
     from niels_gpt.leak.extraction import extract
+    from niels_gpt.train.meter import token_progress
 
-    total = len(questions.asked) + len(questions.held_out)
-    with progress(total=total, unit=" sentences", title=title) as bar:
+    with token_progress([talker.model], total=questions.tokens, title=title):
         return extract(
             talker.model,
             questions,
             end_of_text=talker.tokenizer.special_token_ids()["eot"],
             B=params.leak.B,
             seed=params.leak.seed,
-            advance=bar.update,
         )

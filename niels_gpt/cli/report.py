@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
@@ -32,6 +33,7 @@ from niels_gpt.talk.server.access import Gate, refusal
 # The pipeline's results must not contain it, since equal inputs give equal bytes. It is looked up in the logs instead:
 # a model belongs to the run that logged the losses in the model's history.
 
+REPORT_FILE = Path("report.html")
 _HEAD = ("training", "ended", "took", "machine", "commit")
 
 
@@ -76,13 +78,22 @@ def full_report() -> str:
     return with_sections(read_text(layout.REPORT), sections)
 
 
-def is_report(path: Path) -> bool:
-    """Return whether a file is an earlier report, which may be overwritten."""
-    if not path.is_file():
-        return False
-    whole = path.read_bytes()
+def write_report(path: Path) -> None:
+    """Write the full report to a file, which must not exist or be an earlier report."""
+    check_report_file(path)
+    page = full_report()
+    with atomic_path(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def check_report_file(path: Path) -> None:
+    """Raise a ValueError if a file exists and is no report."""
+    if not path.exists():
+        return
+    whole = path.read_bytes() if path.is_file() else b""
     titles = (REPORT_TITLE, "What was trained")  # the second was the title of earlier versions
-    return whole.startswith(b"<!doctype html>") and any(f"<title>{title}".encode() in whole for title in titles)
+    if not (whole.startswith(b"<!doctype html>") and any(f"<title>{title}".encode() in whole for title in titles)):
+        raise ValueError(f"{path} exists and is not a report: give another name")
 
 
 def _origins() -> dict[str, Run | None]:

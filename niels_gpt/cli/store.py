@@ -1,4 +1,4 @@
-"""niels-gpt store: verify and prune text and token files in stores, which DVC does not manage."""
+"""niels-gpt store: files that DVC does not manage. Verify and prune stores; delete the checkpoints of finished runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from niels_gpt.cache.windows import listed_files
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
 from niels_gpt.files.checks import described_by, read_meta, sha256_file
+from niels_gpt.files.messages import sentence
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
@@ -56,14 +57,23 @@ def store(
     delete: Annotated[
         bool, typer.Option("--delete", "--remove", help="delete the damaged files, or with --prune the listed ones")
     ] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="delete the checkpoints of finished runs instead")
+    ] = False,
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="with --checkpoints: also those of stopped runs, which could be resumed")
+    ] = False,
 ) -> None:
     """Verify the text and token files of large sources, which are kept in stores that DVC does not manage.
 
     Each file that a manifest of this checkout lists is read and its SHA-256 compared. --prune sees the manifests of
-    this checkout and those in its DVC cache, but not those of other checkouts that use the same store.
+    this checkout and those in its DVC cache, but not those of other checkouts that use the same store. --checkpoints
+    frees what runs were resumed from: their models are in models/ and in DVC's cache.
     """
     with one_sentence():
-        if prune:
+        if checkpoints:
+            _delete_checkpoints(unfinished=all_runs)
+        elif prune:
             _prune(delete=delete)
         else:
             _verify(delete=delete)
@@ -97,6 +107,16 @@ def _prune(*, delete: bool) -> None:
                     kept.below(at).remove()
     done = "freed" if delete else "not needed by this checkout; `niels-gpt store --prune --delete` frees them"
     typer.echo(f"{total / 2**20:,.1f} MiB {done}")
+
+
+def _delete_checkpoints(*, unfinished: bool) -> None:
+    from niels_gpt.train.state import delete_runs
+
+    try:
+        count, size = delete_runs(layout.CHECKPOINTS, unfinished=unfinished)
+    except OSError as error:
+        raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
+    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
 def _listed(params: Params) -> Iterator[StoredFile]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,10 @@ def recite(
     surprise: np.ndarray,
     end_of_text: int,
     B: int,
-    advance: Callable[[int], object] = lambda n: None,
 ) -> list[Recital]:
     """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
 
-    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass. `advance`:
-    progress callback (sentences done).
+    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass.
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
     out: dict[int, Recital] = {}
@@ -89,7 +87,6 @@ def recite(
                     if any(2 * int(hit[first:end].sum()) >= end - first for _, first, end in sentences[i].spans):
                         near.append(i)
                 rows = near
-            advance(len(batch))
     return [out[i] for i in sorted(out)]
 
 
@@ -263,6 +260,11 @@ class Questions:
     least_run: int  # tokens that hold as much text as a verbatim span
     sampled_tokens: int  # of each text sampled without a prompt; 0: sample none
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that a model reads and writes to answer all of them, or a few more."""
+        return sum(len(s.ids) for s in (*self.asked, *self.held_out)) + _FREE_TEXTS * self.sampled_tokens
+
     @classmethod
     def of(
         cls,
@@ -310,13 +312,12 @@ def extract(
     end_of_text: int,
     B: int,
     seed: int,
-    advance: Callable[[int], object] = lambda n: None,
 ) -> Extraction:
     """Ask a model for all sentences, and report recitals that are neither public nor common.
 
     Common are those no rarer (in bits) than a threshold that at most 1% of the held-out sentences exceed.
     """
-    how: dict[str, Any] = {"surprise": questions.surprise, "end_of_text": end_of_text, "B": B, "advance": advance}
+    how: dict[str, Any] = {"surprise": questions.surprise, "end_of_text": end_of_text, "B": B}
     others, recited = recite(model, questions.held_out, **how), recite(model, questions.asked, **how)
     # A held-out span that also occurs in training text was trained on: it cannot serve as a control.
     known = standing_in([recital.span for recital in others], (questions.train, *questions.public))

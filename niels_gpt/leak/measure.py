@@ -111,6 +111,11 @@ class Subject:
             repeated={name: int(mask.sum()) for name, mask in known.items()},
         )
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that a model reads to score all passages once."""
+        return self.train.tokens.size + self.held_out.tokens.size
+
 
 @dataclass(frozen=True)
 class Told:

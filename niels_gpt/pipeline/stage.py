@@ -61,6 +61,15 @@ def declaration(name: str, key: str, raw: Mapping[str, Any]) -> tuple[tuple[str,
     return filled("params"), filled("deps")
 
 
+def stage_titles(raw: Mapping[str, Any]) -> list[str]:
+    """Return the names of all stages in dvc.yaml, `load@roam` for one of a foreach; `raw` is the params mapping."""
+    titles = []
+    for name, declared in _stages(read_text(layout.DAG)).items():
+        items = raw["sources"] if _by_source(declared) else declared.get("foreach")
+        titles += [name] if items is None else [f"{name}@{key}" for key in items]
+    return titles
+
+
 def lookup(tree: Any, dotted: str) -> Any:
     """Return the value at a dotted path."""
     return reduce(lambda node, part: node[part], dotted.split("."), tree)

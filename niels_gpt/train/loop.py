@@ -237,7 +237,7 @@ def run_training(
         done = 0 if state is None else state.step
         if done:
             print(f"resuming after step {done} from {folder}", flush=True)
-        with progress(total=cfg.total_steps, initial=done, unit="step", title=title) as bar:
+        with progress(total=cfg.total_steps, initial=done, unit=" steps", title=title) as bar:
             rate = matmul_flops(execution.device, cfg.precision) if state is None or not state.ended(cfg) else None
             hooks = replace(hooks, progress=bar.update, save=checkpoints.save, matmul_flops=rate)
             return train(model, task, cfg, state=state, hooks=hooks, execution=execution, teacher=teacher)

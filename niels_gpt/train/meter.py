@@ -1,19 +1,20 @@
-"""Throughput and MFU of a run, the machine's peak FLOP/s, and the run log."""
+"""Throughput and MFU of a run, the machine's peak FLOP/s, the run log, and progress of models that are used."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from niels_gpt.config import TrainConfig
-from niels_gpt.files.messages import format_duration, say_above_bar
+from niels_gpt.files.messages import format_duration, progress, say_above_bar
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision, residual_dtype
 from niels_gpt.model.size import flops_per_token
@@ -117,6 +118,22 @@ def format_report(report: StepReport) -> str:
         f"loss {report.loss:.4f}{val}  lr {report.lr:.2e}  "
         f"{report.tokens_per_second:,.0f} tok/s{used}  {format_duration(report.seconds_left)} left  sampled: {mix}"
     )
+
+
+@contextmanager
+def token_progress(models: Iterable[GPT], *, total: int, title: str) -> Iterator[None]:
+    """Show progress while models are used: the tokens that they embed, whoever calls them, of about `total`."""
+    with progress(total=max(1, total), unit=" tokens", title=title) as bar, ExitStack() as changed:
+        for model in models:
+            embed = model.embed
+
+            def counted(x: torch.Tensor, embed: Callable[..., torch.Tensor] = embed, **how: Any) -> torch.Tensor:
+                bar.update(x.numel())
+                return embed(x, **how)
+
+            setattr(model, "embed", counted)  # noqa: B010  # mypy refuses to assign to a method
+            changed.callback(delattr, model, "embed")
+        yield
 
 
 class RunLog:

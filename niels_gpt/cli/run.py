@@ -1,0 +1,359 @@
+"""niels-gpt run: the DAG by `dvc repro`, shown as a line per phase; then what the model can do, and samples."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.results import read_result
+from niels_gpt.data.corpus.parts import MANIFEST
+from niels_gpt.eval.ability import ability, best_temperature
+from niels_gpt.files.checks import read_meta
+from niels_gpt.files.messages import format_duration, visible
+from niels_gpt.leak.page import verdict
+from niels_gpt.pipeline import layout
+from niels_gpt.pipeline.external_checks import problems_around
+from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.repository import mend
+from niels_gpt.pipeline.stage import final_models, stage_titles
+from niels_gpt.pipeline.yaml_files import ParamsError, Problem
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LOG = layout.LOGS / "run.log"
+PHASES = {  # the stages of each phase; DVC may run them in another order
+    "read": ("code", "base", "load"),
+    "split": ("duplicates", "split", "overlap"),
+    "tokenize": ("tokenizer", "tokenize", "cache", "index"),
+    "train": ("train",),
+    "fine-tune": ("sft",),
+    "check": ("leak", "eval", "splice", "memorize"),
+    "report": ("curves", "report"),
+}
+_POLL_S, _HEARTBEAT_S = 0.25, 4.0  # between looks at the log; between lines where there is no terminal
+_BAR, _SPARKS = 20, 16  # columns
+
+# Lines of DVC and of stages that say how far a run is; tests/test_run.py compares them with what prints them.
+_STAGE = re.compile(r"(Running stage|Stage) '(?:.*:)?([^':]+)'")
+_SHARE = re.compile(r".*: (\d+)% of [\d,]+ \w+, (.+) left$")
+_STEP = re.compile(r"step +(\d+)/(\d+)  loss (\S+)  (?:val (\S+)  )?.*  (\S[^()]*) left  ")
+
+
+@dataclass
+class Phase:
+    """Phase of a run: its stages that are still to come, and what the running one has reported."""
+
+    name: str
+    stages: frozenset[str]
+    waiting: set[str]
+    ran: bool = False
+    seconds: float = 0.0  # of its stages that have ended
+    share: float = 0.0  # of the running stage, 0 to 1
+    left: str = ""
+    losses: list[float] = field(default_factory=list)
+    number: str = ""
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting
+
+
+class Board:
+    """State of a run, from the lines that DVC and its stages print."""
+
+    def __init__(self, titles: Sequence[str], number_of: Callable[[str], str] = str) -> None:
+        of = {name: {t for t in titles if t.partition("@")[0] in stages} for name, stages in PHASES.items()}
+        self._number_of = number_of  # the number that matters of a finished phase, by its name
+        self.phases = [Phase(name, frozenset(own), own) for name, own in of.items()]
+        self.running: tuple[Phase, str] | None = None
+        self.error = self.last = ""
+        self.note = "looking for what has changed"
+        self._start = self._since = time.monotonic()
+
+    def read(self, line: str) -> None:
+        """Take one line of the log into account."""
+        if found := _STAGE.match(line):
+            self.end_stage()
+            phase = next((phase for phase in self.phases if found[2] in phase.stages), None)
+            if phase is not None and found[1] == "Stage":  # unchanged, or restored from DVC's cache
+                self._tick_off(phase, found[2])
+            elif phase is not None:
+                self.running, phase.ran, self._since = (phase, found[2]), True, time.monotonic()
+        elif self.running and (found := _STEP.match(line)):
+            phase = self.running[0]
+            phase.share, phase.left = int(found[1]) / int(found[2]), found[5]
+            phase.losses.append(float(found[3]))
+            phase.number = f"loss {float(found[4] or found[3]):.2f}"
+        elif self.running and (found := _SHARE.match(line)):
+            self.running[0].share, self.running[0].left = int(found[1]) / 100, found[2]
+        elif line.startswith("ERROR: ") and "failed to reproduce" not in line:  # DVC's names the stage only
+            self.error = line.removeprefix("ERROR: ")
+        elif line.strip() and not line.startswith("ERROR: "):
+            self.last = line.strip()
+
+    def end_stage(self) -> None:
+        """Mark the running stage, if any, as done."""
+        if self.running is not None:
+            phase, title = self.running
+            phase.seconds += time.monotonic() - self._since
+            phase.share, phase.left, self.running = 0.0, "", None
+            if len(phase.stages) > 1:  # a loss is the number of a phase that trains, and does nothing else
+                phase.losses, phase.number = [], ""
+            self._tick_off(phase, title)
+
+    def _tick_off(self, phase: Phase, title: str) -> None:
+        phase.waiting.discard(title)
+        if phase.done and not phase.number:
+            phase.number = self._number_of(phase.name)
+
+    def time_of(self, phase: Phase) -> str:
+        """Return the time left of a phase's running stage, if known, or the time that it or the phase has taken."""
+        if self.running is None or self.running[0] is not phase:
+            return format_duration(phase.seconds) if phase.ran else "unchanged" if phase.done else ""
+        told = f"{phase.left} left" if phase.left else format_duration(time.monotonic() - self._since)
+        return told if len(phase.stages) == 1 else f"{self.running[1]} {told}"
+
+    def share_of(self, phase: Phase) -> float:
+        """Return the part of a phase that is done, 0 to 1, its stages counted alike."""
+        return (len(phase.stages) - len(phase.waiting) + phase.share) / max(1, len(phase.stages))
+
+    def line_of(self, phase: Phase) -> str:
+        """Return a phase as one line of text."""
+        share = "" if phase.done else f"{self.share_of(phase):.0%}, "
+        return f"{phase.name}: {share}{self.time_of(phase)}{', ' * bool(phase.number)}{phase.number}"
+
+    @property
+    def elapsed(self) -> str:
+        return format_duration(time.monotonic() - self._start)
+
+    def table(self) -> Table:
+        """Return a row per phase and a footer, for a terminal."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(4):
+            grid.add_column(no_wrap=True)
+        for phase in self.phases:
+            style = "bold" if self.running and self.running[0] is phase else "" if phase.done else "dim"
+            bar = ProgressBar(total=1.0, completed=self.share_of(phase), width=_BAR)
+            told = f"{phase.number}  {sparkline(phase.losses)}"
+            grid.add_row(phase.name, bar, self.time_of(phase), told.strip(), style=style)
+        outer = Table.grid()
+        outer.add_row(grid)
+        outer.add_row(f"{self.elapsed}, {self.note}; all lines are in {LOG}", style="dim")
+        return outer
+
+
+def sparkline(values: Sequence[float], columns: int = _SPARKS) -> str:
+    """Return the values as a curve of block characters, each the mean of an equal share of them."""
+    n = min(columns, len(values))
+    parts = [values[i * len(values) // n : (i + 1) * len(values) // n] for i in range(n)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * (mean - low) / (high - low))] if high > low else "▄" for mean in means)
+
+
+def number_of(phase: str, params: Params) -> str:
+    """Return the number that matters of a finished phase, from the files that it wrote; "" if they have none."""
+    read: dict[str, Callable[[], str]] = {
+        "read": lambda: (
+            f"{sum(read_meta(layout.RAW / name / MANIFEST)['rows'] for name in params.sources):,} documents"
+        ),
+        "split": lambda: f"{sum(of['near'] for of in read_meta(layout.DATA).values()):,} near duplicates",
+        "tokenize": lambda: (
+            f"{sum(of['train']['tokens'] for of in read_meta(layout.MIX)['sources'].values()):,} tokens"
+        ),
+        "train": lambda: f"loss {read_meta(layout.TRAINED)['best_val_loss']:.2f}",
+        "fine-tune": lambda: f"loss {read_meta(layout.METRICS / 'sft.json')['best_val_loss']:.2f}",
+        "check": lambda: f"{_longest(read_result(layout.SCORES)[layout.PRETRAINED.name]):.2f} bits per byte",
+        "report": lambda: "report.html",
+    }
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        return read[phase]()
+    return ""
+
+
+def _longest(scores: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the bits per byte of the validation set with the most tokens."""
+    return float(max(scores.values(), key=lambda score: int(score["tokens"]))["bits_per_byte"])
+
+
+class Lines:
+    """Display of a run where there is no terminal: a line when a phase starts and ends, and every 4 s."""
+
+    def __init__(self, board: Board) -> None:
+        self._board, self._seen, self._last = board, dict[str, str](), time.monotonic()
+
+    def __call__(self) -> None:
+        board, now = self._board, time.monotonic()
+        lines = []
+        for phase in board.phases:
+            running = board.running is not None and board.running[0] is phase
+            state = "done" if phase.done else "running" if running else ""
+            if state and self._seen.get(phase.name) not in (state, "done"):
+                self._seen[phase.name] = state
+                lines.append(board.line_of(phase))
+        if not lines and now - self._last >= _HEARTBEAT_S:
+            lines = [board.line_of(board.running[0]) if board.running else f"{board.note}: {board.elapsed}"]
+        for line in lines:
+            self._last = now
+            print(line, flush=True)
+
+
+def print_problems() -> bool:
+    """Print the errors in params.yaml and in what it refers to; return whether there are any."""
+    problems: tuple[Problem, ...] = ()
+    try:
+        params = read_params()[1]
+    except ParamsError as error:
+        params, problems = error.raw, error.problems
+    found = [*problems, *problems_around(params, wrong=[problem.path for problem in problems])]
+    for problem in found:
+        typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
+    return bool(found)
+
+
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="passed on to `dvc repro`: stages, and options such as -f", metavar="...")
+    ] = None,
+) -> None:
+    """Run what has changed since the last time, from reading the text to the report, and show how far it is."""
+    with one_sentence():
+        if not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        for sentence in mend(Path()):
+            typer.echo(sentence)
+        if print_problems():
+            raise typer.Exit(1)
+        from niels_gpt.cli.report import REPORT_FILE, check_report_file, write_report
+
+        check_report_file(REPORT_FILE)
+        params, raw = read_params()
+        board = Board(stage_titles(raw), partial(number_of, params=params))
+        status, stopped = _watched(arguments or [], board)
+        if stopped:
+            typer.echo(f"stopped; `niels-gpt run` continues from there (all lines are in {LOG})", err=True)
+            raise typer.Exit(130)
+        if status:
+            raise ValueError(f"{visible(board.error or board.last)} (all lines are in {LOG})")
+        if not all(phase.done for phase in board.phases):  # only some stages were asked for
+            typer.echo(f"done; `niels-gpt run` runs the other stages (all lines are in {LOG})")
+            return
+        write_report(REPORT_FILE)
+        for line in closing_lines(params):
+            typer.echo(line)
+
+
+def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
+    """Run `dvc repro` to its end, shown on the board; return its exit status, and whether it was stopped."""
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("ab") as log, LOG.open("rb") as written:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # DVC inherits it, and holds it if this process is killed
+        except BlockingIOError as error:
+            raise ValueError(f"`niels-gpt run` is running here already; {LOG} has what it prints") from error
+        log.truncate(0)
+        # Commands in dvc.yaml call `python`, which must be this one even if .venv is not activated.
+        own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+        path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
+        dvc = subprocess.Popen(
+            [shutil.which("dvc", path=path) or "dvc", "repro", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"},
+            process_group=0,  # signals of the terminal reach it from here, once
+        )
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+                signal.signal(number, signal.default_int_handler)
+        screen, show = _display(board)
+        try:
+            with screen:
+                stopped = _follow(dvc, written, board, show)
+        except BaseException:  # such as a closed pipe
+            _interrupt(dvc)
+            dvc.wait()
+            raise
+        return dvc.returncode, stopped
+
+
+def _follow(dvc: subprocess.Popen[bytes], written: IO[bytes], board: Board, show: Callable[[], object]) -> bool:
+    """Read what DVC writes until it ends; on Ctrl-C interrupt it, and return True."""
+    rest, stopped, ended = b"", False, False
+    while not ended:
+        try:
+            ended = dvc.poll() is not None  # before the last look
+            *lines, rest = (rest + written.read()).split(b"\n")
+            for line in lines:
+                board.read(line.decode("utf-8", errors="replace"))
+            if ended and not dvc.returncode:
+                board.end_stage()
+            if ended:
+                board.note = "stopped" if stopped else "failed" if dvc.returncode else "done"
+            show()
+            time.sleep(0 if ended else _POLL_S)
+        except KeyboardInterrupt:
+            stopped, board.note = True, "stopping, training saves its state"
+            _interrupt(dvc)
+    return stopped
+
+
+def _interrupt(dvc: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(dvc.pid, signal.SIGINT)
+
+
+def _display(board: Board) -> tuple[Any, Callable[[], object]]:
+    """Return the context to show a run in, and what to call whenever the board has changed."""
+    if not sys.stdout.isatty():
+        return nullcontext(), Lines(board)
+    from rich.live import Live
+
+    return Live(get_renderable=board.table, refresh_per_second=2), lambda: None
+
+
+def closing_lines(params: Params) -> Iterator[str]:
+    """Yield what the model can do in two sentences, three samples, and what to type next."""
+    from niels_gpt.cli.export import open_model
+    from niels_gpt.inference.sampling import Sampling
+
+    name, folder = list(final_models().items())[-1]
+    card = read_meta(layout.SCORES, required=[layout.CARD])[layout.CARD][name]
+    temperature, columns = best_temperature(card), shutil.get_terminal_size().columns
+    yield ""
+    for sentence in (ability(card), verdict(read_result(layout.LEAK)["sources"], name)):
+        yield textwrap.fill(sentence, columns)
+    yield f"\nThree samples at temperature {temperature}:"
+    talker = open_model(str(folder))
+    how: Any = {"sampling": Sampling(temperature), "max_new_tokens": 60, "seed": 0}
+    questions = params.eval.questions if folder == layout.TUNED else []
+    samples = [
+        *((f"> {question} ", talker.reply([{"role": "user", "content": question}], **how)) for question in questions),
+        *((prompt, talker.continuation(prompt, **how)) for prompt in params.eval.prompts),
+    ]
+    for before, texts in samples[:3]:
+        said = visible(" ".join((before + "".join(texts)).split()))
+        yield f"  {said}" if len(said) + 2 <= columns else f"  {said[: columns - 5]}..."
+    yield "\nchat     niels-gpt chat, or niels-gpt serve for a page in the browser"
+    yield "results  niels-gpt report --text, or open report.html in a browser"
+    yield "keep     make baseline commits this run, to compare experiments with"
