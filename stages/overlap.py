@@ -11,7 +11,7 @@ from niels_gpt.duplicates.overlap import Quotes, find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_engine, store_of
 
 
@@ -39,7 +39,7 @@ def main(stage: Stage) -> None:
         }
         for name, overlap in overlaps.items()
     }
-    write_json(out, found)
+    write_metrics(out, found)
     write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
     for name, row in found.items():
         stage.say(

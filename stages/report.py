@@ -11,7 +11,7 @@ from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.model.size import most_epochs
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, read_metrics, run_stage
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.tables import read_tsv
 
@@ -43,10 +43,10 @@ def duplicate_rows(data: Mapping[str, Mapping[str, Any]]) -> list[Sequence[str]]
 
 def tables_of(evaluated: dict[str, Any]) -> dict[str, Sequence[Sequence[str]]]:
     """Return the tables of the report by title, each a header and rows; tables without rows are omitted."""
-    leak = read_meta(layout.LEAK)
+    leak = read_metrics(layout.LEAK)
     tables: dict[str, list[Sequence[str]]] = {
         "Report card": evaluated["card"],
-        "Duplicates": [DUPLICATES, *duplicate_rows(read_meta(layout.DATA))],
+        "Duplicates": [DUPLICATES, *duplicate_rows(read_metrics(layout.DATA))],
         "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
         "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
     }
@@ -57,10 +57,10 @@ def main(stage: Stage) -> None:
     """Write the page."""
     params, mix, chat_mix = stage.params, read_meta(layout.MIX), read_meta(layout.CHAT_MIX)
     evaluated = read_meta(layout.EVALUATED, required=["card", "flops_per_token", "samples"])
-    scores = {model: table for model, table in read_meta(layout.SCORES).items() if model != layout.CARD}
+    scores = {model: table for model, table in read_metrics(layout.SCORES).items() if model != layout.CARD}
     trained = [name for name, folder in layout.MODEL_OF.items() if folder.name in scores]
     curves = {name: [read_tsv(layout.METRICS / f"{name}{end}.tsv") for end in ("", "_val")] for name in trained}
-    trainings = [Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
+    trainings = [Training(name, read_metrics(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
     page = render_report(

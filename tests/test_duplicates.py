@@ -22,6 +22,7 @@ from niels_gpt.data.corpus.split_files import part_rows, read_bonds, read_split
 from niels_gpt.data.types import Chat, Document
 from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
 from niels_gpt.pipeline.params import Params
+from niels_gpt.pipeline.stage import read_metrics
 from stages import duplicates, overlap, split
 from tests.in_process import run_in_process, tiny_params, write_source
 from tests.token_caches import files
@@ -491,7 +492,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     assert 1 in sides["notes"]["train"]
     assert {0, 1} & sides["trees"]["train"]
     run_in_process("overlap", overlap.main, params)
-    found = json.loads(Path("metrics/data.json").read_text())
+    found = read_metrics(Path("metrics/data.json"))
     assert {*found} == {"large", "notes", "wiki", "trees"}
     wiki = found["wiki"]
     assert (wiki["documents"], wiki["held_out_runs"]) == (22, 88)

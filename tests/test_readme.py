@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import read_metrics
 from tests import first_day
 from tests.conftest import FORKED_DVC, ROOT, TINY, Repo, stages_run
 from tests.test_dag_invalidation import TRAINED
@@ -41,7 +42,7 @@ COMMANDS = lines_of_blocks(README)
 # Run after the blocks, in this order.
 IN_THE_TEXT = [
     "dvc plots show",
-    "dvc exp show --only-changed",
+    "dvc exp show --only-changed --drop '.*/'",
     "dvc metrics diff",
     "niels-gpt inspect tokenizer",
     "niels-gpt inspect batch --sft",
@@ -178,7 +179,7 @@ def test_the_first_days_page_quotes_its_transcript() -> None:
 
 def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:
     """The metrics say of how many rows the notes were, which is as many as chance has it."""
-    roam = json.loads((repo.path / "metrics/train.json").read_text())["mix"]["roam"]
+    roam = read_metrics(repo.path / "metrics/train.json")["mix"]["roam"]
     assert roam["p"] == pytest.approx(p)
     error = (p * (1 - p) / rows) ** 0.5
     assert abs(roam["drawn"] - p) < 4 * error

@@ -561,11 +561,15 @@ def test_without_a_run_every_command_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").touch()
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     assert sentence in result.output
     assert "Traceback" not in result.output
+    (tmp_path / "dvc.yaml").unlink()
     assert not list(tmp_path.iterdir())
+    outside = CliRunner().invoke(app, command).output
+    assert ("there is no dvc.yaml here: run this in the project's folder" in outside) == sentence.startswith("models/")
 
 
 def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
+from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
 from niels_gpt.report.runs import Run, read_logs
@@ -95,7 +96,7 @@ def _origins() -> dict[str, Run | None]:
 def _splice() -> str:
     if not layout.MEMORIZED.is_file():
         return ""
-    settings, facts = read_params()[0].memorize, read_meta(layout.MEMORIZED, required=["documents"])
+    settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     with described_by(layout.MEMORIZED):
         strips = [

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.files.checks import Damaged, check_keys, read_meta
+from niels_gpt.files.checks import Damaged, check_keys
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.layout import LOCK, METRICS
 from niels_gpt.pipeline.repository import changed, committed
-from niels_gpt.pipeline.stage import final_models
+from niels_gpt.pipeline.stage import final_models, read_metrics
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.tables import HEAD, score_rows
 
@@ -39,7 +39,7 @@ def read_result(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no {path} yet: run `{made_by}` first")
     try:
-        result = read_meta(path, required=required)
+        result = read_metrics(path, required=required)
         return without_card(result) if path == layout.SCORES else result
     except Damaged as error:
         raise ValueError(f"{error} with `{made_by}`") from error
