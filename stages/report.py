@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from niels_gpt.data.corpus.mix import exposures, read_too_often
+from niels_gpt.eval.ability import ability
 from niels_gpt.files.checks import read_meta
-from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
+from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows, verdict
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.model.size import most_epochs
 from niels_gpt.pipeline import layout
@@ -63,7 +64,10 @@ def main(stage: Stage) -> None:
     trainings = [Training(name, read_metrics(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+    final, leaks = list(scores)[-1], read_metrics(layout.LEAK)["sources"]
+    can = ability(read_metrics(layout.SCORES)[layout.CARD][final])
     page = render_report(
+        verdict=[can, *([f"Private text: {verdict(leaks, final)}"] if leaks else [])],
         trainings=trainings,
         flops_per_token=evaluated["flops_per_token"],
         mix=mix,
