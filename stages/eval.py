@@ -83,7 +83,6 @@ def main(stage: Stage) -> None:
         chat_bits=bits_together([score for name, score in tables[list(tables)[-1]].items() if name in chat_names]),
         spelling=final["spelling"].value,
         form=final["form"].value,
-        repeats=final["repetition"].value,
     )
 
     sampling = Sampling(settings.temperature, settings.top_k)
