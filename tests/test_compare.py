@@ -349,7 +349,6 @@ def test_without_names_everything_is_compared_the_newest_first(project: Path) ->
     shown = run().splitlines()
     assert "note: workspace is the same run as new" in shown
     assert shown[0].split() == ["HEAD", "new", "mid", "old"]
-    assert run("workspace", "new").split()[:2] == ["workspace", "new"]  # as asked for
     rows = {line[:18].strip(): line[18:].split() for line in shown[1 : shown.index("")]}
     assert rows["p_train.roam"] == ["0.25", "0.75", "0.5", "0.1"]
     assert [name for name in rows if "." in name] == ["p_train.roam"]
@@ -365,6 +364,7 @@ def test_without_names_everything_is_compared_the_newest_first(project: Path) ->
     assert "compare.html" not in git("status", "--porcelain", "--untracked-files=all")
     assert run("-n", "1").splitlines()[0].split() == ["HEAD", "new"]
     assert "note: 2 older experiments are not shown: -n 3 shows them" in run("-n", "1")
+    assert run("workspace", "new").split()[:2] == ["workspace", "new"]  # as asked for
 
 
 def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:

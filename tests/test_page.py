@@ -54,11 +54,21 @@ class Tab:
         self.page.reload()
         self.set(max_tokens=len(ANSWER))
 
-    def set(self, *, max_tokens: int) -> None:
+    def set(self, *, max_tokens: int, system: str | None = None) -> None:
+        self.side()
         if self.page.locator("#settings").get_attribute("open") is None:
             self.page.locator("#settings summary").click()
         self.page.locator("#temperature").fill("0")
         self.page.locator("#max_tokens").fill(str(max_tokens))
+        if system is not None:
+            self.page.locator("#system").fill(system)
+        self.page.keyboard.press("Escape")
+        self.expect(self.page.locator("#side")).to_be_hidden()
+
+    def side(self) -> None:
+        """Open the side panel, which covers the chat on a phone."""
+        self.page.locator("#menu").click()
+        self.expect(self.page.locator("#list")).to_be_visible()
 
     def ask(self, question: str) -> None:
         """To the end of the answer, or of whatever comes instead."""
@@ -114,8 +124,7 @@ def test_in_a_browser(tab: Tab) -> None:
         tab.done()
         assert page.title() == "niels_gpt"
         assert page.locator("article img, article script").count() == 0
-        page.locator("#settings summary").click()
-        page.locator("#max_tokens").fill("1000000")
+        tab.set(max_tokens=10**6)
         question = "for ever" + "x" * 30_000
         page.locator("#text").fill(question)
         page.keyboard.press("Enter")
@@ -325,15 +334,12 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
 
 def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> None:
     page, rows = tab.page, tab.page.locator("#list li")
-    chats = page.locator("#saved summary")
     delete = page.get_by_role("button", name="Delete")
 
     def titles(*expected: str) -> None:
         tab.expect(rows.locator(".open")).to_have_text(list(expected))
 
     tab.open(address)
-    chats.click()
-    tab.expect(page.locator("#list")).to_be_visible()
     titles()
     tab.ask("one")
     page.locator("#new").click()
@@ -342,34 +348,36 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("three")
     titles("two\n" + "x" * 76, "one")
     # The one that is left in the middle of an answer keeps what there is of it.
-    page.locator("#saved summary").click()
+    tab.side()
     rows.nth(1).locator(".open").click()
     tab.said("one", "x")
-    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("#side")).to_be_hidden()
     tab.set(max_tokens=10**6)
     page.locator("#text").fill("for ever")
     page.keyboard.press("Enter")
     tab.expect(page.locator("article.assistant .text").nth(1)).not_to_be_empty()
-    chats.click()
+    tab.side()
     page.locator("#list [aria-current]").click()  # it is open already
-    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("#side")).to_be_hidden()
     tab.expect(page.locator("article")).to_have_count(4)
     page.locator("#new").click()
     tab.said()
     tab.done()
     wait_until(lambda: under_way(address) == 0)
     titles("one", "two\n" + "x" * 76)
-    chats.click()
+    tab.side()
     rows.first.locator(".open").click()
     tab.expect(page.locator("article")).to_have_count(4)
     tab.expect(rows.first.locator("[aria-current]")).to_have_text("one")
     # Other tabs, and those to come, have the same list; both go on with the same chat, and neither is lost.
     other = page.context.new_page()
     other.goto(address)
-    other.locator("#saved summary").click()
+    other.locator("#menu").click()
     other.locator("#list li .open").first.click()
+    other.locator("#menu").click()
     other.locator("#settings summary").click()
     other.locator("#max_tokens").fill("4")
+    other.locator("#shade").click(position={"x": 380, "y": 400})
     other.locator("#text").fill("elsewhere")
     other.keyboard.press("Enter")
     tab.expect(other.locator("article")).to_have_count(6)
@@ -378,7 +386,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("here")
     titles("one", "one", "two\n" + "x" * 76)
     other.close()
-    chats.click()
+    tab.side()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     # Deleted when asked twice; the one that is shown goes from the page, too.
     delete.nth(2).click()
@@ -391,7 +399,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
         tab.expect(rows).to_have_count(left)
         if left == 2:
             tab.said()
-            chats.click()
+            tab.side()
     page.reload()
     tab.expect(page.locator("#card")).to_contain_text("few")
     tab.expect(rows).to_have_count(0)
@@ -401,16 +409,16 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
 def test_a_system_prompt_goes_first_and_belongs_to_its_chat(tab: Tab, address: str) -> None:
     page, system = tab.page, tab.page.locator("#system")
     tab.open(address)
-    system.fill(" be brief ")
+    tab.set(max_tokens=len(ANSWER), system=" be brief ")
     tab.ask("one")
     assert tab.sent[-1] == ["be brief", "one"]
     tab.reload()
     tab.expect(system).to_have_value(" be brief ")
     page.locator("#new").click()
     tab.expect(system).to_have_value(" be brief ")
-    system.fill("be long")
+    tab.set(max_tokens=len(ANSWER), system="be long")
     tab.ask("two")
-    page.locator("#saved summary").click()
+    tab.side()
     page.locator("#list .open").nth(1).click()
     tab.expect(system).to_have_value(" be brief ")
     tab.set(max_tokens=len(ANSWER))
@@ -454,7 +462,7 @@ def test_an_edited_question_that_was_not_answered_yet_has_changed_nothing(tab: T
         tab.box("zwei")
         page.locator("#text").fill("")
         if page.locator("article").count() == 0:
-            page.locator("#saved summary").click()
+            tab.side()
             page.locator("#list .open").click()
         tab.said("one", "x", "two", "x")
     page.unroute_all()

@@ -340,6 +340,12 @@
     setTimeout(poll, next);
   }
 
+  // A table wider than the page is scrolled by the keyboard, too.
+  const fits = new ResizeObserver((sized) => {
+    for (const { target } of sized) target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+  });
+  for (const table of document.querySelectorAll(".wide")) fits.observe(table);
+
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   take(data.runs);
   draw();
