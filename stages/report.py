@@ -75,7 +75,7 @@ def main(stage: Stage) -> None:
         seen=seen,
         notes=read_too_often(seen, most=most_epochs(trainings[0].summary["parameters"])),
         scores=scores,
-        samples=evaluated["samples"],
+        samples=dict(sorted(evaluated["samples"].items(), key=lambda item: ("base" in item[0], item[0]))),
         params=params.model_dump(include=REPORTED if layout.TUNED.name in scores else REPORTED - TUNING),
         tables=tables_of(evaluated),
     )

@@ -332,6 +332,53 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     assert page.evaluate("getSelection().toString().trim()") == "xx"
 
 
+def test_before_the_first_question_the_model_introduces_itself(tab: Tab) -> None:
+    page, empty = tab.page, tab.page.locator("#empty")
+    about = {
+        "name": "notes, 0.9 M parameters", "trained_on": "Trained on <b>.", "temperature": 0.3, "questions": ["Why <b>?"],
+    }  # fmt: skip
+    app = build_app(saying("chat_tokens", ANSWER.encode(), T=T), card={}, limits=LIMITS, about=about)
+    with serving(app) as address:
+        page.goto(address)
+        tab.expect(empty.locator("#name")).to_have_text("notes, 0.9 M parameters")
+        tab.expect(page.locator("#model")).to_have_text("notes, 0.9 M parameters")
+        tab.expect(empty.locator("#trained")).to_have_text("Trained on <b>.")
+        tab.expect(page.locator("#temperature")).to_have_value("0.3")
+        tab.set(max_tokens=len(ANSWER))
+        empty.get_by_role("button", name="Why <b>?").click()
+        tab.done()
+        tab.said("Why <b>?", "x")
+        tab.expect(empty).to_be_hidden()
+        tab.expect(page.locator("article.assistant .by")).to_have_text("notes, 0.9 M parameters")
+        # A short question is as wide as its words.
+        assert page.locator("article.user .text").evaluate("(e) => e.offsetWidth") < 150
+        page.locator("#new").click()
+        tab.expect(empty).to_be_visible()
+
+
+def test_a_stopped_answer_says_so_also_after_a_reload(tab: Tab, address: str) -> None:
+    page, marks = tab.page, tab.page.locator(".stopped")
+    ending = saying("chat_tokens", [*ANSWER.encode(), 259], T=T)
+    with serving(build_app(ending, card={}, limits=LIMITS)) as other:
+        page.goto(other)
+        tab.set(max_tokens=20)
+        tab.ask("one")
+        tab.expect(marks).to_have_count(0)
+    tab.open(address)
+    tab.ask("one")
+    said = f"Stopped at {len(ANSWER)} tokens, the maximum."
+    tab.expect(marks).to_have_text([said])
+    tab.set(max_tokens=10**6)
+    page.locator("#text").fill("for ever")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article.assistant .text").last).to_contain_text("x")
+    page.keyboard.press("Escape")
+    tab.done()
+    tab.expect(marks).to_have_text([said, "Stopped by you."])
+    tab.reload()
+    tab.expect(marks).to_have_text([said, "Stopped by you."])
+
+
 def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> None:
     page, rows = tab.page, tab.page.locator("#list li")
     delete = page.get_by_role("button", name="Delete")

@@ -22,6 +22,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.talk.notes import READS_NOTES, Notes, with_sections
 from niels_gpt.talk.server.access import Access
 from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.sources import abilities
 from niels_gpt.talk.terminal import Conversation
 from niels_gpt.trace.index import Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library
@@ -272,6 +273,26 @@ def test_passages_of_the_leak_page_link_to_their_lines(notes: Notes) -> None:
     assert linked == page.replace("</pre>", '</pre><p><a href="../a b/tides.md?&lt;">tides.md:3</a></p>')
     other = '<pre class="passage" dir="auto"><b>nothing of it</b></pre>'
     assert link_passages(other, notes.library.trace, link=str) == other
+
+
+def test_questions_to_begin_with_are_headings_without_markup_dates_and_doubles(tmp_path: Path) -> None:
+    texts = {
+        "short.md": "# Short one\nx\n",
+        "long.md": "# Longer one\n" + "x y " * 50 + "\n# Longer one\n" + "x y " * 40,
+        "asked.md": "# Why is it so?\n" + "x y " * 60,
+        "2024_11_17.md": "x y " * 90,
+        "linked.md": "# [[Page]] of **links**\n" + "x y " * 80,
+        "sub/own-name.md": "x y " * 70,
+    }
+    write_index(tmp_path, [Row(name, text, trained=True) for name, text in texts.items()])
+    index = SourceIndex("notes", tmp_path, None)
+    for limit in (2, 9):
+        expected = ["Why is it so?", "Longer one", "Short one", "own name"][:limit]
+        assert Library([index]).topics(limit=limit, sources=["notes"]) == expected
+    assert Library([index]).topics(limit=9, sources=["other"]) == []
+    offered = abilities(Notes(Library([index]), ["notes"]), saying("chat_tokens", b"x"))
+    assert offered["questions"] == ["Why is it so?", "Tell me about Longer one.", "Tell me about Short one."]
+    assert abilities(None, saying("chat_tokens", b"x"))["questions"] == []
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,7 @@ def render_report(
     epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     after = []
-    for title, pairs in reversed(samples.items()):  # the final model first
+    for title, pairs in samples.items():
         written = "".join(
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
             for prompt, text in pairs
