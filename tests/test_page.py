@@ -334,9 +334,8 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
 
 def test_before_the_first_question_the_model_introduces_itself(tab: Tab) -> None:
     page, empty = tab.page, tab.page.locator("#empty")
-    about = {
-        "name": "notes, 0.9 M parameters", "trained_on": "Trained on <b>.", "temperature": 0.3, "questions": ["Why <b>?"],
-    }  # fmt: skip
+    about: dict[str, Any] = {"name": "notes, 0.9 M parameters", "trained_on": "Trained on <b>."}
+    about |= {"temperature": 0.3, "questions": ["Why <b>?"]}
     app = build_app(saying("chat_tokens", ANSWER.encode(), T=T), card={}, limits=LIMITS, about=about)
     with serving(app) as address:
         page.goto(address)

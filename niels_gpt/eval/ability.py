@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Measured (docs/report-card.md): models whose words are invented have a spelling of 0.77 and a closing of 0.1 at most; the
-# sample, fine-tuned, writes words without sense at 0.76 to 0.87 and 0.9 to 2.3.
+# Measured (docs/report-card.md): models whose words are invented have a spelling of 0.77 and a closing of 0.1 at most;
+# the sample, fine-tuned, writes words without sense at 0.76 to 0.87 and 0.9 to 2.3.
 _SPELLS, _CLOSES = (0.8, 0.9), (0.5, 2.5)  # from which on there are words (either number), sentences (both)
 _LOOPS = 0.3  # share of greedy text that is repeated
 _COOL, _WARM = 0.2, 0.8
