@@ -18,6 +18,7 @@ from typing import Any
 
 from niels_gpt.cli.find import open_notes
 from niels_gpt.cli.report import build_watch, full_report
+from niels_gpt.cli.results import introduction, model_facts
 from niels_gpt.device import prepare_device
 from niels_gpt.pipeline import layout
 from niels_gpt.talk.server.app import build_app
@@ -47,16 +48,24 @@ def ask(page: Any) -> None:
     page.locator("#send").wait_for(state="visible", timeout=120_000)
 
 
+def side(page: Any) -> None:
+    """Open the side panel, if it is not open."""
+    if page.locator("#menu").get_attribute("aria-expanded") != "true":
+        page.locator("#menu").click()
+
+
 def traced(page: Any) -> None:
     """With notes beside the answer, and the places of the first span that stands in training documents."""
+    side(page)
     page.locator("#settings summary").click()
     page.locator("#notes").check()
-    page.locator("#settings summary").click()
+    page.keyboard.press("Escape")  # closes the panel where it covers the chat
     ask(page)
     page.locator("mark.traced").first.click()
 
 
 def searched(page: Any) -> None:
+    side(page)
     page.locator("#find summary").click()
     page.locator("#words").fill("beetroot leak*")
     page.locator("#hits li").first.wait_for()
@@ -96,8 +105,8 @@ def main(folder: Path) -> None:
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     folder.mkdir(parents=True, exist_ok=True)
     talker = open_talker(layout.TUNED, device=prepare_device("auto", threads=1), tokenizer=layout.TOKENIZER)
-    card = {"model": talker.name, "parameters": f"{talker.model.parameter_count():,}"}
-    with tempfile.TemporaryDirectory() as place, serving(build_app(talker, card=card, notes=open_notes())) as chat:
+    app = build_app(talker, card=model_facts(talker), notes=open_notes(), about=introduction(talker))
+    with tempfile.TemporaryDirectory() as place, serving(app) as chat:
         report = Path(place, "report.html")
         report.write_text(full_report(), encoding="utf-8")
         with serving(build_watch(layout.LOGS)) as watch, sync_playwright() as playwright:
@@ -105,11 +114,12 @@ def main(folder: Path) -> None:
             pictures = [
                 Picture("report", report.as_uri(), drawn),
                 Picture("report-card", report.as_uri(), scrolled_to("Report card")),
-                Picture("report-heart", report.as_uri(), scrolled_to("Learned by heart")),
-                Picture("report-dark", report.as_uri(), scrolled_to("Runs"), dark=True),
+                Picture("report-heart", report.as_uri(), scrolled_to("Memorized")),
+                Picture("report-dark", report.as_uri(), drawn, dark=True),
                 Picture("report-phone", report.as_uri(), drawn, viewport=PHONE),
                 Picture("memorize-dark", layout.MEMORIZED_PAGE.resolve().as_uri(), dark=True),
                 Picture("watch", watch, drawn),
+                Picture("chat-empty", chat),
                 Picture("chat", chat, ask),
                 Picture("chat-phone-dark", chat, ask, viewport=PHONE, dark=True),
                 Picture("sources", chat, traced),

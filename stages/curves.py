@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import described_by
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, is_left_out, leave_out, run_stage
+from niels_gpt.pipeline.stage import Stage, is_left_out, leave_out, run_stage, write_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.tables import format_samples, loss_curve, mix_shares, summarise, validations_by_source, write_tsv
 from niels_gpt.tokenizer import load_tokenizer
@@ -24,7 +23,7 @@ def write_curves(stage: Stage, trained: str) -> None:
     run, tokenizer = History.read(path), load_tokenizer(layout.TOKENIZER)
     with described_by(path):
         summary = summarise(run)
-        write_json(stage.out(f"{metrics}.json"), summary)
+        write_metrics(stage.out(f"{metrics}.json"), summary)
         write_tsv(stage.out(f"{metrics}.tsv"), loss_curve(run))
         write_tsv(stage.out(f"{metrics}_val.tsv"), run.validations)
         write_tsv(stage.out(f"{metrics}_sources.tsv"), validations_by_source(run))

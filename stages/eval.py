@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, final_models, run_stage
+from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_models, token_places
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
@@ -91,7 +92,15 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
         for name, model in models.items()
     }
     values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}
-    write_json(stage.out(layout.SCORES), {**scores, layout.CARD: values})
+    final, chat_names = cards[list(cards)[-1]], set(counts) - set(streams)
+    write_metrics(
+        stage.out(layout.SCORES),
+        {**scores, layout.CARD: values},
+        text_bits=bits_together([tables[layout.PRETRAINED.name][name] for name in streams]),
+        chat_bits=bits_together([score for name, score in tables[list(tables)[-1]].items() if name in chat_names]),
+        spelling=final["spelling"].value,
+        form=final["form"].value,
+    )
 
     sampling = Sampling(settings.temperature, settings.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
@@ -108,6 +117,13 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
     write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})
     for row in score_rows(scores):
         stage.say(f"{row.model} {row.held_out}: {row.nats} nats/token, {row.bits} bits per byte")
+
+
+def bits_together(scores: Sequence[Score]) -> float | None:
+    """Return the bits per byte of several validation sets as of one text; None if there is none."""
+    bits = [score.nats * score.tokens / math.log(2) for score in scores]
+    sizes = [size / score.bits_per_byte for size, score in zip(bits, scores, strict=True) if score.bits_per_byte]
+    return sum(bits) / sum(sizes) if sizes else None
 
 
 if __name__ == "__main__":

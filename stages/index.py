@@ -15,7 +15,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_engine, store_of
 from niels_gpt.trace.index import Row, write_index
 
@@ -42,7 +42,7 @@ def write_overlap(stage: Stage, sources: Sources) -> None:
         }
         for name, overlap in overlaps.items()
     }
-    write_json(out, found)
+    write_metrics(out, found)
     write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
     for name, row in found.items():
         stage.say(

@@ -10,15 +10,22 @@ from urllib.parse import quote
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import document_names, read_split
 from niels_gpt.device import prepare_device
-from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, Subject, measure_leak
-from niels_gpt.leak.page import canary_sentence, leak_rows, leak_sentence, link_passages, render_leak, verdict
+from niels_gpt.leak.page import (
+    canary_sentence,
+    extractable,
+    leak_rows,
+    leak_sentence,
+    link_passages,
+    render_leak,
+    verdict,
+)
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
-from niels_gpt.pipeline.stage import Stage, final_models, run_stage
+from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_library, open_models, store_of
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.trace.library import Place
@@ -72,7 +79,8 @@ def main(stage: Stage) -> None:
     if planted:
         stage.say(canary_sentence(planted))
     result = {**window, "budget_tokens": budget, "measured": measured, "sources": stats, "canaries": planted}
-    write_json(stage.out(layout.LEAK), result)
+    leaks = extractable(stats, without=layout.BASE.name) if stats else None
+    write_metrics(stage.out(layout.LEAK), result, leaks=leaks)
     names = {source: trained_names(params, source) for source in found}
     page = render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget)
     library = open_library(params, in_files=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.device import prepare_device
-from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.leak.memorized import (
     DocumentResult,
@@ -17,7 +16,7 @@ from niels_gpt.leak.memorized import (
 )
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
+from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_documents, open_models
 from niels_gpt.report.tables import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
@@ -59,11 +58,10 @@ def main(stage: Stage) -> None:
     together = stats_together(list(measured.values()))
     facts = {
         "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
-        # A list, since DVC would show each number of a mapping as a column, 40 per document.
         "documents": [{"name": name, **document.stats(**window)} for name, document in measured.items()],
         "together": together,
     }
-    write_json(stage.out(layout.MEMORIZED), facts)
+    write_metrics(stage.out(layout.MEMORIZED), facts, pz=together["after"]["median_pz"])
     curves, results = stage.out(layout.EXTRACTION), []
     curves.mkdir()
     for name, document in measured.items():

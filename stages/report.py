@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from niels_gpt.data.corpus.mix import exposures, read_too_often
+from niels_gpt.eval.ability import ability
 from niels_gpt.files.checks import read_meta
-from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows
+from niels_gpt.leak.page import CANARY_HEAD, canary_rows, leak_rows, verdict
 from niels_gpt.leak.page import HEAD as LEAKED
 from niels_gpt.model.size import most_epochs
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.stage import Stage, run_stage
+from niels_gpt.pipeline.stage import Stage, read_metrics, run_stage
 from niels_gpt.report.page import Training, render_report
 from niels_gpt.report.tables import read_tsv
 
@@ -43,10 +44,10 @@ def duplicate_rows(data: Mapping[str, Mapping[str, Any]]) -> list[Sequence[str]]
 
 def tables_of(evaluated: dict[str, Any]) -> dict[str, Sequence[Sequence[str]]]:
     """Return the tables of the report by title, each a header and rows; tables without rows are omitted."""
-    leak = read_meta(layout.LEAK)
+    leak = read_metrics(layout.LEAK)
     tables: dict[str, list[Sequence[str]]] = {
         "Report card": evaluated["card"],
-        "Duplicates": [DUPLICATES, *duplicate_rows(read_meta(layout.DATA))],
+        "Duplicates": [DUPLICATES, *duplicate_rows(read_metrics(layout.DATA))],
         "Private text that the models tell": [LEAKED, *leak_rows(leak["sources"])],
         "Canaries in a copy of the run": [CANARY_HEAD, *canary_rows(leak["canaries"])],
     }
@@ -57,13 +58,16 @@ def main(stage: Stage) -> None:
     """Write the page."""
     params, mix, chat_mix = stage.params, read_meta(layout.MIX), read_meta(layout.CHAT_MIX)
     evaluated = read_meta(layout.EVALUATED, required=["card", "flops_per_token", "samples"])
-    scores = {model: table for model, table in read_meta(layout.SCORES).items() if model != layout.CARD}
+    scores = {model: table for model, table in read_metrics(layout.SCORES).items() if model != layout.CARD}
     trained = [name for name, folder in layout.MODEL_OF.items() if folder.name in scores]
     curves = {name: [read_tsv(layout.METRICS / f"{name}{end}.tsv") for end in ("", "_val")] for name in trained}
-    trainings = [Training(name, read_meta(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
+    trainings = [Training(name, read_metrics(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
+    final, leaks = list(scores)[-1], read_metrics(layout.LEAK)["sources"]
+    can = ability(read_metrics(layout.SCORES)[layout.CARD][final])
     page = render_report(
+        verdict=[can, *([f"Private text: {verdict(leaks, final)}"] if leaks else [])],
         trainings=trainings,
         flops_per_token=evaluated["flops_per_token"],
         mix=mix,
@@ -71,7 +75,7 @@ def main(stage: Stage) -> None:
         seen=seen,
         notes=read_too_often(seen, most=most_epochs(trainings[0].summary["parameters"])),
         scores=scores,
-        samples=evaluated["samples"],
+        samples=dict(sorted(evaluated["samples"].items(), key=lambda item: ("base" in item[0], item[0]))),
         params=params.model_dump(include=REPORTED if layout.TUNED.name in scores else REPORTED - TUNING),
         tables=tables_of(evaluated),
     )

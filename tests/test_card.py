@@ -18,6 +18,7 @@ from niels_gpt.cache.windows import TokenStream
 from niels_gpt.chat_template import format_chat
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval import card as probes
+from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.eval.card import (
     MEASURES,
     Measured,
@@ -339,3 +340,24 @@ def test_the_table_has_every_number_with_its_error_and_what_to_hold_it_against()
         ["spelling", MEASURES["spelling"], "0.750 ± 0.032", "", "0.250", ""],
         ["form", MEASURES["form"], "0.500 ± 0.100", "1.000 ± 0.000", "", "0.900"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "closing", "words"),
+    [
+        (0.44, 0.0, "does not form words yet"),
+        (0.77, 0.1, "does not form words yet"),
+        (0.76, 0.9, "forms words, not sentences"),
+        (0.92, 0.7, "forms words, not sentences"),
+        (0.87, 2.3, "forms words, not sentences"),
+        (0.98, 5.0, "writes sentences"),
+    ],
+)
+def test_a_card_says_what_a_model_can_do(spelling: float, closing: float, words: str) -> None:
+    assert words in ability({"spelling": spelling, "closing": closing, "form": 0.9})
+
+
+def test_a_model_that_does_not_loop_is_served_cooler() -> None:
+    temperatures = [best_temperature({"repetition": share}) for share in (0.0, 0.1, 0.2, 0.3, 1.0)]
+    assert temperatures == sorted(temperatures)
+    assert (temperatures[0], temperatures[-1], best_temperature({})) == (0.2, 0.8, 0.8)

@@ -708,6 +708,7 @@ def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) ->
     for command in (["sample", "x"], ["chat"], ["serve"], ["export", "again"]):
         line = refusal(*command, "--model", "nope")
         assert line == "ERROR: nope holds no model; these do: models/pretrain, models/sft, away"
+    (finished / "dvc.yaml").touch()
     shutil.rmtree(finished / "models/sft")  # it will be there: then it is said how
     assert "models/sft holds no model yet" in refusal("chat")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -60,15 +63,47 @@ def test_the_best_of_a_row_is_marked_and_what_is_missing_is_shown_as_such() -> N
 
 def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
     """Of the committed run: DVC makes one of every number and text in a table, and none of what stands in a list."""
+    metrics = [json.loads(path.read_text()) for path in (ROOT / "metrics").glob("*.json")]
+    found = [name for metric in metrics for name in metric if name != "details"]
+    assert sorted(found) == ["chat_bits", "form", "leaks", "pz", "spelling", "text_bits"]
 
-    def columns(metric: Any) -> int:
-        if isinstance(metric, dict):
-            return sum(map(columns, metric.values()))
-        return isinstance(metric, int | float | str)
 
-    found = {path.name: columns(json.loads(path.read_text())) for path in (ROOT / "metrics").glob("*.json")}
-    assert found["memorize.json"] < 40
-    assert sum(found.values()) < 230
+def test_dvc_shows_three_experiments_in_15_columns_of_160_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command of docs/experiments.md. Each experiment changes another parameter and every number."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".dvc/config", "metrics"):
+        Path(name).parent.mkdir(exist_ok=True)
+        (shutil.copytree if name == "metrics" else shutil.copy)(ROOT / name, name)
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "run")
+    base, lock = git("rev-parse", "HEAD"), Path("dvc.lock").read_text()
+    changes = {"tawny-heir": ("total_steps: 800", "total_steps: 900"), "mural-sprig": ("roam: 0.26", "roam: 0.3")}
+    for number, (name, change) in enumerate({**changes, "sinewy-dopa": ("replay: 0.375", "replay: 0.5")}.items()):
+        Path("params.yaml").write_text(PARAMS.replace(*change))
+        Path("dvc.lock").write_text(re.sub(r"(path: m\w+/.*\n.*\n    +md5: )\w{8}", rf"\g<1>{number:08}", lock))
+        for path in Path("metrics").glob("*.json"):
+            metric = json.loads(path.read_text())
+            shown = {
+                key: value + number + (0 if key == "leaks" else 0.1234567)
+                for key, value in metric.items()
+                if key != "details"
+            }
+            path.write_text(json.dumps({**metric, **shown}))
+        git("add", "-A")
+        commit = git("commit-tree", git("write-tree"), "-p", base, "-m", name)
+        git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/{name}", commit)
+        git("reset", "-q", "--hard")
+    (command,) = re.findall(r"`(dvc exp show [^`]+)`", (ROOT / "docs/experiments.md").read_text())
+    lines = subprocess.check_output(shlex.split(command), text=True).splitlines()
+    assert max(map(len, lines)) <= 160
+    head = lines[1].split()
+    assert len(head) <= 15
+    assert {"Experiment", "text_bits", "leaks", "p_train.roam", "train.total_steps", "sft.replay"} <= set(head)
+    assert all(any(f"[{name}]" in line for line in lines) for name in (*changes, "sinewy-dopa"))
 
 
 def test_only_parameters_that_differ_are_named() -> None:
@@ -312,22 +347,24 @@ def runs_of(page: str) -> list[dict[str, Any]]:
 
 def test_without_names_everything_is_compared_the_newest_first(project: Path) -> None:
     shown = run().splitlines()
-    assert shown[0].split() == ["workspace", "HEAD", "new", "mid", "old"]
-    rows = {line[:20].strip(): line[20:].split() for line in shown[1 : shown.index("")]}
-    assert rows["p_train.roam"] == ["0.75", "0.25", "0.75", "0.5", "0.1"]
+    assert "note: workspace is the same run as new" in shown
+    assert shown[0].split() == ["HEAD", "new", "mid", "old"]
+    rows = {line[:18].strip(): line[18:].split() for line in shown[1 : shown.index("")]}
+    assert rows["p_train.roam"] == ["0.25", "0.75", "0.5", "0.1"]
     assert [name for name in rows if "." in name] == ["p_train.roam"]
-    assert rows["pretrain val_wiki"] == ["2.7500", "2.5000", "2.7500", "2.1250", "*", "2.2500"]
-    assert rows["lowest validation"] == ["3.2500"] * 5
-    assert rows["parameters"] == ["1,234"] * 5
-    assert rows["extractable"] == ["3", "2", "*", "3", "2", "*", "2", "*"]
-    assert rows["median P(z)"] == ["0.7500", "*", "0.2500", "0.7500", "*", "0.5000", "0.1000"]
+    assert rows["pretrain val_wiki"] == ["2.5000", "2.7500", "2.1250", "*", "2.2500"]
+    assert rows["lowest validation"] == ["3.2500"] * 4
+    assert rows["parameters"] == ["1,234"] * 4
+    assert rows["extractable"] == ["2", "*", "3", "2", "*", "2", "*"]
+    assert rows["median P(z)"] == ["0.2500", "0.7500", "*", "0.5000", "0.1000"]
     assert max(map(len, shown)) <= 100
     page = (project / "metrics/compare.html").read_text()
     assert [card["name"] for card in runs_of(page)] == [f"{name} train" for name in shown[0].split()]
     assert all(card["shown"] and len(card["points"]) == 3 for card in runs_of(page))
     assert "compare.html" not in git("status", "--porcelain", "--untracked-files=all")
-    assert run("-n", "1").splitlines()[0].split() == ["workspace", "HEAD", "new"]
+    assert run("-n", "1").splitlines()[0].split() == ["HEAD", "new"]
     assert "note: 2 older experiments are not shown: -n 3 shows them" in run("-n", "1")
+    assert run("workspace", "new").split()[:2] == ["workspace", "new"]  # as asked for
 
 
 def test_experiments_and_commits_are_compared_by_name(project: Path) -> None:
@@ -352,7 +389,7 @@ def test_what_is_damaged_or_missing_is_said_and_the_rest_is_compared(project: Pa
     for file in ("eval.json", "train.tsv"):
         assert f"note: metrics/{file} of workspace is damaged, or of another version, and is skipped" in shown
     assert shown.count("note: ") == 2
-    rows = {line[:20].strip(): line[20:].split() for line in shown.splitlines()}
+    rows = {line[:18].strip(): line[18:].split() for line in shown.splitlines()}
     assert rows["pretrain val_wiki"][0] == rows["extractable"][0] == rows["parameters"][0] == "-"
     assert rows["median P(z)"][0] == "0.7500"
     faults: list[str] = []
@@ -392,7 +429,7 @@ def test_in_a_browser_the_curves_of_all_are_on_one_chart(project: Path) -> None:
             tab.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
             tab.goto((project / "metrics/compare.html").as_uri())
             names = tab.locator("[data-chart=loss] .legend button span")
-            expect(names).to_have_text([f"{name} train" for name in ("workspace", "HEAD", "new", "mid", "old")])
+            expect(names).to_have_text([f"{name} train" for name in ("HEAD", "new", "mid", "old")])
             expect(tab.locator("td", has_text="2.1250 *")).to_be_visible()
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             tab.close()

@@ -19,6 +19,7 @@ from niels_gpt.leak.memorized import DocumentResult, Strip, document_log_pz, ren
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.sources import Budget
+from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.pipeline.stores import open_documents
 from niels_gpt.splice import MultiSpliceDocumentDataset
 from niels_gpt.splice.dataset import describe_plan
@@ -30,7 +31,7 @@ from tests.in_process import make_caches, notes_params, run, run_in_process, tin
 
 @pytest.mark.dag
 def test_stages_measure_before_and_after(built_repo: Repo) -> None:
-    metrics = json.loads((built_repo.path / "metrics/memorize.json").read_text())
+    metrics = read_metrics(built_repo.path / "metrics/memorize.json")
     chosen = json.loads((built_repo.path / "models/splice/documents.json").read_text())
     assert len(chosen["rows"]) == 3
     documents = {document.pop("name"): document for document in metrics["documents"]}
@@ -147,7 +148,7 @@ def test_memorize_measures_the_pretrained_model_and_the_last_step_of_splice(spli
         models[path] = GPT(ModelConfig(V=260, T=32, C=16, L=1, H=2, d_ff=32, dropout=0.0))
         save_checkpoint(path, models[path], None, 1, to_dict(models[path].cfg))
     run_in_process("memorize", memorize.main, params)
-    metrics = json.loads(Path("metrics/memorize.json").read_text())
+    metrics = read_metrics(Path("metrics/memorize.json"))
     chosen = json.loads(Path("models/splice/documents.json").read_text())
     store, together = open_documents(notes_params(), "notes"), {"before": 0, "after": 0}
     documents = {document["name"]: document for document in metrics["documents"]}

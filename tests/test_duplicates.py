@@ -21,6 +21,7 @@ from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash,
 from niels_gpt.data.corpus.split_files import read_bonds
 from niels_gpt.data.types import Document
 from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
+from niels_gpt.pipeline.stage import read_metrics
 from stages import duplicates, index
 from tests.in_process import run_in_process, write_source
 from tests.planted_duplicates import WORDS, chat, decide, note, parameters, sentence, write_notes
@@ -418,7 +419,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
     assert 1 in sides["notes"]["train"]
     assert {0, 1} & sides["trees"]["train"]
     run_in_process("index", index.main, params)
-    found = json.loads(Path("metrics/data.json").read_text())
+    found = read_metrics(Path("metrics/data.json"))
     assert {*found} == {"large", "notes", "wiki", "trees"}
     wiki = found["wiki"]
     assert (wiki["documents"], wiki["held_out_runs"]) == (22, 88)

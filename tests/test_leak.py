@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
@@ -31,6 +30,7 @@ from niels_gpt.leak.passages import (
     windows,
 )
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from tests.conftest import Repo
 
@@ -274,7 +274,7 @@ def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:
 
 @pytest.mark.dag
 def test_the_stage_writes_numbers_for_all_and_passages_for_the_owner(built_repo: Repo) -> None:
-    metrics = json.loads((built_repo.path / "metrics/leak.json").read_text())
+    metrics = read_metrics(built_repo.path / "metrics/leak.json")
     assert set(metrics.pop("measured")) == {"pretrain", "sft"}  # with a hash each
     assert list(metrics["sources"]) == ["roam"]  # the others are public
     assert list(metrics["sources"]["roam"]) == ["pretrain", "sft"]

@@ -55,11 +55,21 @@ class Tab:
         self.page.reload()
         self.set(max_tokens=len(ANSWER))
 
-    def set(self, *, max_tokens: int) -> None:
+    def set(self, *, max_tokens: int, system: str | None = None) -> None:
+        self.side()
         if self.page.locator("#settings").get_attribute("open") is None:
             self.page.locator("#settings summary").click()
         self.page.locator("#temperature").fill("0")
         self.page.locator("#max_tokens").fill(str(max_tokens))
+        if system is not None:
+            self.page.locator("#system").fill(system)
+        self.page.keyboard.press("Escape")
+        self.expect(self.page.locator("#side")).to_be_hidden()
+
+    def side(self) -> None:
+        """Open the side panel, which covers the chat on a phone."""
+        self.page.locator("#menu").click()
+        self.expect(self.page.locator("#list")).to_be_visible()
 
     def ask(self, question: str) -> None:
         """To the end of the answer, or of whatever comes instead."""
@@ -115,8 +125,7 @@ def test_in_a_browser(tab: Tab) -> None:
         tab.done()
         assert page.title() == "niels_gpt"
         assert page.locator("article img, article script").count() == 0
-        page.locator("#settings summary").click()
-        page.locator("#max_tokens").fill("1000000")
+        tab.set(max_tokens=10**6)
         question = "for ever" + "x" * 30_000
         page.locator("#text").fill(question)
         page.keyboard.press("Enter")
@@ -324,17 +333,60 @@ def test_a_question_can_be_edited_asked_again_and_its_answer_copied(tab: Tab, ad
     assert page.evaluate("getSelection().toString().trim()") == "xx"
 
 
+def test_before_the_first_question_the_model_introduces_itself(tab: Tab) -> None:
+    page, empty = tab.page, tab.page.locator("#empty")
+    about: dict[str, Any] = {"name": "notes, 0.9 M parameters", "trained_on": "Trained on <b>."}
+    about |= {"temperature": 0.3, "questions": ["Why <b>?"]}
+    app = build_app(saying("chat_tokens", ANSWER.encode(), T=T), card={}, limits=LIMITS, about=about)
+    with serving(app) as address:
+        page.goto(address)
+        tab.expect(empty.locator("#name")).to_have_text("notes, 0.9 M parameters")
+        tab.expect(page.locator("#model")).to_have_text("notes, 0.9 M parameters")
+        tab.expect(empty.locator("#trained")).to_have_text("Trained on <b>.")
+        tab.expect(page.locator("#temperature")).to_have_value("0.3")
+        tab.set(max_tokens=len(ANSWER))
+        empty.get_by_role("button", name="Why <b>?").click()
+        tab.done()
+        tab.said("Why <b>?", "x")
+        tab.expect(empty).to_be_hidden()
+        tab.expect(page.locator("article.assistant .by")).to_have_text("notes, 0.9 M parameters")
+        # A short question is as wide as its words.
+        assert page.locator("article.user .text").evaluate("(e) => e.offsetWidth") < 150
+        page.locator("#new").click()
+        tab.expect(empty).to_be_visible()
+
+
+def test_a_stopped_answer_says_so_also_after_a_reload(tab: Tab, address: str) -> None:
+    page, marks = tab.page, tab.page.locator(".stopped")
+    ending = saying("chat_tokens", [*ANSWER.encode(), 259], T=T)
+    with serving(build_app(ending, card={}, limits=LIMITS)) as other:
+        page.goto(other)
+        tab.set(max_tokens=20)
+        tab.ask("one")
+        tab.expect(marks).to_have_count(0)
+    tab.open(address)
+    tab.ask("one")
+    said = f"Stopped at {len(ANSWER)} tokens, the maximum."
+    tab.expect(marks).to_have_text([said])
+    tab.set(max_tokens=10**6)
+    page.locator("#text").fill("for ever")
+    page.keyboard.press("Enter")
+    tab.expect(page.locator("article.assistant .text").last).to_contain_text("x")
+    page.keyboard.press("Escape")
+    tab.done()
+    tab.expect(marks).to_have_text([said, "Stopped by you."])
+    tab.reload()
+    tab.expect(marks).to_have_text([said, "Stopped by you."])
+
+
 def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> None:
     page, rows = tab.page, tab.page.locator("#list li")
-    chats = page.locator("#saved summary")
     delete = page.get_by_role("button", name="Delete")
 
     def titles(*expected: str) -> None:
         tab.expect(rows.locator(".open")).to_have_text(list(expected))
 
     tab.open(address)
-    chats.click()
-    tab.expect(page.locator("#list")).to_be_visible()
     titles()
     tab.ask("one")
     page.locator("#new").click()
@@ -343,34 +395,36 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("three")
     titles("two\n" + "x" * 76, "one")
     # The one that is left in the middle of an answer keeps what there is of it.
-    page.locator("#saved summary").click()
+    tab.side()
     rows.nth(1).locator(".open").click()
     tab.said("one", "x")
-    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("#side")).to_be_hidden()
     tab.set(max_tokens=10**6)
     page.locator("#text").fill("for ever")
     page.keyboard.press("Enter")
     tab.expect(page.locator("article.assistant .text").nth(1)).not_to_be_empty()
-    chats.click()
+    tab.side()
     page.locator("#list [aria-current]").click()  # it is open already
-    tab.expect(page.locator("#saved")).not_to_have_attribute("open", "")
+    tab.expect(page.locator("#side")).to_be_hidden()
     tab.expect(page.locator("article")).to_have_count(4)
     page.locator("#new").click()
     tab.said()
     tab.done()
     wait_until(lambda: under_way(address) == 0)
     titles("one", "two\n" + "x" * 76)
-    chats.click()
+    tab.side()
     rows.first.locator(".open").click()
     tab.expect(page.locator("article")).to_have_count(4)
     tab.expect(rows.first.locator("[aria-current]")).to_have_text("one")
     # Other tabs, and those to come, have the same list; both go on with the same chat, and neither is lost.
     other = page.context.new_page()
     other.goto(address)
-    other.locator("#saved summary").click()
+    other.locator("#menu").click()
     other.locator("#list li .open").first.click()
+    other.locator("#menu").click()
     other.locator("#settings summary").click()
     other.locator("#max_tokens").fill("4")
+    other.locator("#shade").click(position={"x": 380, "y": 400})
     other.locator("#text").fill("elsewhere")
     other.keyboard.press("Enter")
     tab.expect(other.locator("article")).to_have_count(6)
@@ -379,7 +433,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
     tab.ask("here")
     titles("one", "one", "two\n" + "x" * 76)
     other.close()
-    chats.click()
+    tab.side()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     # Deleted when asked twice; the one that is shown goes from the page, too.
     delete.nth(2).click()
@@ -392,7 +446,7 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
         tab.expect(rows).to_have_count(left)
         if left == 2:
             tab.said()
-            chats.click()
+            tab.side()
     page.reload()
     tab.expect(page.locator("#card")).to_contain_text("few")
     tab.expect(rows).to_have_count(0)
@@ -402,16 +456,16 @@ def test_chats_are_saved_listed_opened_and_deleted(tab: Tab, address: str) -> No
 def test_a_system_prompt_goes_first_and_belongs_to_its_chat(tab: Tab, address: str) -> None:
     page, system = tab.page, tab.page.locator("#system")
     tab.open(address)
-    system.fill(" be brief ")
+    tab.set(max_tokens=len(ANSWER), system=" be brief ")
     tab.ask("one")
     assert tab.sent[-1] == ["be brief", "one"]
     tab.reload()
     tab.expect(system).to_have_value(" be brief ")
     page.locator("#new").click()
     tab.expect(system).to_have_value(" be brief ")
-    system.fill("be long")
+    tab.set(max_tokens=len(ANSWER), system="be long")
     tab.ask("two")
-    page.locator("#saved summary").click()
+    tab.side()
     page.locator("#list .open").nth(1).click()
     tab.expect(system).to_have_value(" be brief ")
     tab.set(max_tokens=len(ANSWER))
@@ -455,7 +509,7 @@ def test_an_edited_question_that_was_not_answered_yet_has_changed_nothing(tab: T
         tab.box("zwei")
         page.locator("#text").fill("")
         if page.locator("article").count() == 0:
-            page.locator("#saved summary").click()
+            tab.side()
             page.locator("#list .open").click()
         tab.said("one", "x", "two", "x")
     page.unroute_all()

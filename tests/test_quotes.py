@@ -22,6 +22,7 @@ from niels_gpt.duplicates import overlap as search
 from niels_gpt.duplicates.overlap import QUOTE, Spans, find_quotes
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream, quoted_tokens
 from niels_gpt.jobs.engine import LocalEngine
+from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.report.page import score_rows
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -294,7 +295,7 @@ def test_overlap_records_quotes_and_leaves_splits_as_they_are(here: Path) -> Non
     spans = json.loads(Path("cache/quotes.json").read_text())
     assert {*spans} == {"large", "notes", "trees", "wiki"}
     assert spans["wiki"] == {"part-00000/0": [[*in_bytes(held_out, 1501, 2001)]]}
-    data = json.loads(Path("metrics/data.json").read_text())
+    data = read_metrics(Path("metrics/data.json"))
     keys = ("quotes", "quoted_documents", "quoted_characters")
     assert [data["wiki"][key] for key in keys] == [1, 1, 500]
     assert not {*keys} & {*data["large"]}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.stage import read_metrics
 from tests import first_day
 from tests.conftest import ROOT, TRAINED, Repo, forking, leaves, stages_run
 
@@ -40,7 +41,7 @@ COMMANDS = lines_of_blocks(README)
 # Run after the blocks, in this order.
 IN_THE_TEXT = [
     "dvc plots show",
-    "dvc exp show --only-changed",
+    "dvc exp show --only-changed --drop '.*/'",
     "dvc metrics diff",
     "niels-gpt inspect tokenizer",
     "niels-gpt inspect batch --sft",
@@ -188,7 +189,7 @@ def rows_on_a_terminal(lines: list[str]) -> int:
 
 def assert_drawn_as_asked(repo: Repo, *, p: float, rows: int) -> None:
     """The metrics say of how many rows the notes were, which is as many as chance has it."""
-    roam = json.loads((repo.path / "metrics/train.json").read_text())["mix"]["roam"]
+    roam = read_metrics(repo.path / "metrics/train.json")["mix"]["roam"]
     assert roam["p"] == pytest.approx(p)
     error = (p * (1 - p) / rows) ** 0.5
     assert abs(roam["drawn"] - p) < 4 * error

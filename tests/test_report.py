@@ -61,6 +61,7 @@ def report(text: str) -> str:
         flops_per_token=7404,
         mix={"sources": {text: {"train": part, "val": part}}},
         chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
+        verdict=[text, text],
         seen={text: Exposure(7654321, 0.25, 7654321 * 17.5)},
         notes=[text],
         scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
@@ -129,7 +130,16 @@ def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> 
     page = whole("word")
     assert ORIGIN not in page
     assert SPLICE not in page
-    assert page.index("<p>origin</p>") < page.index("Validation sets") < page.index("Memorized")
+    order = (
+        'class="verdict"',
+        'id="runs"',
+        'class="samples"',
+        "Validation sets",
+        "Memorized",
+        "<p>origin</p>",
+        "hashes",
+    )
+    assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
     numbers = "".join(f'<td class="n">{number}</td>' for number in ("1,234", 40, "1.9e-86", 0.87, "92%"))
     assert f"<td>word</td>{numbers}" in page
     assert "given 10 tokens" in page

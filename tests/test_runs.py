@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from niels_gpt.cli.report import render_origin, run_of
 from niels_gpt.config import TrainConfig
 from niels_gpt.report.history import History
 from niels_gpt.report.page import live_card
-from niels_gpt.report.runs import Run, add_lines, read_logs
+from niels_gpt.report.runs import Run, add_lines, present_runs, read_logs
 from niels_gpt.train.meter import RunLog, StepReport
 from tests.written_runs import REPORT, line
 
@@ -115,6 +116,33 @@ def test_the_run_heard_of_last_comes_first(tmp_path: Path) -> None:
     (tmp_path / "sft.jsonl").write_bytes(line(10, time=5.0))
     (tmp_path / "train.jsonl").write_bytes(line(10, time=6.0, run="a") + line(10, time=4.0, run="b"))
     assert [run.name for run in read_logs(tmp_path)[0]] == ["train-a", "sft-01234567", "train-b"]
+
+
+def test_a_run_is_titled_by_its_experiment_or_by_its_main_source_and_its_beginning() -> None:
+    (run,) = runs_of(line(10, time=5.0), line(20))
+    began = time.localtime(5.0)
+    assert live_card(run, now=0.0).title == f"train: wiki, {began.tm_mday} {time.strftime('%b %H:%M', began)}"
+    (run,) = runs_of(line(10, name="warmer"))
+    assert live_card(run, now=0.0).title == "train: warmer"
+
+
+@pytest.mark.parametrize(
+    ("train", "sft", "shown"),
+    [
+        ((10, 20), (30, 40), ["train", "sft"]),
+        ((50, 60), (30, 40), ["train"]),  # the older sft is of another model
+        ((10, 60), (30, 40), ["train", "sft"]),
+        ((50, 60), None, ["train"]),
+        (None, (30, 40), ["sft"]),
+    ],
+)
+def test_runs_of_the_present_model_are_shown_first(tmp_path: Path, train: Any, sft: Any, shown: list[str]) -> None:
+    for stage, times in (("train", train), ("sft", sft)):
+        if times:
+            old = line(10, run="old", time=1.0)
+            log = old + b"".join(line(10 * step, run="new", time=float(at)) for step, at in enumerate(times, start=1))
+            (tmp_path / f"{stage}.jsonl").write_bytes(log)
+    assert present_runs(read_logs(tmp_path)[0], ["train", "sft"]) == [f"{stage}-new" for stage in shown]
 
 
 def test_a_card_tells_how_far_a_run_is_and_whether_it_still_goes() -> None:

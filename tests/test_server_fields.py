@@ -199,10 +199,7 @@ def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
         {"tool_choice": "none"},
         {"functions": []},
         {"response_format": {"type": "json_object"}},
-        {"user": "me"},
         {"store": True},
-        {"metadata": {}},
-        {"parallel_tool_calls": False},
         {"reasoning_effort": "low"},
         {"service_tier": "auto"},
         {"modalities": ["text"]},
@@ -221,6 +218,7 @@ def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
         {"logit_bias": {"260": 1}},
         {"logit_bias": {"1": 101}},
         {"presence_penalty": 3},
+        {"temperature": 2.1},
         {"min_p": 2},
     ],
     ids=lambda field: json.dumps(field)[:40],
@@ -228,6 +226,11 @@ def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
 def test_what_is_not_honoured_is_refused_by_name(address: str, field: dict[str, Any]) -> None:
     answer = httpx.post(f"{address}/v1/chat/completions", json=ask("x", **field), timeout=60)
     assert_refused(answer, 400, next(iter(field)))
+
+
+def test_labels_that_clients_send_by_default_change_nothing(said: Any) -> None:
+    labels = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "parallel_tool_calls": True}
+    assert said(temperature=2, **labels) == said(temperature=2)
 
 
 def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenAI) -> None:

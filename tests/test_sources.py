@@ -21,6 +21,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.talk.notes import READS_NOTES, Notes, with_sections
 from niels_gpt.talk.server.access import Access
 from niels_gpt.talk.server.app import Limits, build_app
+from niels_gpt.talk.server.sources import abilities
 from niels_gpt.talk.terminal import Conversation
 from niels_gpt.trace.index import Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library
@@ -275,6 +276,26 @@ def test_passages_of_the_leak_page_link_to_their_lines(notes: Notes) -> None:
     assert link_passages(other, notes.library.trace, link=str) == other
 
 
+def test_questions_to_begin_with_are_headings_without_markup_dates_and_doubles(tmp_path: Path) -> None:
+    texts = {
+        "short.md": "# Short one\nx\n",
+        "long.md": "# Longer one\n" + "x y " * 50 + "\n# Longer one\n" + "x y " * 40,
+        "asked.md": "# Why is it so?\n" + "x y " * 60,
+        "2024_11_17.md": "x y " * 90,
+        "linked.md": "# [[Page]] of **links**\n" + "x y " * 80,
+        "sub/own-name.md": "x y " * 70,
+    }
+    write_index(tmp_path, [Row(name, text, trained=True) for name, text in texts.items()])
+    index = SourceIndex("notes", tmp_path, None)
+    for limit in (2, 9):
+        expected = ["Why is it so?", "Longer one", "Short one", "own name"][:limit]
+        assert Library([index]).topics(limit=limit, sources=["notes"]) == expected
+    assert Library([index]).topics(limit=9, sources=["other"]) == []
+    offered = abilities(Notes(Library([index]), ["notes"]), saying("chat_tokens", b"x"))
+    assert offered["questions"] == ["Why is it so?", "Tell me about Longer one.", "Tell me about Short one."]
+    assert abilities(None, saying("chat_tokens", b"x"))["questions"] == []
+
+
 @pytest.fixture(scope="module")
 def page(notes: Notes) -> Iterator[tuple[Any, Any]]:
     app = build_app(saying("chat_tokens", SAID.encode(), T=64), card={}, limits=LIMITS, notes=notes)
@@ -284,6 +305,7 @@ def page(notes: Notes) -> Iterator[tuple[Any, Any]]:
         errors: list[str] = []
         opened.on("pageerror", lambda error: errors.append(str(error)))
         opened.goto(address)
+        opened.locator("#menu").click()
         expect(opened.locator("#find")).to_be_visible()
         yield opened, expect
         assert errors == []
@@ -295,7 +317,7 @@ def test_in_a_browser_spans_notes_and_search_by_keyboard(page: tuple[Any, Any]) 
     tab.locator("#settings summary").click()
     tab.locator("#temperature").fill("0")
     tab.locator("#notes").check()
-    tab.locator("#settings summary").click()
+    tab.keyboard.press("Escape")
     tab.locator("#text").fill(QUESTION["content"])
     tab.keyboard.press("Enter")
     marks = tab.locator("article.assistant mark.traced")
@@ -311,6 +333,8 @@ def test_in_a_browser_spans_notes_and_search_by_keyboard(page: tuple[Any, Any]) 
     assert link.get_attribute("href").endswith("input/tides.md:3")
     tab.keyboard.press("Enter")
     expect(tab.locator(".places")).to_have_count(0)
+    tab.locator("#menu").focus()
+    tab.keyboard.press("Enter")
     tab.locator("#find summary").focus()
     tab.keyboard.press("Enter")
     tab.locator("#words").fill("beet*")
@@ -325,9 +349,10 @@ def test_in_a_browser_marks_and_notes_are_there_after_a_reload(page: tuple[Any, 
     tab, expect = page
     tab.reload()
     expect(tab.locator("article.assistant mark.traced")).to_have_text([SAID])
+    tab.locator("#menu").click()
     tab.locator("#settings summary").click()
     expect(tab.locator("#notes")).to_be_checked()
     tab.locator("#opener").select_option("obsidian")
-    tab.locator("#settings summary").click()
+    tab.keyboard.press("Escape")
     tab.locator("article.assistant mark.traced").click()
     assert tab.locator(".places a.file").get_attribute("href").startswith("obsidian://open?path=%2F")

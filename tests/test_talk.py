@@ -22,12 +22,14 @@ from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import save_checkpoint
 from niels_gpt.cli.app import app
+from niels_gpt.cli.results import introduction
 from niels_gpt.config import ModelConfig, to_dict
 from niels_gpt.files.checks import Damaged, write_sums
 from niels_gpt.files.messages import visible
 from niels_gpt.inference.engine import Token
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline.stage import write_metrics
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.export.card import model_card
 from niels_gpt.talk.export.folders import export_model, export_transformers
@@ -509,11 +511,15 @@ def test_without_a_run_every_command_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").touch()
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     assert sentence in result.output
     assert "Traceback" not in result.output
+    (tmp_path / "dvc.yaml").unlink()
     assert not list(tmp_path.iterdir())
+    outside = CliRunner().invoke(app, command).output
+    assert ("there is no dvc.yaml here: run this in the project's folder" in outside) == sentence.startswith("models/")
 
 
 def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,6 +556,28 @@ def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: py
         shown = CliRunner().invoke(app, [*command, "--max-tokens", "2"], input=said).output
         assert "\\x1b[2J" in shown
         assert "\x1b" not in shown
+
+
+def test_the_page_names_a_model_by_its_sources_and_serves_it_as_its_card_advises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = write_project(tmp_path)
+    tuned = replace(whole, name="sft")
+    size = f"{whole.model.parameter_count() / 1e6:.1f} M parameters"
+    assert introduction(tuned) == {"name": f"sft, {size}", "temperature": 0.8}
+    (tmp_path / "metrics").mkdir()
+    mixes = {"train": {"wiki": 0.3, "notes": 0.7, "unused": 0.0}, "sft": {"chats": 1.0}}
+    for stage, mix in mixes.items():
+        details = {"mix": {name: {"drawn": share} for name, share in mix.items()}}
+        write_metrics(tmp_path / f"metrics/{stage}.json", details)
+    write_metrics(tmp_path / "metrics/eval.json", {"card": {"sft": {"repetition": 0.0}}}, text_bits=2.0)
+    text = "Trained on text: notes (70%), wiki (30%)"
+    name = f"notes and wiki, {size}"
+    expected = {"name": name, "trained_on": f"{text}, then on chats: chats (100%).", "temperature": 0.2}
+    assert introduction(tuned) == expected
+    assert introduction(replace(whole, name="pretrain")) == {**expected, "trained_on": f"{text}.", "temperature": 0.8}
+    assert introduction(replace(whole, name="away"))["name"] == f"away, {size}"
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ from niels_gpt.pipeline import hosts, private_text, training
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.layout import EVALUATED
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.stage import Inputs, Stage
+from niels_gpt.pipeline.stage import Inputs, Stage, read_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.rng import derive_seed, make_generator
@@ -210,7 +210,7 @@ def test_best_and_last_are_the_models_of_those_steps(here: Path) -> None:
         assert load_checkpoint(path, "cpu")[3] == step
         measured = validation(path, params)
         assert {name: row[name] for name in measured} == pytest.approx(measured, rel=1e-4)
-    summary = json.loads(Path("metrics/train.json").read_text())
+    summary = read_metrics(Path("metrics/train.json"))
     assert (summary["best_step"], summary["best_val_loss"]) == (4, pytest.approx(rows[0]["val_loss"]))
     assert summary["val_loss"] == pytest.approx(rows[2]["val_loss"])
     assert list(summary["mix"]) == ["wiki"]
@@ -346,7 +346,7 @@ def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: 
     assert trained_row["roam"] == pytest.approx(measured[mask]["roam"], rel=1e-6)
     fewer = parameters(train__eval_steps=2, train__B=4)
     assert tuned_row["roam"] == pytest.approx(validation("models/sft/last.pt", fewer, documents=mask)["roam"], rel=1e-6)
-    scores = json.loads(Path("metrics/eval.json").read_text())
+    scores = read_metrics(Path("metrics/eval.json"))
     for documents in (False, True):
         held_out = open_mix("cache/mix.json", places=PLACES, documents=documents)
         for model in ("pretrain", "sft"):
@@ -389,7 +389,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
     save_checkpoint("models/sft/best.pt", tuned, None, 1, to_dict(tuned.cfg))
     assert Path("models/sft/last.pt").read_bytes() == last
     run_here(eval_stage.main, "eval", params)
-    scores = json.loads(Path("metrics/eval.json").read_text())
+    scores = read_metrics(Path("metrics/eval.json"))
     held_out = open_mix("cache/mix.json", places=PLACES)
     chats = open_chats("cache/chat_mix.json", names=list(CHATS), T=32, device="cpu", root=Path())
     text_names, chat_names = set(held_out.val_names.values()), set(chats.val_names.values())

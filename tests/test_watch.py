@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def test_a_page_is_sent_what_it_does_not_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_a_browser_runs_appear_and_grow(tmp_path: Path) -> None:
+def test_in_a_browser_runs_appear_and_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
     log = tmp_path / "logs/train.jsonl"
     with serving(build_watch(log.parent)) as address, real_browser() as (browser, expect):
         expect.set_options(timeout=60_000)  # a watchdog's
@@ -82,7 +85,7 @@ def test_in_a_browser_runs_appear_and_grow(tmp_path: Path) -> None:
         facts, legend = page.locator(".run dl"), page.locator("figure[data-chart=loss] .legend li")
         expect(facts).to_contain_text("100 of 400")
         expect(page.locator("#none")).to_be_hidden()
-        expect(legend).to_have_text(["train-012345674.000"])
+        expect(legend).to_have_text(["train: wiki, 1 Jan 00:184.000"])
         sources = page.locator("figure[data-chart=validation] .legend li")
         expect(sources).to_have_text(["mean4.000", "wiki3.500", "roam4.500"])
         expect(page.locator("pre")).to_have_text("hm <b>")
@@ -93,16 +96,16 @@ def test_in_a_browser_runs_appear_and_grow(tmp_path: Path) -> None:
         with log.open("ab") as f:
             f.write(second[40:] + line(300, loss=2.5))
         expect(facts).to_contain_text("300 of 400")
-        expect(legend).to_have_text(["train-012345672.500"])
+        expect(legend).to_have_text(["train: wiki, 1 Jan 00:182.500"])
         with log.open("ab") as f:  # killed, and resumed from step 150
             f.write(line(200, first_step=150, loss=3.0))
         expect(facts).to_contain_text("200 of 400")
-        expect(legend).to_have_text(["train-012345673.000"])
+        expect(legend).to_have_text(["train: wiki, 1 Jan 00:183.000"])
 
         (log.parent / "sft.jsonl").write_bytes(line(400, run="abc", time=1.0, total_steps=400))
         expect(legend).to_have_count(2)
         expect(page.locator(".run .state")).to_have_text(["silent", "finished"])
         page.locator(".run input").first.uncheck()
-        expect(legend).to_have_text(["sft-abc4.000"])
+        expect(legend).to_have_text(["sft: wiki, 1 Jan 00:004.000"])
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert [text for text in amiss if not text.startswith("data:")] == []

@@ -6,7 +6,7 @@ import os
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from niels_gpt.cli.console import (
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
-from niels_gpt.cli.results import read_result, summary_lines
+from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
 from niels_gpt.cli.run import print_problems, run
 from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
@@ -39,10 +39,6 @@ from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.stores import check_model
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem, parse_yaml
-
-if TYPE_CHECKING:
-    from niels_gpt.talk.talker import Talker
-
 
 app = typer.Typer(
     cls=AliasGroup,
@@ -108,7 +104,10 @@ def params() -> None:
 @app.command()
 def chat(
     model: ModelFolder = None,
-    temperature: Temperature = 0.8,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="sampling temperature; 0 is greedy [default: by the report card]"),
+    ] = None,
     top_k: TopK = 50,
     top_p: TopP = 1.0,
     max_tokens: MaxTokens = 200,
@@ -124,7 +123,7 @@ def chat(
 
     with one_sentence():
         talker = open_model(model or final_model(), bf16=bf16)
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = Sampling(temperature_of(talker.name) if temperature is None else temperature, top_k, top_p)
         opened = cache(open_notes)
         if notes:
             opened()  # refuses before the chat begins
@@ -198,24 +197,9 @@ def serve(
         from niels_gpt.talk.server.app import build_app
 
         notes = served_notes(private=share_sources or not access.others)
-        card, listening = _card(talker), listen(port, host)
+        card, about, listening = model_facts(talker), introduction(talker), listen(port, host)
         typer.echo(f"http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)")
-        make_server(build_app(talker, card=card, access=access, notes=notes)).run(sockets=[listening])
-
-
-def _card(talker: Talker) -> dict[str, str]:
-    cfg = talker.model.cfg
-    card = {
-        "model": talker.name,
-        "parameters": f"{talker.model.parameter_count():,}",
-        "context": f"{cfg.T} tokens",
-        "vocabulary": f"{cfg.V:,}",
-        "chat format": "text transcript" if talker.renderer == "transcript" else "chat tokens",
-    }
-    if layout.SCORES.is_file():
-        table = read_result(layout.SCORES).get(talker.name, {})
-        card |= {f"bits per byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
-    return card
+        make_server(build_app(talker, card=card, access=access, notes=notes, about=about)).run(sockets=[listening])
 
 
 @app.command()

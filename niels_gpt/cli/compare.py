@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from itertools import chain
@@ -19,9 +19,11 @@ from niels_gpt.cli.results import without_card
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import check_keys
 from niels_gpt.files.messages import visible
+from niels_gpt.leak.page import extractable
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import complete
 from niels_gpt.pipeline.repository import ask_git, read_committed
+from niels_gpt.pipeline.stage import metric_details
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
 from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv
@@ -153,13 +155,8 @@ def measures(
             found[measure] = score["bits_per_byte"]
         told |= set(new)
     if leaks:
-        passages = sum(
-            leak["extractable_sentences"] + leak["extractable_passages"]
-            for models in leaks.values()
-            for model, leak in models.items()
-            if model != layout.BASE.name
-        )
-        found[Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)] = passages
+        measure = Measure("extractable", "lowest", same=("leak", "sources", "tokenizer"), says=_TOLD)
+        found[measure] = extractable(leaks, without=layout.BASE.name)
     if memorized:
         medians = [document["after"]["median_pz"] for document in memorized]
         documents = ("memorize", "splice", "sources", "tokenizer")
@@ -207,8 +204,9 @@ def render_comparison(results: Sequence[Result]) -> str:
     rows = [[name, *(_value(result.params, name) for result in results)] for name in rest]
     others = render_table(["parameter", *(result.name for result in results)], rows)
     by_stage = dict.fromkeys(training.name for result in results for training in result.trainings)
+    drawn = next((stage for stage in by_stage if _differ(stage, results)), "train")
     cards = [
-        finished_card(training, run=f"{result.name} {stage}", shown=stage == "train" and number < _MOST_DRAWN)
+        finished_card(training, run=f"{result.name} {stage}", shown=stage == drawn and number < _MOST_DRAWN)
         for stage in by_stage
         for number, result in enumerate(results)
         for training in result.trainings
@@ -221,6 +219,28 @@ def render_comparison(results: Sequence[Result]) -> str:
         before=f'<section class="compared">{table}{read}{said}</section>',
         after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
     )
+
+
+def _differ(stage: str, results: Sequence[Result]) -> bool:
+    """Return whether the curves of a training stage differ between results."""
+    curves = [training.losses for result in results for training in result.trainings if training.name == stage]
+    return any(losses != curves[0] for losses in curves)
+
+
+def without_doubles(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
+    """Return each run once, under the last of its names, and a sentence for every name that was dropped.
+
+    The workspace and HEAD come first, so a run that is also an experiment has the experiment's name.
+    """
+    kept: list[Result] = []
+    dropped = []
+    for result in reversed(results):
+        same = next((one for one in kept if replace(one, name="") == replace(result, name="")), None)
+        if same is None:
+            kept.insert(0, result)
+        else:
+            dropped.append(f"{result.name} is the same run as {same.name}")
+    return kept, dropped[::-1]
 
 
 def _measures(results: Sequence[Result]) -> list[Measure]:
@@ -286,6 +306,9 @@ def compare(
             asked, older = [WORKSPACE, *head, *list(experiments)[:n]], len(experiments) - n
         faults: list[str] = []
         results = [result_of(experiment, fault=faults.append) for experiment in read_experiments(Path(), asked, _FILES)]
+        if not names:
+            results, doubles = without_doubles(results)
+            faults += doubles
         page = render_comparison(results)
         with atomic_path(html) as temporary:
             temporary.write_text(page, encoding="utf-8")
@@ -347,7 +370,7 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
 
 
 def _object(required: Sequence[str], text: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = metric_details(json.loads(text))
     check_keys(values, required, path="the file")
     return values
 

@@ -17,14 +17,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from niels_gpt.files.atomic import atomic_path
-from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
+from niels_gpt.pipeline.stage import read_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
-from niels_gpt.report.runs import Run, read_logs
+from niels_gpt.report.runs import Run, present_runs, read_logs
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.talk.server.access import Gate, refusal
 
@@ -106,7 +107,7 @@ def _origins() -> dict[str, Run | None]:
 def _splice() -> str:
     if not layout.MEMORIZED.is_file():
         return ""
-    settings, facts = read_params()[0].memorize, read_meta(layout.MEMORIZED, required=["documents"])
+    settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     with described_by(layout.MEMORIZED):
         strips = [
@@ -143,7 +144,11 @@ def build_watch(logs: Path) -> Starlette:
     async def tell(request: Request) -> Response:
         have = read_have(request.query_params.getlist("have"))
         now, (runs, unread) = time.time(), read_logs(logs)
-        cards = [live_card(run, now=now, since=have.get((run.name, run.revision), 0)) for run in runs]
+        present = present_runs(runs, list(layout.MODEL_OF))
+        cards = [
+            live_card(run, now=now, since=have.get((run.name, run.revision), 0), shown=run.name in present)
+            for run in runs
+        ]
         return JSONResponse({"runs": [card.told() for card in cards], "unread": unread}, headers=_UNCACHED)
 
     def refuse(_: Request, error: Any) -> Response:

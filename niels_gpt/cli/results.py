@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from niels_gpt.files.checks import Damaged, check_keys, read_meta
+from niels_gpt.eval.ability import best_temperature
+from niels_gpt.files.checks import Damaged, check_keys, described_by
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.leak.page import verdict
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.layout import LOCK, METRICS
 from niels_gpt.pipeline.repository import changed, committed
-from niels_gpt.pipeline.stage import final_models
+from niels_gpt.pipeline.stage import final_models, read_metrics
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.tables import HEAD, score_rows
+
+if TYPE_CHECKING:
+    from niels_gpt.talk.talker import Talker
 
 _SCORE = ("*.*.nats", "*.*.bits_per_byte", "*.*.tokens")  # by model and validation set
 _PART = ("train.tokens", "train.parts.[].sha256", "val.tokens")
@@ -39,7 +43,7 @@ def read_result(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no {path} yet: run `{made_by}` first")
     try:
-        result = read_meta(path, required=required)
+        result = read_metrics(path, required=required)
         return without_card(result) if path == layout.SCORES else result
     except Damaged as error:
         raise ValueError(f"{error} with `{made_by}`") from error
@@ -50,6 +54,54 @@ def without_card(scores: dict[str, Any]) -> dict[str, Any]:
     models = {model: table for model, table in scores.items() if model != layout.CARD}
     check_keys(models, _SCORE, path=layout.SCORES)
     return models
+
+
+def temperature_of(model: str) -> float:
+    """Return the temperature to chat with a model at, by its report card."""
+    cards = read_metrics(layout.SCORES).get(layout.CARD, {}) if layout.SCORES.is_file() else {}
+    with described_by(layout.SCORES):
+        return best_temperature(cards.get(model, {}))
+
+
+def model_facts(talker: Talker) -> dict[str, str]:
+    """Return what the page's settings list about a model."""
+    cfg = talker.model.cfg
+    facts = {
+        "model": talker.name,
+        "parameters": f"{talker.model.parameter_count():,}",
+        "context": f"{cfg.T} tokens",
+        "vocabulary": f"{cfg.V:,}",
+        "chat format": "text transcript" if talker.renderer == "transcript" else "chat tokens",
+    }
+    if layout.SCORES.is_file():
+        table = read_result(layout.SCORES).get(talker.name, {})
+        facts |= {f"bits per byte on {name}": f"{score['bits_per_byte']:.3f}" for name, score in table.items()}
+    return facts
+
+
+def introduction(talker: Talker) -> dict[str, Any]:
+    """Return what the page begins with: the model's name by its sources, what it was trained on, its temperature."""
+    size = f"{talker.model.parameter_count() / 1e6:.1f} M"
+    shares = {stage: _shares(stage) for stage in ("train", "sft")}
+    known = talker.name in (layout.PRETRAINED.name, layout.TUNED.name) and shares["train"]
+    if not known:
+        return {"name": f"{talker.name}, {size} parameters", "temperature": temperature_of(talker.name)}
+    text, chats = ([f"{name} ({share:.0%})" for name, share in shares[stage].items()] for stage in ("train", "sft"))
+    tuned = f", then on chats: {', '.join(chats)}" if chats and talker.name == layout.TUNED.name else ""
+    return {
+        "name": f"{' and '.join(list(shares['train'])[:2])}, {size} parameters",
+        "trained_on": f"Trained on text: {', '.join(text)}{tuned}.",
+        "temperature": temperature_of(talker.name),
+    }
+
+
+def _shares(stage: str) -> dict[str, float]:
+    """Return the sources that a training stage sampled, the largest share first; {} if there are no metrics of it."""
+    path = METRICS / f"{stage}.json"
+    mix = read_metrics(path).get("mix", {}) if path.is_file() else {}
+    with described_by(path):
+        shares = {name: row["drawn"] for name, row in mix.items() if row["drawn"]}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 _LAST_OF_THE_DATA = "cache"  # the stages up to this one make the data

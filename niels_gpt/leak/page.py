@@ -53,6 +53,12 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[tuple[str, ..
     return rows
 
 
+def extractable(sources: Mapping[str, Mapping[str, _Stats]], *, without: str) -> int:
+    """Return how many private sentences and passages the models recite, those of the model `without` left out."""
+    told = [leak for models in sources.values() for model, leak in models.items() if model != without]
+    return sum(leak["extractable_sentences"] + leak["extractable_passages"] for leak in told)
+
+
 def leak_sentence(stats: _Stats) -> str:
     """Return a one-line summary of one source and one model."""
     attack, sentences = stats["attack"], stats["sentences"]

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from niels_gpt.config import Section
-from niels_gpt.files.atomic import discard, publish, temporary_beside
-from niels_gpt.files.checks import Damaged, sha256_file
+from niels_gpt.files.atomic import discard, publish, temporary_beside, write_json
+from niels_gpt.files.checks import Damaged, check_keys, read_meta, sha256_file
 from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
@@ -65,8 +65,7 @@ def stage_titles(raw: Mapping[str, Any]) -> list[str]:
     """Return the names of all stages in dvc.yaml, `load@roam` for one of a foreach; `raw` is the params mapping."""
     titles = []
     for name, declared in _stages(read_text(layout.DAG)).items():
-        items = raw["sources"] if _by_source(declared) else declared.get("foreach")
-        titles += [name] if items is None else [f"{name}@{key}" for key in items]
+        titles += [f"{name}@{key}" for key in raw["sources"]] if "do" in declared else [name]
     return titles
 
 
@@ -129,6 +128,31 @@ _NOTHING = {
     ".svg": '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>\n',
     ".tsv": "skipped\n",
 }
+
+
+_DETAILS = "details"
+
+
+def write_metrics(path: Path, details: Any, **shown: float | None) -> None:
+    """Write a file that DVC tracks as metrics: `dvc exp show` has a column for each number of `shown`, none for others.
+
+    DVC shows every number in a mapping and nothing in a list, so the details are a list of one. In an output of another
+    type they would have to leave git, or DVC would not save the stage's runs: a reverted value would run it again.
+    """
+    write_json(path, {**shown, _DETAILS: [details]})
+
+
+def read_metrics(path: str | Path, *, required: Sequence[str] = ()) -> dict[str, Any]:
+    """Read the details in a file of metrics; see `check_keys` for the syntax of `required`."""
+    details = metric_details(read_meta(path))
+    check_keys(details, required, path=path)
+    return details
+
+
+def metric_details(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the details in a parsed file of metrics; earlier versions wrote them alone."""
+    details = metrics.get(_DETAILS)
+    return details[0] if isinstance(details, list) and details else metrics
 
 
 def leave_out(stage: Stage, *outs: Path) -> None:

@@ -39,9 +39,15 @@ def model_folders() -> list[str]:
 
 
 def check_model(folder: str) -> None:
-    """Raise a ValueError if a folder has no model and is no output of the pipeline, while other models exist."""
+    """Raise a ValueError if a folder has no model, and no pipeline is here that would make one."""
     planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
-    if not planned and not (Path(folder) / layout.CONFIG).is_file() and (known := model_folders()):
+    if (Path(folder) / layout.CONFIG).is_file():
+        return
+    if planned and not layout.DAG.is_file():
+        raise ValueError(
+            "there is no dvc.yaml here: run this in the project's folder, or name a model with --model FOLDER"
+        )
+    if not planned and (known := model_folders()):
         raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
 
 

@@ -172,6 +172,7 @@ def train_to_the_end(
     say(f"{model.parameter_count():,} parameters on {among}, {cfg.B * task.T:,} tokens/step")
     say("sampling " + ", ".join(f"{name} {p:.4f}" for name, p in cfg.p_train.items()))
     origin = {"commit": current_commit(project_root()), "machine": machine_name(execution.device)}
+    origin["name"] = os.environ.get("DVC_EXP_NAME", "")  # given by `dvc exp run -n`, or made up by DVC
     hooks = Hooks(
         report=RunLog(log, run=folder.name, decode=decode, origin=origin),
         log_every=runtime.log_every,

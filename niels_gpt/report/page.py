@@ -29,7 +29,7 @@ _PLOTTED = ("step", "tokens", "loss", "lr", "tokens_per_second", "utilisation", 
 class Card:
     """Run as shown on the page; `facts` are (label, value), `points` those after the `since` that the page has."""
 
-    name: str
+    name: str  # identifies it
     stage: str
     facts: Sequence[tuple[str, str]]
     points: Sequence[Mapping[str, Any]]
@@ -40,6 +40,7 @@ class Card:
     revision: int = 0
     since: int = 0
     shown: bool | None = None  # plotted at first; None leaves it to the page, which plots the newest of each stage
+    title: str = ""  # for a person; the name if empty
 
     def told(self) -> dict[str, Any]:
         """Return the card as JSON-serializable values."""
@@ -48,7 +49,7 @@ class Card:
         return {**vars(self), "points": [_told(point) for point in self.points], "drawn": mix}
 
 
-def live_card(run: Run, *, now: float, since: int = 0) -> Card:
+def live_card(run: Run, *, now: float, since: int = 0, shown: bool | None = None) -> Card:
     """Return the card of a logged run with its points from `since` on; `now` (Unix time) decides if it is silent."""
     state, last = "finished" if run.finished else "silent" if now > run.silent_from else "running", run.last
     return Card(
@@ -62,6 +63,8 @@ def live_card(run: Run, *, now: float, since: int = 0) -> Card:
         time=last.time,
         revision=run.revision,
         since=since,
+        shown=shown,
+        title=run.title,
     )
 
 
@@ -160,6 +163,7 @@ def render_report(
     flops_per_token: int,
     mix: Mapping[str, Any],
     chat_mix: Mapping[str, Any],
+    verdict: Sequence[str],
     seen: Mapping[str, Exposure],
     notes: Sequence[str],
     scores: Mapping[str, Mapping[str, Mapping[str, float]]],
@@ -167,21 +171,24 @@ def render_report(
     params: Mapping[str, Any],
     tables: Mapping[str, Sequence[Sequence[str]]],
 ) -> str:
-    """Return the report page on data, training runs and results.
+    """Return the report page: a verdict and the learning curves, what the models write, scores, then all details.
 
-    `seen`: what training read of each source. `notes`: remarks on it. `samples`: {title: (prompt, text) pairs}.
-    `tables`: further tables by title, the head first.
+    `verdict`: sentences on what the model can do. `seen`: what training read of each source. `notes`: remarks on it.
+    `samples`: {title: (prompt, text) pairs}. `tables`: further tables by title, the head first.
     """
     epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
     said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    after = [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
-    after.append(SPLICE)
+    after = []
     for title, pairs in samples.items():
         written = "".join(
             f'<article><h3 dir="auto">{escape(prompt)}</h3><pre dir="auto">{escape(text)}</pre></article>'
             for prompt, text in pairs
         )
         after.append(_section(title, f'<div class="samples">{written}</div>'))
+    after.append(_section("Validation sets", render_table(HEAD, score_rows(scores))))
+    after += [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
+    after += [SPLICE, _section("Epochs", render_table(("source", "tokens", "share", "epochs"), epochs) + said)]
+    after += ['<section id="rest"></section>', ORIGIN]
     values = [(key, str(value)) for key, value in leaves(params)]
     after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
     after.append(_folded("Parameters", render_table(("key", "value"), values)))
@@ -189,13 +196,7 @@ def render_report(
         REPORT_TITLE,
         cards=[finished_card(training, flops_per_token=flops_per_token) for training in trainings],
         live=False,
-        before="\n".join(
-            [
-                ORIGIN,
-                _section("Validation sets", render_table(HEAD, score_rows(scores))),
-                _section("Epochs", render_table(("source", "tokens", "share", "epochs"), epochs) + said),
-            ]
-        ),
+        before=f'<p class="verdict">{escape(" ".join(verdict))}</p>',
         after="\n".join(after),
     )
 

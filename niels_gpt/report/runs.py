@@ -7,7 +7,8 @@ finished is a new run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -39,6 +40,7 @@ class Line(BaseModel):
     val_loss: float | None  # nats/token
     validation: dict[str, float] | None  # loss by source
     sample: str
+    name: str = ""  # of the DVC experiment
     seconds: float = 0.0
     commit: str = ""
     machine: str = ""
@@ -57,6 +59,14 @@ class Run:
     @property
     def last(self) -> Line:
         return self.points[-1]
+
+    @property
+    def title(self) -> str:
+        """Name for a person: that of its experiment, or its main source and when it began, in local time."""
+        first, began = self.points[0], time.localtime(self.points[0].time)
+        own = max(first.asked, key=lambda name: first.asked[name], default="")
+        named = first.name or f"{own}, {began.tm_mday} {time.strftime('%b %H:%M', began)}"
+        return f"{self.stage}: {named}"
 
     @property
     def revision(self) -> int:
@@ -122,6 +132,20 @@ def read_logs(folder: Path) -> tuple[list[Run], dict[str, int]]:
                 runs += found
                 unread[path.name] = bad
     return sorted(runs, key=lambda run: -run.last.time), {name: bad for name, bad in unread.items() if bad}
+
+
+def present_runs(runs: Sequence[Run], stages: Sequence[str]) -> list[str]:
+    """Return the names of the runs to show first: the newest of each stage, unless an earlier stage has begun since.
+
+    `runs` is sorted as by `read_logs`; `stages` is in the order of the pipeline.
+    """
+    newest = {run.stage: run for run in reversed(runs)}
+    chosen = []
+    for stage in stages:
+        before = [newest[earlier] for earlier in stages[: stages.index(stage)] if earlier in newest]
+        if stage in newest and all(newest[stage].last.time >= other.points[0].time for other in before):
+            chosen.append(newest[stage].name)
+    return chosen
 
 
 @lru_cache(maxsize=32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sqlite3
 from bisect import bisect_right
@@ -15,7 +16,7 @@ from typing import Any
 
 from niels_gpt.files.checks import Damaged
 from niels_gpt.trace.index import SourceIndex, word_bounds
-from niels_gpt.trace.sections import Match, best_line, search
+from niels_gpt.trace.sections import Match, best_line, longest_sections, search
 
 # A span is shown if it is so improbable that chance would not put it into the text: the probability that its words,
 # drawn one by one, give it is below 2**-_MARGIN_BITS divided by the number of words in the text. Language is no such
@@ -26,6 +27,8 @@ _PLACES = 5
 _MOST_SEARCHED = 10_000  # occurrences looked at for places in different documents
 _CONTEXT = 300  # characters of a line of context
 _READ_BYTES = 16 << 20  # largest file that is read to find a document in it
+_MOST_TOPICS = 200  # sections looked at for titles
+_TITLE = re.compile(r"[^\W\d_][^\W_][\w' ,-]{2,38}\??")
 _READ_BEGINNING = 1000  # bytes of the document that are looked up
 
 
@@ -163,6 +166,19 @@ class Library:
                     best.setdefault((index.name, start), (index, start, match))
         ranked = sorted(best.values(), key=lambda one: one[2].score)
         return [_found(*one, typed) for one in ranked[:limit]]
+
+    def topics(self, *, limit: int, sources: Sequence[str]) -> list[str]:
+        """Return titles of documents with long sections: first headings, or names; without markup and dates."""
+        found: dict[str, None] = {}
+        for index in (index for index in self.indexes if index.name in sources):
+            with _readable(index):
+                for headings, start in longest_sections(index.db, limit=_MOST_TOPICS):
+                    name, _ = index.document(start)
+                    stem = os.path.splitext(os.path.basename(name))[0]
+                    title = headings.partition(" > ")[0].strip() or re.sub("[-_]", " ", stem)
+                    if _TITLE.fullmatch(title):
+                        found[title] = None
+        return list(found)[:limit]
 
 
 def to_json(item: Span | Found, *, with_path: bool) -> dict[str, Any]:

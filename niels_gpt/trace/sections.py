@@ -113,6 +113,12 @@ def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[Match]:
     return [Match(*row) for row in found]
 
 
+def longest_sections(db: sqlite3.Connection, *, limit: int) -> list[tuple[str, int]]:
+    """Return headings and first byte of the longest sections, those under a heading first."""
+    order = "headings = '', start - stop, id"
+    return db.execute(f"SELECT headings, start FROM sections ORDER BY {order} LIMIT ?", (limit,)).fetchall()
+
+
 def match_expression(typed: str) -> str:
     """Return an FTS5 expression: every quoted phrase must occur, any of the other words may; "" if there is no word.
 

@@ -38,9 +38,12 @@
       points.push(...card.points);
       // At first those that the address names, or are given as shown, or the newest of each stage; later, each that appears.
       const begins = asked.length ? asked.includes(card.name) : card.shown ?? !stages.has(card.stage);
-      const shown = known ? known.shown : !first || begins;
+      const kept = known?.kept ?? !first; // ticked by hand, or begun while somebody looked
+      const shown = known && (known.kept || card.shown == null) ? known.shown : kept || begins;
+      if (known && known.shown !== shown) changed = true;
       stages.add(card.stage);
-      runs.set(card.name, { ...card, points, shown, colour: known ? known.colour : colours++ % COLOURS });
+      const title = card.title || card.name;
+      runs.set(card.name, { ...card, title, points, shown, kept, colour: known ? known.colour : colours++ % COLOURS });
     }
     return changed;
   }
@@ -75,11 +78,11 @@
     });
     return button;
   });
-  place.append(
-    heading("Runs"), away, list,
-    make("div", { class: "axis" }, "over", ...axisButtons, make("span", {}, "drag to zoom, double-click for all")),
-    charts, mixPart, samplePart,
-  );
+  const axes = make("div", { class: "axis" }, "over", ...axisButtons, make("span", {}, "drag to zoom, double-click for all"));
+  const rest = document.getElementById("rest"); // of a report, which opens with the curves
+  if (rest) place.append(heading("Learning curves"), axes, charts);
+  else place.append(heading("Runs"), away, list, axes, charts, mixPart, samplePart);
+  rest?.append(heading("Runs"), list, mixPart, samplePart);
 
   // --- cards ---
 
@@ -88,14 +91,14 @@
   function card(run) {
     const box = make("input", { type: "checkbox" });
     const parts = {
-      box, name: make("b", {}, run.name), time: make("time"), state: make("span"), bar: make("i"), facts: make("dl"),
+      box, name: make("b", {}, run.title), time: make("time"), state: make("span"), bar: make("i"), facts: make("dl"),
     };
     parts.root = make(
       "label", { class: "run" }, make("header", {}, box, parts.name, parts.time, parts.state),
       make("span", { class: "bar" }, parts.bar), parts.facts,
     );
     box.addEventListener("change", () => {
-      runs.get(run.name).shown = box.checked;
+      Object.assign(runs.get(run.name), { shown: box.checked, kept: true });
       const names = shownRuns().map((shown) => encodeURIComponent(shown.name));
       history.replaceState(null, "", `#${names.join()}`);
       draw();
@@ -138,7 +141,7 @@
     return shownRuns().flatMap((run) => {
       const line = (label, value, look) => {
         const points = run.points.filter((point) => value(point) !== undefined);
-        return { label: several || !label ? [run.name, label].filter(Boolean).join(" · ") : label, ...look,
+        return { label: several || !label ? [run.title, label].filter(Boolean).join(" · ") : label, ...look,
           x: points.map((point) => point[axis]), y: points.map((point) => value(point) * times) };
       };
       if (key !== "validation") return [line("", (point) => point[key], { colour: colour(run.colour), dash: [], width: 1.75 })];
@@ -284,7 +287,7 @@
         return make("tr", {}, make("td", {}, source, bar), ...[p, share, count].map((text) => make("td", { class: "n" }, text)));
       });
       const head = ["requested", "sampled", "rows"].map((name) => make("th", { class: "n" }, name));
-      const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, run.name), ...head)), make("tbody", {}, ...rows));
+      const table = make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, run.title), ...head)), make("tbody", {}, ...rows));
       table.style.setProperty("--own", `var(${colour(run.colour)})`);
       return table;
     }));
@@ -299,7 +302,7 @@
     written = now;
     samplePart.hidden = !all.length;
     samples.replaceChildren(...all.map(({ run, step, sample }) => make(
-      "article", {}, make("h3", {}, `${run.name}, step ${step.toLocaleString("en")}`), make("pre", { dir: "auto" }, sample),
+      "article", {}, make("h3", {}, `${run.title}, step ${step.toLocaleString("en")}`), make("pre", { dir: "auto" }, sample),
     )));
   }
 
@@ -336,6 +339,12 @@
     }
     setTimeout(poll, next);
   }
+
+  // A table wider than the page is scrolled by the keyboard, too.
+  const fits = new ResizeObserver((sized) => {
+    for (const { target } of sized) target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+  });
+  for (const table of document.querySelectorAll(".wide")) fits.observe(table);
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   take(data.runs);

@@ -326,10 +326,11 @@ def build_app(
     limits: Limits | None = None,
     access: Access | None = None,
     notes: Notes | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """Return the FastAPI application that serves `talker`; `card` is what the page shows about the model.
 
-    All text in `notes` may be sent to any client.
+    All text in `notes` may be sent to any client. `about` is what the page begins with: name, trained_on, temperature.
     """
     limits = limits or Limits()
     scheduler = Scheduler(talker.engine, talker.tokenizer, slots=talker.slots, queue=limits.queue)
@@ -337,7 +338,7 @@ def build_app(
     service = Service(talker, scheduler, metrics, limits, notes)
     entry: dict[str, Any] = {"id": talker.name, "object": "model", "created": 0, "owned_by": "niels_gpt"}
     entry["max_model_len"] = talker.model.cfg.T  # the context length, under the name other servers use
-    entry["niels_gpt"] = abilities(notes, talker)
+    entry["niels_gpt"] = {**abilities(notes, talker), **(about or {})}
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

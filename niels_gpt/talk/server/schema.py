@@ -119,7 +119,7 @@ class Asked(_Named):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     # `Sampling` checks the ranges; the bounds here are OpenAI's where those are tighter.
-    temperature: float = Field(SAMPLING.temperature, le=10)
+    temperature: float = Field(SAMPLING.temperature, le=2)
     top_p: float | None = None
     top_k: int | None = SAMPLING.top_k  # extension; null means all tokens
     min_p: float | None = None  # extension, named as in other servers
@@ -132,6 +132,7 @@ class Asked(_Named):
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     niels_gpt: Extension = Extension()
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = []
+    user: Any = None  # clients send it by default; it could not change a reply
 
     @model_validator(mode="before")
     @classmethod
@@ -167,6 +168,10 @@ class ChatRequest(Asked):
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     response_format: TextFormat | None = None
     store: Literal[False] | None = None
+    # Ignored like `user`: labels for OpenAI's own records, and a switch for tools, which this server has none of.
+    metadata: Any = None
+    safety_identifier: Any = None
+    parallel_tool_calls: Any = None
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:

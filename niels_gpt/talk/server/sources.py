@@ -14,6 +14,7 @@ from niels_gpt.talk.talker import Talker
 from niels_gpt.trace.library import Found, shared_sections, to_json
 
 _MOST_FOUND = 50
+_QUESTIONS = 3
 _THIS_MACHINE = ("127.0.0.1", "::1")
 
 
@@ -83,6 +84,9 @@ def is_here(request: Request) -> bool:
     return request.client is not None and request.client.host in _THIS_MACHINE
 
 
-def abilities(notes: Notes | None, talker: Talker) -> dict[str, bool]:
-    """Return what the page may offer: search and trace, and whether the model is given the sections to read."""
-    return {"sources": notes is not None, "reads_notes": talker.model.cfg.T >= READS_NOTES}
+def abilities(notes: Notes | None, talker: Talker) -> dict[str, Any]:
+    """Return what the page may offer: search and trace, sections for the model to read, first questions."""
+    topics = notes.library.topics(limit=_QUESTIONS, sources=notes.sources) if notes else []
+    questions = [topic if topic.endswith("?") else f"Tell me about {topic}." for topic in topics]
+    reads = talker.model.cfg.T >= READS_NOTES
+    return {"sources": notes is not None, "reads_notes": reads, "questions": questions}

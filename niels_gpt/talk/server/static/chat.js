@@ -2,15 +2,17 @@ import { chatOf, keyOf, newChat, read, remove, save, savedChats, write } from ".
 import { markdown } from "./markdown.js";
 import { offer, showSources, wanted } from "./sources.js";
 
-const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room] =
+const [chat, form, problem, editBar, leave, text, send, stop, fresh, unlock, why, keyField, card, system, list, room, menu] =
   ["chat", "ask", "problem", "editing", "leave", "text", "send", "stop", "new", "unlock", "why", "key", "card", "system",
-    "list", "room"].map((id) => document.getElementById(id));
+    "list", "room", "menu"].map((id) => document.getElementById(id));
+const narrow = matchMedia("(max-width: 60rem)"); // as in style.css: the side panel covers the chat
 const again = button("Ask again", "ask the last question again; replaces this answer", askAgain); // below the last answer only
 
 let current = newChat(); // the chat on display, as last saved
 let messages = []; // its messages on display
 let waiting = null; // {before: messages, question} until the first token of the answer arrives
 let context = 0; // context length in tokens; 0 until known
+let served = {}; // {id, name} of the model, once known
 let answering = null; // an AbortController while an answer is streamed
 let editing = null; // {at: index of the edited message, draft: previous text of the input box}
 let key = read("key")?.match(/^[ -~]+$/)?.[0]; // other characters cannot be sent in a header
@@ -21,7 +23,7 @@ async function ask(question, at) {
   const before = messages, shown = articles();
   const kept = messages.slice(0, at), asked = [...kept, { role: "user", content: question }];
   const answer = { role: "assistant", content: "", forgotten: forgottenBy(kept) };
-  const mine = (answering = new AbortController());
+  const mine = (answering = new AbortController()), limit = document.getElementById("max_tokens").value;
   waiting = { before, question: before[at]?.content === question ? "" : question };
   messages = asked;
   chat.replaceChildren(...shown.slice(0, at));
@@ -36,13 +38,14 @@ async function ask(question, at) {
     // Messages outside the context are not sent again, so that requests do not grow with the chat.
     for await (const part of parts(asked.slice(answer.forgotten), mine.signal)) {
       answer.forgotten = forgottenBy(kept) + (part.forgotten_messages ?? 0);
-      answer.model = part.model;
+      answer.model = part.model === served.id ? served.name : part.model;
       answer.cut = part.cut_tokens ?? 0;
       if (part.usage) answer.tokens = part.usage.total_tokens;
       if (part.niels_gpt && answering === mine) {
         answer.sources = { ...answer.sources, ...part.niels_gpt };
         following(() => fill(article, answer));
       }
+      if (part.choices[0]?.finish_reason === "length") answer.stopped = `at ${limit} tokens, the maximum`;
       const piece = part.choices[0]?.delta.content;
       if (!piece || answering !== mine) continue;
       answer.content += piece;
@@ -53,6 +56,7 @@ async function ask(question, at) {
     }
     whole = true;
   } catch (error) {
+    answer.stopped = error.name === "AbortError" ? "by you" : "by an error";
     if (answering === mine && error.name !== "AbortError") say(error.message);
   }
   if (answering !== mine) return true; // the user has opened another chat meanwhile
@@ -150,8 +154,9 @@ function keep() {
 
 // Open another chat; an answer being streamed is stopped and kept as it is.
 function turnTo(other) {
-  list.parentElement.open = false;
+  if (narrow.matches) openSide(false);
   if (other.id === current.id) return; // keep what is on display, which may be newer than what was saved
+  if (answering && !waiting) messages.at(-1).stopped = "by you";
   answering?.abort();
   stopEditing();
   if (messages.length) keep();
@@ -238,24 +243,19 @@ function fill(article, message) {
 // Update the display after each change: grey out messages outside the context, name the model below each answer, put
 // "Ask again" below the last one, and show how full the context is.
 function settle() {
-  chat.querySelectorAll(".forgotten-line, .cut-line").forEach((line) => line.remove());
+  chat.querySelectorAll(".forgotten-line, .cut-line, .stopped").forEach((line) => line.remove());
   articles().forEach((article, i) => {
     article.classList.toggle("forgotten", i < forgottenBy(messages));
-    const { forgotten = 0, cut = 0, model = "" } = messages[i];
-    if (cut) note(article, "cut-line", `The first ${cut} tokens of the question did not fit the context and were dropped.`);
+    const { forgotten = 0, cut = 0, model = "", stopped = "" } = messages[i];
+    if (stopped) article.querySelector(".text").after(element("p", "stopped", `Stopped ${stopped}.`));
+    if (cut) article.prepend(element("p", "cut-line", `The first ${cut} tokens of the question did not fit the context and were dropped.`));
     if (forgotten > (messages[i - 2]?.forgotten ?? 0))
-      note(article, "forgotten-line", `The first ${forgotten} messages no longer fit the context and are dropped.`);
+      article.prepend(element("p", "forgotten-line", `The first ${forgotten} messages no longer fit the context and are dropped.`));
     const by = article.querySelector(".by");
     if (by) by.textContent = model;
   });
   articles().at(-1)?.querySelector(".tools .by")?.before(again);
   showRoom();
-}
-
-function note(article, className, sentence) {
-  const line = element("p", className);
-  line.textContent = sentence;
-  article.prepend(line);
 }
 
 function showRoom() {
@@ -283,10 +283,16 @@ function following(write) {
   if (atEnd) toEnd();
 }
 
-function element(tag, className) {
+function element(tag, className, content = "") {
   const made = document.createElement(tag);
   made.className = className;
+  made.textContent = content;
   return made;
+}
+
+function openSide(open) {
+  document.body.classList.toggle("open", open);
+  menu.ariaExpanded = String(open);
 }
 
 function button(label, title, press) {
@@ -356,6 +362,9 @@ text.addEventListener("keydown", (event) => {
 });
 stop.addEventListener("click", () => answering?.abort());
 leave.addEventListener("click", stopEditing);
+menu.addEventListener("click", () => openSide(menu.ariaExpanded !== "true"));
+document.getElementById("shade").addEventListener("click", () => openSide(false));
+narrow.addEventListener("change", () => openSide(!narrow.matches));
 fresh.addEventListener("click", () => turnTo(newChat(system.value)));
 system.addEventListener("change", keep);
 addEventListener("storage", ({ key: changed, newValue }) => {
@@ -364,7 +373,14 @@ addEventListener("storage", ({ key: changed, newValue }) => {
   fillList();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !unlock.open) answering ? answering.abort() : stopEditing();
+  if (event.key === "Escape" && !unlock.open) {
+    if (narrow.matches && menu.ariaExpanded === "true") {
+      openSide(false);
+      menu.focus();
+    } else if (answering) answering.abort();
+    else stopEditing();
+  }
+  if (event.code === "KeyM" && event.altKey) menu.click();
   if (event.code === "KeyN" && event.altKey) fresh.click();
 });
 addEventListener("pagehide", () => {
@@ -372,12 +388,26 @@ addEventListener("pagehide", () => {
   write("draft", together(waiting?.question, text.value));
 });
 
-// Fetch and show the model's name and context length.
+// Fetch the model's name, what it was trained on, its temperature and its context length, and show them.
 async function introduce() {
   try {
     const [model] = (await (await request("/v1/models")).json()).data;
+    const { name = model.id, trained_on = "", temperature, questions = [] } = model.niels_gpt;
+    const put = (id, said) => { document.getElementById(id).textContent = said; };
+    served = { id: model.id, name };
     context = model.max_model_len;
-    document.getElementById("model").textContent = model.id;
+    put("model", name);
+    put("name", name);
+    put("trained", trained_on);
+    const field = document.getElementById("temperature"), untouched = field.value === field.defaultValue;
+    field.defaultValue = temperature ?? field.defaultValue;
+    if (untouched) field.value = field.defaultValue;
+    document.getElementById("try").hidden = !questions.length;
+    document.getElementById("questions").replaceChildren(...questions.map((question) => {
+      const made = button(question, "ask this", () => ask(question, messages.length));
+      made.dir = "auto";
+      return made;
+    }));
     offer(model.niels_gpt, request);
     showRoom();
   } catch (error) {
@@ -385,6 +415,7 @@ async function introduce() {
   }
 }
 
+openSide(!narrow.matches);
 present(chatOf(read("chat")) ?? newChat());
 text.value = read("draft") ?? "";
 

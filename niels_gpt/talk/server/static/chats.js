@@ -28,11 +28,11 @@ export function chatOf(text) {
 }
 
 // Check a message: {role, content}; an answer also has `forgotten` (messages then outside the context) and, where known,
-// `model`, `cut` (tokens of its question that did not fit) and `tokens` (in the context after it).
-function isMessage({ role, content, forgotten, model = "", cut = 0, tokens = 0 }, i) {
+// `model`, `cut` (tokens of its question that did not fit), `tokens` (in the context after it) and `stopped` (by what).
+function isMessage({ role, content, forgotten, model = "", cut = 0, tokens = 0, stopped = "" }, i) {
   if (typeof content !== "string" || role !== (i % 2 ? "assistant" : "user")) return false;
   const counts = [cut, tokens, forgotten ?? 0].every((count) => Number.isInteger(count) && count >= 0);
-  return role === "user" || (counts && typeof model === "string" && Number.isInteger(forgotten) && forgotten < i);
+  return role === "user" || (counts && typeof model === "string" && typeof stopped === "string" && Number.isInteger(forgotten) && forgotten < i);
 }
 
 export function keyOf(chat) {
