@@ -8,7 +8,7 @@ import numpy as np
 
 from niels_gpt.data.corpus.parts import Texts, open_texts, read_chats, read_column, read_texts, reading_part, transcript
 from niels_gpt.data.corpus.split_files import Splits, part_rows, read_split
-from niels_gpt.files.messages import progress
+from niels_gpt.files.messages import plural, progress
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage
 from niels_gpt.pipeline.stores import store_of
@@ -47,7 +47,7 @@ def main(stage: Stage) -> None:
     with progress(total=texts.text_bytes, unit="B", title=stage.title) as bar:
         rows = read_rows(texts, splits, chats=stage.source.use == "chat")
         size = write_index(stage.out(place), rows, tick=bar.update)
-    stage.say(f"{size.documents:,} documents, {size.words:,} words to trace -> {place}")
+    stage.say(f"{plural(size.documents, 'document')}, {plural(size.words, 'word')} to trace -> {place}")
 
 
 if __name__ == "__main__":

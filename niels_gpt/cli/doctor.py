@@ -21,6 +21,7 @@ from niels_gpt.data import hub
 from niels_gpt.data.corpus.mix import exposures, mix_probabilities, read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import read_meta
+from niels_gpt.files.messages import plural
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import (
     LARGEST_MODEL,
@@ -141,7 +142,7 @@ def _kept_secrets(folder: Path) -> Iterator[Finding]:
         if secrets.get("done") == "keep":
             kinds = {kind: count for kind, count in secrets.items() if kind not in ("done", "documents")}
             counts = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
-            what = f"{path.parent.name}: secrets in {secrets['documents']:,} documents are kept ({counts})"
+            what = f"{path.parent.name}: secrets in {plural(secrets['documents'], 'document')} are kept ({counts})"
             yield Finding(what, advice=f"remove them, or set on_secret: mask in the `load` of {path.parent.name}")
 
 

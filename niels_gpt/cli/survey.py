@@ -20,6 +20,7 @@ from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
 from niels_gpt.data.secrets import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
 from niels_gpt.data.types import Document
+from niels_gpt.files.messages import plural
 
 PLAIN = (".txt", ".md")  # one document per file; in all other formats, one per row
 _READ_BYTES = 20_000_000  # of text; larger folders are sampled
@@ -131,8 +132,8 @@ def told_endings(counts: Mapping[str, int]) -> str:
 def describe(survey: Survey) -> list[str]:
     """Return lines to print: what was found in a folder and what a run does about it; secrets are only counted."""
     lines = [
-        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} "
-        f"document{'s' if survey.documents > 1 else ''} ({told_endings(survey.files)})"
+        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {plural(survey.documents, 'document')} "
+        f"({told_endings(survey.files)})"
     ]
     if survey.sample:
         searched, total = map(megabytes, survey.sample)
