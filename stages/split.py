@@ -44,8 +44,8 @@ def main(stage: Stage) -> None:
                 "; too many repeat each other (`niels-gpt inspect duplicates`; duplicates.near: null takes no notice)"
             )
             raise ValueError(
-                f"{plural(len(train), 'document')} to train on and {len(val)} to hold out for validation: each needs at least "
-                f"one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"{plural(len(train), 'document')} to train on and {len(val)} to hold out for validation: each needs "
+                f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
                 f"{alike if bound else ''}"
             )
         listed = {"train": np.array(train, dtype=np.int64), "val": np.array(val, dtype=np.int64)}

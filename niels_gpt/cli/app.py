@@ -32,7 +32,7 @@ from niels_gpt.cli.results import read_result, summary_lines
 from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
-from niels_gpt.files.messages import format_duration, read_text, sentence, visible
+from niels_gpt.files.messages import read_text, sentence, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import parse_params, read_params
@@ -258,8 +258,8 @@ def doctor(
             if to_do := finding.fix or finding.advice:
                 typer.echo(f"     -> {to_do}")
         if speed and not bad:
-            for stage, seconds in seconds_to_train(params).items():
-                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
+            for stage, pace in seconds_to_train(params).items():
+                typer.echo(f"ok   {stage} will take {pace}")
         raise typer.Exit(bool(bad))
 
 

@@ -86,9 +86,7 @@ def verdict(sources: Mapping[str, Mapping[str, _Stats]], model: str) -> str:
         sum(stats[f"extractable_{what}"] for stats in of.values()) for what in ("sentences", "passages")
     )
     if sentences or passages:
-        counts = [
-            plural(n, f"private {what}") for n, what in ((sentences, "sentence"), (passages, "passage")) if n
-        ]
+        counts = [plural(n, f"private {what}") for n, what in ((sentences, "sentence"), (passages, "passage")) if n]
         return f"This model can recite {' and '.join(counts)}; do not share it."
     attacks = [stats["attack"] for stats in of.values() if stats["attack"]]
     worst = max(attacks, key=lambda attack: float(attack["auc"]), default=None)
