@@ -19,6 +19,7 @@ from niels_gpt.cli.console import (
     apply_preset,
     explained,
     keep_copy,
+    keep_own_sources,
     known_presets,
     one_sentence,
     print_any_text,
@@ -89,6 +90,9 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
             parse_yaml(current, name=str(layout.PARAMS))
         except ValueError as error:
             raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
+        if name != "sample" and (kept_own := keep_own_sources(wanted, current)) != wanted:
+            parse_params(wanted := kept_own, name=str(chosen))
+            typer.echo("your own sources stay, with the preset's public text beside them")
         text = apply_preset(current, wanted)
         if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
             typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")

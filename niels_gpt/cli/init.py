@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,9 +73,7 @@ def init(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            help="start from a pretrained model: smollm2 (if installed, the default), a folder, a .gguf file, or "
-            "ID@COMMIT; or from scratch",
+            "--from", help="smollm2 (the default if installed), a folder, .gguf file or ID@COMMIT; or scratch"
         ),
     ] = None,
     speed: Annotated[
@@ -90,7 +89,7 @@ def init(
         refuse_uncommitted(Path(), layout.PARAMS)
         surveys = look_at(folders)
         chats = [_own_chats(path) for path in chat or []]
-        base = None if start == _SCRATCH else _chosen_base(start) if start else _installed_base()
+        base = _chosen_base(start)
         for survey in surveys:
             for line in describe(survey):
                 typer.echo(visible(line))
@@ -185,27 +184,22 @@ def _check_place(name: str) -> None:
         raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
 
 
-def _chosen_base(start: str) -> ChosenBase:
-    """Return the base that `--from` names; a hub id has its commit after an @."""
-    from niels_gpt.base.importing import read_config
+def _chosen_base(start: str | None) -> ChosenBase | None:
+    """Return the base that `--from` names, or else the one that is installed; a hub id has its commit after an @."""
+    from niels_gpt.base.importing import bundled_file, read_config
     from niels_gpt.cli.plan_base import ChosenBase
 
+    if start is None:
+        with suppress(ValueError):  # not installed
+            start = BUNDLED if bundled_file() else None
+    if start in (None, _SCRATCH):
+        return None
     name, _, commit = start.partition("@") if not os.path.exists(os.path.expanduser(start)) else (start, "", "")
     path = _written(name)
     local = os.path.exists(path)
     written, watched = (path, path) if local else (name, NO_INPUT)
     check_base(written, watched, commit or None)
     return ChosenBase(written, watched, commit or None, read_config(written, local=local, revision=commit or None))
-
-
-def _installed_base() -> ChosenBase | None:
-    from niels_gpt.base.importing import bundled_file
-
-    try:
-        bundled_file()
-    except ValueError:
-        return None
-    return _chosen_base(BUNDLED)
 
 
 def _runtime() -> dict[str, Any]:

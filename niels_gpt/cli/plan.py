@@ -82,7 +82,8 @@ def plan_params(
     def planned(left: float) -> Plan:
         run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
         T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
-        run = _with_context(run, T)
+        # Rows of T tokens, and about as many tokens per step.
+        run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
         settings, seconds = _settings(run, named, chats, machine=machine, left=left)
         return Plan(
             head=tuple(heading(surveys, hours)),
@@ -129,19 +130,13 @@ def fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) ->
     Parts have a least size, so a plan may take longer than the seconds given. Training is shortened by the difference.
     Raise ValueError if no plan fits.
     """
-    left, over = hours * 3600 - reading, 0.0
-    while left >= _LEAST_S:
-        plan = planned(left)
-        over = sum(plan.seconds.values()) - hours * 3600
-        if over <= 0:
-            return plan
-        left -= max(1.0, over)
-    needed = hours * 3600 + max(over, _LEAST_S - (hours * 3600 - reading))
-    minutes = math.ceil(1.1 * needed / 60)
-    raise ValueError(
-        f"{format_duration(hours * 3600)} are too short: the least run on this text takes about "
-        f"{format_duration(needed)} here; give --hours {minutes}m"
-    )
+    left = max(_LEAST_S, hours * 3600 - reading)
+    while (needed := sum((plan := planned(left)).seconds.values())) > hours * 3600 and left > _LEAST_S:
+        left = max(_LEAST_S, left - max(1.0, needed - hours * 3600))
+    if needed <= hours * 3600:
+        return plan
+    asked, least, more = format_duration(hours * 3600), format_duration(needed), math.ceil(1.1 * needed / 60)
+    raise ValueError(f"{asked} are too short, the least run on this text takes about {least} here: --hours {more}m")
 
 
 def plan_text(plan: Plan, sample: str) -> str:
@@ -210,13 +205,6 @@ def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -
         f"{smallest.path} holds {smallest.text_bytes:,} bytes of text, too little for a source of its own: put it into "
         "one folder with other text"
     )
-
-
-def _with_context(run: PlannedRun, T: int) -> PlannedRun:
-    """Return the run with rows of T tokens and about as many tokens per step."""
-    if run.size.T == T:
-        return run
-    return replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
 
 
 def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]:
@@ -316,7 +304,6 @@ def _settings(
         "splice.min_doc_length": Setting(2 * chunk),
         "splice.doc_select_mode": Setting("shortest"),
         "splice.strict_num_docs": Setting(False),
-        "splice.train.base_lr": Setting(round(0.002 * rate, 6)),
         "memorize.run": Setting(False),
         "memorize.chunk_size": Setting(chunk),
         "memorize.prompt_tokens": Setting(chunk // 2),
@@ -387,14 +374,11 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
 
 
 def _why_steps(run: PlannedRun) -> str:
-    read = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs"
-    if run.limited_by == "text":
-        most = most_epochs(run.parameters)
-        return (
-            f"{read}. More than {most} epochs helped no run of this size, and memorize the text: more text would help, "
-            "more time would not."
-        )
-    return f"{read}: as many as the hours allow."
+    read, most = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs", most_epochs(run.parameters)
+    if run.limited_by == "time":
+        return f"{read}: as many as the hours allow."
+    more = f"More than {most} epochs helped no run of this size, and memorize the text"
+    return f"{read}. {more}: more text would help, more time would not."
 
 
 def heading(surveys: Sequence[Survey], hours: float) -> list[str]:

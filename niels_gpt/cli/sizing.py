@@ -10,15 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Any
 
 import torch
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import BYTES, Reading, bytes_per_token, expected_bits_per_byte, flops_per_token, most_epochs
-
-T_ = TypeVar("T_")
 
 # Stay below the number of epochs at which doctor warns: the exact number of tokens is known only after encoding.
 _OF_MOST_EPOCHS = 0.75
@@ -80,7 +78,7 @@ class PlannedRun:
     def epochs(self) -> float:
         return self.tokens / self.text_tokens
 
-    def expected(self, law: Callable[..., T_]) -> T_:
+    def expected(self, law: Callable[..., Any]) -> Any:
         """Return what a law of model/size.py says about this run."""
         a_token = bytes_per_token(self.V)
         reading = Reading(self.text_tokens * a_token, self.tokens * a_token)

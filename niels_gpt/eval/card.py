@@ -27,6 +27,7 @@ from niels_gpt.eval.generations import (
 from niels_gpt.eval.held_out import inference, token_losses
 from niels_gpt.inference.sampling import GREEDY, SAMPLING
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import Ability
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.rng import derive_seed
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -297,6 +298,19 @@ def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
     own, theirs = (Measured.mean([len(text.encode("utf-8")) for text in side]) for side in (answers, replies))
     ratio = own.value / max(1.0, theirs.value)
     return Measured(ratio, math.hypot(own.error, ratio * theirs.error) / max(1.0, theirs.value))
+
+
+# Bounds between untrained models, runs that write words, and SmolLM2-135M: docs/report-card.md has their cards.
+_SPELLS, _SPELLS_ALL, _CLOSES, _REPEATS = 0.82, 0.97, 7.0, 0.6
+
+
+def measured_ability(card: Card) -> Ability:
+    """Return what a model writes, by its report card."""
+    spelling, closing, repetition = (card[name].value for name in ("spelling", "closing", "repetition"))
+    if spelling < _SPELLS:
+        return Ability.NO_WORDS
+    sentences = spelling >= _SPELLS_ALL and closing >= _CLOSES and repetition <= _REPEATS
+    return Ability.SENTENCES if sentences else Ability.WORDS
 
 
 MEASURES = {

@@ -104,6 +104,11 @@ class Ability(StrEnum):
     WORDS = "will form words, not sentences"
     SENTENCES = "sentences in your style"
 
+    @property
+    def measured(self) -> str:
+        """Return the phrase for a model that exists."""
+        return self.replace("will not form", "does not form").replace("will form", "forms")
+
 
 _WORDS_FROM, _SENTENCES_FROM = 2.5, 1.3  # bits per byte by the law; the runs behind them: docs/report-card.md
 
