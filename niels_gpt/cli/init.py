@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
-_FEWEST_CHATS = 10
-_SCRATCH = "scratch"
+_FEWEST_CHATS, _SCRATCH = 10, "scratch"
 _TIME = re.compile(r"(?:(\d*\.?\d+)(?:h|$))?(?:(\d*\.?\d+)m(?:in)?)?")
 
 

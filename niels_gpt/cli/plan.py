@@ -127,8 +127,7 @@ def name_inputs(
 def fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:
     """Return a plan of at most `hours`; `planned` makes one for a number of seconds after those of `reading`.
 
-    Parts have a least size, so a plan may take longer than the seconds given. Training is shortened by the difference.
-    Raise ValueError if no plan fits.
+    Parts have a least size, so a plan may take longer than the seconds given: it is shortened, or ValueError is raised.
     """
     left = max(_LEAST_S, hours * 3600 - reading)
     while (needed := sum((plan := planned(left)).seconds.values())) > hours * 3600 and left > _LEAST_S:
@@ -210,14 +209,13 @@ def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -
 def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]:
     """Return the entry of a surveyed folder in `sources`."""
     load: dict[str, Any] = {"kind": "text"}
-    split: dict[str, Any]
     if survey.glob is not None:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
         load["glob"] = Setting(survey.glob, printable(left_out))
     if _by_document(survey, T=T, V=V):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
-        split = {"by": Setting(by, reason), "val_frac": survey.held_out}
+        split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}
     else:
         reason = "The end of every document is held out: there are few, or one is a large part of the text."
         load["held_out_tail"] = Setting(survey.held_out, reason)
