@@ -27,6 +27,7 @@ from niels_gpt.eval.card import (
     human_card,
     likelihood_card,
     measure_card,
+    measured_ability,
     nats_saved,
     share_right,
     text_card,
@@ -46,6 +47,7 @@ from niels_gpt.eval.generations import (
 )
 from niels_gpt.inference.sampling import GREEDY, SAMPLING
 from niels_gpt.model.gpt import GPT
+from niels_gpt.model.size import Ability
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 from niels_gpt.tokenizer.vocabulary import Tokenizer
@@ -337,3 +339,18 @@ def test_the_table_has_every_number_with_its_error_and_what_to_hold_it_against()
         ["spelling", MEASURES["spelling"], "0.750 ± 0.032", "", "0.250", ""],
         ["form", MEASURES["form"], "0.500 ± 0.100", "1.000 ± 0.000", "", "0.900"],
     ]
+
+
+def test_what_a_model_writes_is_read_off_its_card() -> None:
+    """The cards of docs/report-card.md: two vaults, the sample, a pretrained base, and one that goes in circles."""
+    for spelling, closing, repetition, ability in (
+        (0.638, 0.53, 0.73, Ability.NO_WORDS),
+        (0.787, 0.07, 0.14, Ability.NO_WORDS),
+        (0.851, 2.55, 0.37, Ability.WORDS),
+        (0.915, 0.95, 0.61, Ability.WORDS),
+        (1.0, 10.94, 0.26, Ability.SENTENCES),
+        (1.0, 10.94, 0.9, Ability.WORDS),
+    ):
+        values = {"spelling": spelling, "closing": closing, "repetition": repetition}
+        assert measured_ability({name: Measured(value, 0.0) for name, value in values.items()}) == ability
+    assert Ability.WORDS.measured == "forms words, not sentences"
