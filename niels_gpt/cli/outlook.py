@@ -34,7 +34,7 @@ from niels_gpt.pipeline import layout
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a run trains on and is expected to reach."""
+    """Text that a run trains on, and the loss and ability expected of its model."""
 
     seen: Mapping[str, Exposure]  # by source of text, if it has any weight and its size is known
     text_bytes: float  # of training text

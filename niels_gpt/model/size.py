@@ -98,7 +98,7 @@ def bytes_per_token(vocabulary: int) -> float:
 
 
 class Ability(StrEnum):
-    """What a model writes, from the least to the most."""
+    """Kinds of text that a model writes, from the least to the most."""
 
     NO_WORDS = "will not form words"
     WORDS = "will form words, not sentences"
