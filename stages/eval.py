@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
+from niels_gpt.eval.ability import measured_ability
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts
-from niels_gpt.eval.held_out import Score, score_stream
+from niels_gpt.eval.held_out import YARDSTICKS, Score, score_stream, yardstick_bits
 from niels_gpt.eval.settings import EvalRules
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
@@ -86,6 +87,11 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
     }
+    bits = {
+        name: yardstick_bits(stream, piece=tokenizer.piece, T=T, max_tokens=settings.max_tokens)
+        for name, stream in streams.items()
+    }
+    scores |= {how: {name: {"bits_per_byte": found[how]} for name, found in bits.items()} for how in YARDSTICKS}
     asked: dict[str, Any] = {"replies": replies, "T": T, "B": settings.B}
     cards: dict[str, Card] = {
         name: measure_card(model, tokenizer, renderer=renderer_for(tokenizer, chats=name == layout.TUNED.name), **asked)
@@ -102,21 +108,31 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
         form=final["form"].value,
     )
 
-    sampling = Sampling(settings.temperature, settings.top_k)
-    sampler = Sampler(tokenizer, sampling, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
-    samples = {"The base goes on": sampler.texts(base, settings.prompts)} if base else {}
-    if base and renderer_for(tokenizer, chats=False) == "chatml":
-        samples["The base answers"] = sampler.replies(base, settings.questions)
-    samples["The pretrained model goes on"] = sampler.texts(pretrained, settings.prompts)
-    if tuned:
-        samples["The fine-tuned model answers"] = sampler.replies(tuned, settings.questions)
+    samples = samples_of(models, tokenizer, settings)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
     people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies)
     card = card_rows(cards, blind=blind_card(tokenizer), people=people)
     flops = flops_per_token(pretrained, T=T)
     write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})
     for row in score_rows(scores):
-        stage.say(f"{row.model} {row.held_out}: {row.nats} nats/token, {row.bits} bits per byte")
+        nats = "" if row.model in YARDSTICKS else f"{row.nats} nats/token, "
+        stage.say(f"{row.model} {row.held_out}: {nats}{row.bits} bits per byte")
+    for name, own in values.items():
+        stage.say(f"{name} {measured_ability(own).measured}")
+
+
+def samples_of(models: Mapping[str, GPT], tokenizer: Tokenizer, rules: EvalRules) -> dict[str, list[tuple[str, str]]]:
+    """Return (prompt, text) pairs by title, of each model."""
+    sampling = Sampling(rules.temperature, rules.top_k)
+    sampler = Sampler(tokenizer, sampling, max_new_tokens=rules.max_new_tokens, seed=rules.seed)
+    base, tuned = models.get(layout.BASE.name), models.get(layout.TUNED.name)
+    samples = {"The base goes on": sampler.texts(base, rules.prompts)} if base else {}
+    if base and renderer_for(tokenizer, chats=False) == "chatml":
+        samples["The base answers"] = sampler.replies(base, rules.questions)
+    samples["The pretrained model goes on"] = sampler.texts(models[layout.PRETRAINED.name], rules.prompts)
+    if tuned:
+        samples["The fine-tuned model answers"] = sampler.replies(tuned, rules.questions)
+    return samples
 
 
 def bits_together(scores: Sequence[Score]) -> float | None:

@@ -9,7 +9,7 @@ from niels_gpt.data.corpus.parts import MANIFEST, manifest_of
 from niels_gpt.data.kinds import say_left_out
 from niels_gpt.data.types import Request
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.messages import Tally, progress
+from niels_gpt.files.messages import Tally, plural, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
@@ -53,7 +53,7 @@ def main(stage: Stage) -> None:
     facts = {"name": stage.key, **asked, "streaming": getattr(settings, "streamed", False), "revision": revision}
     manifest = manifest_of(parts, {**facts, **secrets.facts(source.on_secret)}, at=place.at)
     write_json(stage.out(out) / MANIFEST, manifest)
-    stage.say(f"{manifest['rows']:,} documents in {len(parts):,} parts, {tally} -> {place}")
+    stage.say(f"{plural(manifest['rows'], 'document')} in {plural(len(parts), 'part')}, {tally} -> {place}")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def main(stage: Stage) -> None:
         tables=tables_of(evaluated),
     )
     stage.out(layout.REPORT).write_text(page, encoding="utf-8")
-    stage.say(f"{', '.join(scores)} -> {layout.REPORT}")
+    stage.say(f"{', '.join(name for name in scores if name not in layout.YARDSTICKS)} -> {layout.REPORT}")
 
 
 if __name__ == "__main__":

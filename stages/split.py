@@ -9,6 +9,7 @@ from niels_gpt.data.corpus.split import Drawn, split_source
 from niels_gpt.data.corpus.split_files import read_bonds
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files
+from niels_gpt.files.messages import plural
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import store_of
@@ -23,7 +24,7 @@ def main(stage: Stage) -> None:
     out = stage.out(place)
     out.mkdir()
     bonds = read_bonds(layout.DUPLICATES / stage.key, texts)
-    told = f"{texts.rows:,} documents by a hash of each one's name"
+    told = f"{plural(texts.rows, 'document')} by a hash of each one's name"
     if rule.by == "hash":  # evaluated row by row when a part is read
         listed = {side: getattr(bonds, side) for side in ("train", "val", "out")}
         listed = {side: rows for side, rows in listed.items() if len(rows)}
@@ -43,13 +44,13 @@ def main(stage: Stage) -> None:
                 "; too many repeat each other (`niels-gpt inspect duplicates`; duplicates.near: null takes no notice)"
             )
             raise ValueError(
-                f"{len(train)} documents to train on and {len(val)} to hold out for validation: each needs at least "
-                f"one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"{plural(len(train), 'document')} to train on and {len(val)} to hold out for validation: each needs "
+                f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
                 f"{alike if bound else ''}"
             )
         listed = {"train": np.array(train, dtype=np.int64), "val": np.array(val, dtype=np.int64)}
         told = f"{len(train):,} train, {len(val):,} val"
-        told += f", {len(bonds.out):,} duplicates left out" if len(bonds.out) else ""
+        told += f", {plural(len(bonds.out), 'duplicate')} left out" if len(bonds.out) else ""
     for side, rows in listed.items():
         np.save(out / f"{side}.npy", rows)
     facts = {

@@ -253,6 +253,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     scores = run_to_the_report(params)
     models = ["base", "pretrain", "sft"]
     assert list(scores.pop(layout.CARD)) == models
+    assert all(list(scores.pop(name)) == ["val_notes"] for name in layout.YARDSTICKS)
     assert list(scores) == models
     assert all(set(table) == {"val_notes", "val_own"} for table in scores.values())
     stream = open_mix(layout.MIX, places=Places(layout.TOKENS / "text")).val["notes"]

@@ -117,7 +117,7 @@ def test_numbers_are_told_by_how_often_a_sentence_was_planted() -> None:
     ]
     assert canary_rows(None) == []
     assert canary_sentence(stats) == (
-        "canaries in roam: exposure 2.0 bits at 1 copies (0 of 2 extracted), 12.0 bits at 16 copies "
+        "canaries in roam: exposure 2.0 bits at 1 copy (0 of 2 extracted), 12.0 bits at 16 copies "
         "(1 of 1 extracted) (chance 1.4, maximum 12)"
     )
     assert COPIES == (1, 4, 16)

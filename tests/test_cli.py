@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from niels_gpt.checkpoint import load_model, save_checkpoint
@@ -117,6 +118,23 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     # v0 has no dialogues, and another kind of tokenizer.
     outside = mine.split("  dialogues:\n")[0] + mine.split("\nduplicates: ")[1]
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
+
+
+def test_presets_keep_ones_own_sources_and_put_public_text_beside_them(project: Path) -> None:
+    text = {"use": "text", "input": "/n", "remote": "private", "val_name": "val_n", "split": {"by": "given"}}
+    text |= {"load": {"kind": "text"}, "budget": {"max_train_tokens": None, "max_val_tokens": None}}
+    own = {"a": text, "b": {**text, "input": "/m", "val_name": "val_m"}}
+    values = {"sources": {**own, "dolly15k": parse_yaml(SAMPLE, name="")["sources"]["dolly15k"]}}
+    values |= {"p_train": {"a": 0.75, "b": 0.25}, "p_val": {"a": 1.0, "b": 0.0}, "p_sft": {"dolly15k": 1.0}}
+    (project / "params.yaml").write_text(yaml.safe_dump(parse_yaml(SAMPLE, name="") | values))
+    assert "your own sources stay" in run("preset", "v2")
+    raw = parse_params((project / "params.yaml").read_text())[1]
+    assert list(raw["sources"]) == ["wiki", "primer", "dolly15k", "oasst1", "fineweb_edu", "a", "b"]
+    assert raw["p_train"] == {"wiki": 0.0, "primer": 0.02, "fineweb_edu": 0.784, "a": 0.147, "b": 0.049}
+    assert raw["p_val"] == {"a": 0.75, "b": 0.25}
+    assert raw["sources"]["a"]["input"] == "/n"
+    run("preset", "sample")
+    assert (project / "params.yaml").read_text() == SAMPLE
 
 
 def test_a_section_with_other_keys_comes_whole_from_the_preset() -> None:

@@ -74,7 +74,7 @@ def test_one_document_cannot_be_held_out(built_repo: Repo) -> None:
     (built_repo.path / "data/primer.txt").write_text("user: hi\r\nassistant: ho\r\n")
     built_repo.run("dvc", "repro", "duplicates")
     shutil.rmtree(built_repo.path / "cache/split/text/primer")
-    refused(built_repo.stage("split", "primer"), "1 documents to train on and 0 to hold out", "data/primer.txt")
+    refused(built_repo.stage("split", "primer"), "1 document to train on and 0 to hold out", "data/primer.txt")
     assert not (built_repo.path / "cache/split/text/primer").exists()
 
 

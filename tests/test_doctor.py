@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from niels_gpt.cli import doctor as doctor_module
 from niels_gpt.cli.app import app
-from niels_gpt.cli.doctor import _model_config, examine, seconds_to_train
+from niels_gpt.cli.doctor import examine, model_config, seconds_to_train
 from niels_gpt.config import ModelConfig
 from niels_gpt.data import hub
 from niels_gpt.device import prepare_device
@@ -119,7 +119,35 @@ def test_a_full_disk_is_named(params: dict[str, Any], tmp_path: Path, monkeypatc
 def test_the_time_of_a_run_is_measured(params: dict[str, Any]) -> None:
     seconds = seconds_to_train({**params, "train": {**params["train"], "total_steps": 5}})
     assert set(seconds) == {"train", "sft"}
-    assert all(value > 0 for value in seconds.values())
+    assert all(pace.seconds > 0 and 0 <= pace.busy < 1 for pace in seconds.values())
+
+
+def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By CPU time: half of a step's wall time on two threads, and all that is needed on one."""
+    clock = iter(range(10**6))
+    shares = {1: 0.5, 2: 0.25}  # of the threads' wall time that is CPU time
+    spent = {"wall": 0.0, "cpu": 0.0}
+
+    def tick(*_: Any, **__: Any) -> torch.Tensor:
+        next(clock)
+        spent["wall"] += 1.0
+        spent["cpu"] += threads[0] * shares[threads[0]]
+        return torch.zeros(())
+
+    threads = [2]
+    monkeypatch.setattr(doctor_module, "build_step", lambda *_, **__: tick)
+    monkeypatch.setattr(doctor_module.time, "perf_counter", lambda: spent["wall"])
+    monkeypatch.setattr(doctor_module.time, "process_time", lambda: spent["cpu"])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: threads.__setitem__(0, n))
+    run = {**params, "train": {**params["train"], "total_steps": 5}}
+    pace = seconds_to_train(run, "train")["train"]
+    assert pace.seconds == pytest.approx(5 * 0.5 / 1.8)  # two threads are 1.8 times as fast as one
+    assert pace.busy == pytest.approx(1 - 0.5 / 1.8)
+    assert threads == [2]
+    assert str(pace) == "about 1 s on idle cores, 5 s while others take 72% of them"
+    shares[2] = 0.9
+    assert seconds_to_train(run, "train")["train"] == (5.0, 0.0)
 
 
 @pytest.mark.slow
@@ -127,7 +155,7 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     """Where there is text enough to say it; of the recipe whose runs were measured."""
 
     def told() -> str:
-        *_, last = (finding.what for finding in examine(params, folder=tmp_path))
+        *_, last, _ = (finding.what for finding in examine(params, folder=tmp_path))
         return last
 
     params["sources"]["wiki"]["load"]["dataset"] = params["sources"]["roam"]["load"]["dataset"] = None
@@ -139,7 +167,7 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     assert "9.0 MB of text and 0.0 M parameters are too little" in told()
     params["model"] |= {"T": 256, "C": 256, "L": 4, "d_ff": 1024, "H": 4}
     params["train"] |= {"total_steps": 1000, "B": 32, "optimizer": "muon"}
-    parameters = parameter_count(_model_config(params))
+    parameters = parameter_count(model_config(params))
     read = 1000 * 32 * 256  # its tokens are bytes
     bits = expected_bits_per_byte(parameters, [Reading(9e6, read)], steps=1000)
     assert (
@@ -215,21 +243,22 @@ def test_what_rests_on_a_mistake_is_not_looked_at_and_all_else_is(
         "models/",
         "epochs:",
         "train:",
+        "verdict:",
     )
     assert [what.startswith(start) for what, start in zip(whats, starts, strict=True)] == [True] * len(starts)
     for wrong, left_out in (
-        ([()], [*starts[1:9], "epochs:", "train:"]),
+        ([()], [*starts[1:9], "epochs:", "train:", "verdict:"]),
         ([("runtime", "device")], ["computing on"]),
-        ([("model", "C")], ["disk", "epochs:", "train:"]),
-        ([("tokenizer",)], ["disk", "epochs:", "train:"]),
-        ([("sources", "roam", "load", "kind")], ["disk", "roam:", "epochs:", "train:"]),
-        ([("sources", "oasst1")], ["disk", "oasst1:", "epochs:", "train:"]),
-        ([("p_train",), ("",)], ["epochs:", "train:"]),
+        ([("model", "C")], ["disk", "epochs:", "train:", "verdict:"]),
+        ([("tokenizer",)], ["disk", "epochs:", "train:", "verdict:"]),
+        ([("sources", "roam", "load", "kind")], ["disk", "roam:", "epochs:", "train:", "verdict:"]),
+        ([("sources", "oasst1")], ["disk", "oasst1:", "epochs:", "train:", "verdict:"]),
+        ([("p_train",), ("",)], ["epochs:", "train:", "verdict:"]),
     ):
         seen = [finding.what for finding in examine(params, folder=tmp_path, wrong=wrong)]
         assert seen == [what for what in whats if not what.startswith(tuple(left_out) or ("?",))], wrong
     assert [f.what for f in examine({}, folder=tmp_path, wrong=[("sources",), ("runtime",), ("model",)])]
-    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-4:-2]]
+    assert [f.what for f in examine({"sources": 1}, folder=tmp_path, wrong=[()])] == [whats[0], *whats[-5:-3]]
 
 
 def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
@@ -241,9 +270,9 @@ def test_sizes_are_counted(params: dict[str, Any], tmp_path: Path) -> None:
     assert "roam: data/roam (2.5 MB)" in whats
     cfg = ModelConfig.from_section(params["model"], V=260)
     weights = GPT(cfg).parameter_count()
-    assert parameter_count(_model_config(params)) == weights
+    assert parameter_count(model_config(params)) == weights
     params["tokenizer"] = {"kind": "sentencepiece", "vocab_size": 1000}
-    assert parameter_count(_model_config(params)) == weights + (1000 - 260) * cfg.C
+    assert parameter_count(model_config(params)) == weights + (1000 - 260) * cfg.C
 
 
 def test_parameters_of_many_blocks_are_counted_without_building_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,14 +309,14 @@ def test_what_cannot_fit_is_told_by_doctor_and_refused_by_training_before_anythi
     assert found.fix is not None
     assert found.fix.startswith("lower model.L")
     execution = Execution(device="cpu")
-    needed = least_memory(_model_config(params), B=params["train"]["B"], execution=execution)
+    needed = least_memory(model_config(params), B=params["train"]["B"], execution=execution)
     assert max(needed, key=needed.__getitem__) in ("activations", least)
     with pytest.raises(ValueError, match=r"training needs at least [\d,.]+ GiB of memory .*, and cpu has"):
-        check_memory(_model_config(params), B=params["train"]["B"], execution=execution)
+        check_memory(model_config(params), B=params["train"]["B"], execution=execution)
 
 
 def test_what_may_fit_is_not_refused_and_smaller_pieces_need_less(params: dict[str, Any]) -> None:
-    cfg = _model_config(params)
+    cfg = model_config(params)
     check_memory(cfg, B=params["train"]["B"], execution=Execution())
     whole = least_memory(cfg, B=100, execution=Execution())
     pieces = least_memory(cfg, B=100, execution=Execution(micro_batch_tokens=10 * cfg.T))
@@ -302,7 +331,7 @@ def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path
     (tmp_path / "models/sft").mkdir(parents=True)
     (tmp_path / "models/sft/best.pt").touch()
     whats = [finding.what for finding in examine(params, folder=tmp_path)]
-    assert whats[-4:-2] == ["models/pretrain: not trained yet; run `dvc repro`", "models/sft: trained"]
+    assert whats[-5:-3] == ["models/pretrain: not trained yet; run `dvc repro`", "models/sft: trained"]
 
 
 def test_a_gpu_beyond_those_there_are_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -398,7 +398,7 @@ def test_a_split_that_duplicates_leave_nothing_for_says_so(here: Path) -> None:
     write_source("notes", [Document(str(i), "the same") for i in range(5)])
     with pytest.raises(
         ValueError,
-        match=r"1 documents to train on and 0 to hold out.*; too many repeat each other \(`niels-gpt inspect dup",
+        match=r"1 document to train on and 0 to hold out.*; too many repeat each other \(`niels-gpt inspect dup",
     ):
         decide(parameters())
 

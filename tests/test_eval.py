@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig
 from niels_gpt.eval.chats import mean_chat_loss, score_chats
-from niels_gpt.eval.held_out import evaluate, inference, score_stream
+from niels_gpt.eval.held_out import evaluate, inference, score_stream, yardstick_bits
 from niels_gpt.model.gpt import GPT
+from niels_gpt.pipeline import layout
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train import loss_fn
 from tests.tiny_training import ANSWERS, chats
@@ -205,3 +207,12 @@ def test_the_mean_of_chats_is_over_their_tokens_and_over_the_rows_that_were_aske
     losses = answer_losses(model, data)
     expected = float(torch.cat([losses[i] for i in (0, 1, 4)]).mean())
     assert mean_chat_loss(model, data, np.array([0, 1, 4]), B=2) == pytest.approx(expected, rel=1e-5)
+
+
+def test_compressors_are_measured_on_the_text_that_is_scored() -> None:
+    """Of bytes as tokens: a text of one letter costs nearly nothing, noise more than its eight bits."""
+    noise = np.frombuffer(b"".join(hashlib.sha256(bytes([i])).digest() for i in range(126)), np.uint8)
+    for ids, low, high in ((np.zeros(4001, np.uint8), 0.0, 0.3), (noise, 8.0, 9.0)):
+        bits = yardstick_bits(TokenStream([ids]), piece=lambda i: bytes([i]), T=100)
+        assert list(bits) == list(layout.YARDSTICKS)
+        assert all(low < value < high for value in bits.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from niels_gpt.model.size import Reading, bytes_per_token, expected_bits_per_byte
+from niels_gpt.model.size import Ability, Reading, bytes_per_token, expected_ability, expected_bits_per_byte
 
 
 def bits(parameters: float, megabytes: float, steps: int) -> float:
@@ -35,11 +35,26 @@ def test_text_read_again_is_worth_less_each_time() -> None:
     assert twice - once > (often - twice) / 6
 
 
+def test_what_a_model_will_write_follows_from_what_was_measured() -> None:
+    """docs/report-card.md has these runs: parameters, megabytes of text, epochs, steps."""
+    for millions, megabytes, epochs, steps, ability in (
+        (0.53, 0.083, 11.2, 346, Ability.NO_WORDS),
+        (0.53, 0.486, 2.4, 352, Ability.NO_WORDS),
+        (1.45, 4.86, 0.15, 199, Ability.NO_WORDS),
+        (0.53, 0.33, 5.5, 800, Ability.WORDS),  # the sample
+        (1.45, 4.86, 0.5, 400, Ability.WORDS),
+        (33.4, 1000.0, 1.0, 8000, Ability.SENTENCES),  # preset v2, by the law alone
+    ):
+        text = Reading(megabytes * 1e6, epochs * megabytes * 1e6)
+        assert expected_ability(int(millions * 1e6), [text], steps=steps) == ability
+
+
 def test_texts_add_up() -> None:
     both = expected_bits_per_byte(4_000_000, [Reading(5e6, 5e6), Reading(3e6, 3e6)], steps=500)
     assert both == bits(4, 8, 500)
 
 
 def test_bytes_of_a_token_grow_with_the_vocabulary() -> None:
+    assert bytes_per_token(260) == 1.0
     for vocabulary, measured in ((1024, 2.24), (4096, 3.17), (16128, 4.03)):
         assert bytes_per_token(vocabulary) == pytest.approx(measured, abs=0.05)

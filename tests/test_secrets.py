@@ -798,14 +798,14 @@ def test_private_text_is_masked_unless_it_is_said_and_public_text_is_not(
     assert manifest["secrets"] == {"done": "mask", "documents": 1, "api key": 1, "iban": 1}
     said = capsys.readouterr().out
     for line in (
-        "load@roam: 2 secrets in 1 documents are replaced (api key: 1, iban: 1)",
+        "load@roam: 2 secrets in 1 document are replaced (api key: 1, iban: 1)",
         "load@roam:   b.md, line 3: api key",
         "load@roam:   b.md, line 4: iban",
     ):
         assert f"{line}\n" in said
     assert load_roam(load={"kind": "roam"}, remote="store")["secrets"]["done"] == "keep"
     kept = capsys.readouterr().out
-    assert "2 secrets in 1 documents are kept" in kept
+    assert "2 secrets in 1 document are kept" in kept
     assert "b.md, line 4: iban\n" in kept
     assert load_roam(load={"kind": "roam", "on_secret": "drop"}, remote="store")["rows"] == 1
     with pytest.raises(ValueError, match=r"^b\.md, line 3: api key: take it out"):

@@ -19,6 +19,7 @@ from niels_gpt.cli.console import (
     apply_preset,
     explained,
     keep_copy,
+    keep_own_sources,
     known_presets,
     one_sentence,
     print_any_text,
@@ -33,7 +34,7 @@ from niels_gpt.cli.run import print_problems, run
 from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
-from niels_gpt.files.messages import format_duration, read_text, visible
+from niels_gpt.files.messages import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
@@ -85,6 +86,9 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
             parse_yaml(current, name=str(layout.PARAMS))
         except ValueError as error:
             raise ValueError(f"{error}; fix it, or delete it to use the preset alone") from error
+        if name != "sample" and (kept_own := keep_own_sources(wanted, current)) != wanted:
+            parse_params(wanted := kept_own, name=str(chosen))
+            typer.echo("your own sources stay, with the preset's public text beside them")
         text = apply_preset(current, wanted)
         if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
             typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
@@ -240,8 +244,8 @@ def doctor(
             if to_do := finding.fix or finding.advice:
                 typer.echo(f"     -> {to_do}")
         if speed and not bad:
-            for stage, seconds in seconds_to_train(params).items():
-                typer.echo(f"ok   {stage} will take about {format_duration(seconds)} here")
+            for stage, pace in seconds_to_train(params).items():
+                typer.echo(f"ok   {stage} will take {pace}")
         raise typer.Exit(bool(bad))
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 # params.yaml is edited with ruamel, which keeps comments and the order of keys.
-#
 # The preset `sample` is params.yaml as published, which git has; any other lists its differences from `sample`, or from
 # the preset in `based_on`.
 
@@ -112,6 +111,27 @@ def apply_preset(current: str, preset: str) -> str:
         return preset
     _update(target, wanted)
     return _dumped(yaml, target)
+
+
+def keep_own_sources(preset: str, current: str) -> str:
+    """Return a complete preset with the sources that `init` wrote into `current` in place of its private text."""
+    yaml = _yaml()
+    wanted, now = yaml.load(preset), yaml.load(current) or {}
+    private = [(name, it) for name, it in now.get("sources", {}).items() if it.get("remote") != layout.PUBLIC]
+    own = {name: it for name, it in private if it["load"].get("kind") in ("text", "chat", "dialogues")}
+    weights = {name: now["p_train"].get(name, 0.0) for name, it in own.items() if it["use"] == "text"}
+    private = [(name, it) for name, it in wanted["sources"].items() if it["remote"] != layout.PUBLIC]
+    if not private or not weights:
+        return preset
+    share = sum(wanted["p_train"].pop(name, 0.0) for name, _ in private) / (sum(weights.values()) or 1.0)
+    for name, _ in private:
+        del wanted["sources"][name]
+    wanted["sources"].update(own)
+    wanted["p_train"].update({name: round(share * weight, 4) for name, weight in weights.items()})
+    wanted["p_val"].clear()
+    wanted["p_val"].update(weights)
+    wanted["p_sft"].update({name: now["p_sft"].get(name, 1.0) for name in own if name not in weights})
+    return _dumped(yaml, wanted)
 
 
 @dataclass(frozen=True)

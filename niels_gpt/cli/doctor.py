@@ -11,38 +11,28 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from niels_gpt.base.imported import is_imported, open_base
+from niels_gpt.cli.outlook import look_ahead, size_on_disk
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
-from niels_gpt.data.corpus.mix import exposures, mix_probabilities, read_too_often
+from niels_gpt.data.corpus.mix import read_too_often
 from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import read_meta
+from niels_gpt.files.messages import format_duration, plural
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import (
-    LARGEST_MODEL,
-    LARGEST_TEXT,
-    SMALLEST_MODEL,
-    SMALLEST_TEXT,
-    Reading,
-    bytes_per_token,
-    expected_bits_per_byte,
-    most_epochs,
-    parameter_count,
-)
+from niels_gpt.model.size import BYTES, LARGEST_MODEL, most_epochs, parameter_count
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input, remote_problems
 from niels_gpt.pipeline.repository import broken_files
 from niels_gpt.pipeline.sources import BUNDLED
 from niels_gpt.pipeline.yaml_files import is_sound
-from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.step import build_step
 from niels_gpt.train.task import Batch, Execution, check_memory
 
-_BYTES_A_TOKEN_OF_A_BASE = 4.0  # of notes in English, by the vocabulary of SmolLM2
 _MEASURED_S = 8.0  # seconds of real steps, train and sft together
 
 
@@ -67,7 +57,7 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
     yield Finding(f"python {sys.version.split()[0]}, torch {torch.__version__}, {os.cpu_count()} cores")
     if sound("runtime"):
         yield _device(params["runtime"]["device"])
-    cfg = _model_config(params, folder) if all(map(sound, ("base", "model", "tokenizer"))) else None
+    cfg = model_config(params, folder) if all(map(sound, ("base", "model", "tokenizer"))) else None
     if cfg and sound("sources"):
         yield _disk(params, folder, cfg)
     if cfg and all(map(sound, ("train", "sft", "runtime"))):
@@ -95,10 +85,9 @@ def examine(params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[
         yield Finding(what, fix)
     yield from _kept_secrets(folder)
     yield from chain(_base(params, folder) if sound("base") else (), _models(params, folder))
-    if cfg and all(map(sound, ("sources", "p_train", "train"))):
-        yield from _epochs(params, folder, cfg)
-        if params["base"]["from"] is None:  # the scaling law is one of models from scratch
-            yield _loss(params, folder, cfg)
+    needed = ("base", "model", "p_train", "sources", "tokenizer", "train")
+    if all(map(sound, needed)):
+        yield from _outlook(params, folder, cfg)
 
 
 def _base(params: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
@@ -141,7 +130,7 @@ def _kept_secrets(folder: Path) -> Iterator[Finding]:
         if secrets.get("done") == "keep":
             kinds = {kind: count for kind, count in secrets.items() if kind not in ("done", "documents")}
             counts = ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
-            what = f"{path.parent.name}: secrets in {secrets['documents']:,} documents are kept ({counts})"
+            what = f"{path.parent.name}: secrets in {plural(secrets['documents'], 'document')} are kept ({counts})"
             yield Finding(what, advice=f"remove them, or set on_secret: mask in the `load` of {path.parent.name}")
 
 
@@ -156,7 +145,8 @@ def _device(name: str) -> Finding:
 
 def _disk(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
     free = shutil.disk_usage(folder).free
-    texts = {name: _loaded_size(source, folder) for name, source in _texts(params).items()}
+    sources = params["sources"].items()
+    texts = {name: _loaded_size(source, folder) for name, source in sources if source["use"] == "text"}
     known = sum(size for size in texts.values() if size is not None)
     # Text and tokens, each in the work tree and in DVC's cache; 16 float32 numbers per parameter for all copies of
     # weights, optimizer moments and best weights; 100 MiB for the rest.
@@ -201,70 +191,23 @@ def _loaded_size(source: Mapping[str, Any], folder: Path) -> float | None:
     """Return the bytes of text to load, from local files or from a stream's token budgets; None if unknown."""
     load, budget = source["load"], source["budget"]
     if load.get("dataset") is None:
-        return _size(folder / source["input"])
+        return size_on_disk(folder / source["input"])
     # Both splits come from one stream, which ends when their budgets are used up; other datasets are loaded whole.
     if "bytes_per_token" not in load or None in budget.values():
         return None
     return float(sum(budget.values()) * load["bytes_per_token"])
 
 
-def _epochs(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Iterator[Finding]:
-    """Yield the epochs over each source, and advice on sources with too many.
-
-    Token counts are those of cache/mix.json; for sources not in it, they are estimated from the size of the text.
-    """
-    file, texts = folder / layout.MIX, _texts(params)
-    sizes = dict.fromkeys(texts, 0.0)
-    counted = read_meta(file)["sources"] if file.is_file() else {}
-    for name, source in texts.items():
-        size = _text_size(source, folder, _bytes_per_token(params)) or 0.0
-        sizes[name] = counted[name]["train"]["tokens"] if name in counted else size / _bytes_per_token(params)
-    drawn = params["train"]["total_steps"] * params["train"]["B"] * params["model"]["T"]
-    seen = {name: source for name, source in exposures(params["p_train"], sizes, drawn=drawn).items() if source.epochs}
-    shown = ", ".join(f"{name} {source.epochs:,.1f} of {source.tokens:,.0f} tokens" for name, source in seen.items())
-    yield Finding(f"epochs: {shown or 'unknown until the text is loaded'}")
-    for sentence in read_too_often(seen, most=most_epochs(parameter_count(cfg))):
+def _outlook(params: Mapping[str, Any], folder: Path, cfg: ModelConfig | None) -> Iterator[Finding]:
+    """Yield the epochs over each source, advice on sources with too many, the expected loss, and the verdict."""
+    ahead = look_ahead(params, folder=folder, cfg=cfg)
+    yield Finding(f"epochs: {ahead.epochs or 'unknown until the text is loaded'}")
+    for sentence in read_too_often(ahead.seen, most=most_epochs(ahead.parameters or LARGEST_MODEL)):
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)
-
-
-def _texts(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: source for name, source in params["sources"].items() if source["use"] == "text"}
-
-
-def _bytes_per_token(params: Mapping[str, Any]) -> float:
-    if params["tokenizer"]["kind"] == "hf":
-        return _BYTES_A_TOKEN_OF_A_BASE
-    return bytes_per_token(params["tokenizer"]["vocab_size"]) if "vocab_size" in params["tokenizer"] else 1.0
-
-
-def _loss(params: Mapping[str, Any], folder: Path, cfg: ModelConfig) -> Finding:
-    """Estimate the final loss by the scaling law, in bits per byte; no figure for runs below the measured range."""
-    parameters, steps, readings = parameter_count(cfg), params["train"]["total_steps"], []
-    a_token = _bytes_per_token(params)
-    in_all = steps * params["train"]["B"] * params["model"]["T"] * a_token
-    for name, share in mix_probabilities(params["p_train"], _texts(params), name="p_train").items():
-        size = _text_size(params["sources"][name], folder, a_token)
-        readings.append(Reading(size or in_all * share, in_all * share))
-    text = sum(reading.size for reading in readings)
-    what = f"train: {text / 1e6:.1f} MB of text and {parameters / 1e6:.1f} M parameters"
-    if text < SMALLEST_TEXT or parameters < SMALLEST_MODEL:
-        return Finding(f"{what} are too little to predict the final loss")
-    loss = f"about {expected_bits_per_byte(parameters, readings, steps=steps):.2f} bits per byte on held-out English"
-    if params["train"]["optimizer"] != "muon":
-        loss += " with preset v2's recipe, higher with this one"
-    if text > LARGEST_TEXT or parameters > LARGEST_MODEL:
-        loss += " (extrapolated: no run of this size was measured)"
-    return Finding(f"{what}, expected loss {loss}; docs/recipe.md says what to change")
-
-
-def _text_size(source: Mapping[str, Any], folder: Path, a_token: float) -> float | None:
-    """Return the bytes of a source's training text as far as known before it is loaded; None if unknown."""
-    budget, local = source["budget"]["max_train_tokens"], source["load"].get("dataset") is None
-    sizes = [budget * a_token] if budget is not None else []
-    if local:
-        sizes.append(_size(folder / source["input"]) * (1 - source["split"].get("val_frac", 0.0)))
-    return min(sizes, default=None)
+    if ahead.bits is not None:
+        yield Finding(f"train: {ahead.loss}; docs/recipe.md says what to change")
+    yield Finding(f"verdict: {ahead.ability}", advice="; ".join(ahead.remedies()) or None)
 
 
 def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding]:
@@ -272,7 +215,7 @@ def _input(name: str, path: Path, source: Mapping[str, Any]) -> Iterator[Finding
     if not path.exists():
         yield Finding(f"{name}: {written} does not exist", f"put the text there, or remove {name} from params.yaml")
         return
-    yield Finding(f"{name}: {written} ({_size(path) / 1e6:.1f} MB)")
+    yield Finding(f"{name}: {written} ({size_on_disk(path) / 1e6:.1f} MB)")
     faults = check_input(str(path))
     for fault in faults:
         what, _, fix = fault.rpartition(": ")
@@ -291,41 +234,68 @@ def _files_left_out(name: str, path: Path, load: Mapping[str, Any]) -> Iterator[
         yield Finding(f"{name}: {what}", advice="; ".join([*others, f"{watched} (.dvcignore avoids it)"]))
 
 
-def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
+def model_config(params: Mapping[str, Any], folder: Path = Path()) -> ModelConfig | None:
     """Return the configuration of the model to train; None if it is that of a base that is not imported yet."""
     if params["base"]["from"] is not None:
         base, given = folder / layout.BASE, params["model"]
         return open_base(base).config(T=given["T"], dropout=given["dropout"]) if is_imported(base) else None
-    V = params["tokenizer"].get("vocab_size", ByteTokenizer().vocab_size)
+    V = params["tokenizer"].get("vocab_size", BYTES)
     return ModelConfig.from_section(params["model"], V=V)
 
 
-def seconds_to_train(params: Mapping[str, Any]) -> dict[str, float]:
-    """Return the expected seconds of train and sft here; {} if a base decides the model and is not imported yet."""
-    cfg, out = _model_config(params), {}
-    for stage in _trained(params) if cfg else ():
+class Pace(NamedTuple):
+    """Seconds on idle cores, and the share of the cores that other programs took while it was measured, 0 to 1."""
+
+    seconds: float
+    busy: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.busy:
+            return f"about {format_duration(self.seconds)} here"
+        now = format_duration(self.seconds / (1 - self.busy))
+        return f"about {format_duration(self.seconds)} on idle cores, {now} while others take {self.busy:.0%} of them"
+
+
+def seconds_to_train(params: Mapping[str, Any], *stages: str) -> dict[str, Pace]:
+    """Return the expected time of `stages`, by default train and sft; {} with a base that is not imported yet."""
+    cfg, out = model_config(params), {}
+    for stage in (stages or _trained(params)) if cfg else ():
         settings = {key: value for key, value in params[stage].items() if key not in ("dropout", "run")}
         train_cfg = TrainConfig(**settings)
         assert cfg is not None
-        out[stage] = seconds_per_step(cfg, train_cfg, params["runtime"]) * train_cfg.total_steps
+        a_step = seconds_per_step(cfg, train_cfg, params["runtime"])
+        out[stage] = a_step._replace(seconds=a_step.seconds * train_cfg.total_steps)
     return out
 
 
-def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[str, Any]) -> float:
-    """Return the seconds of a training step here, from real steps on random tokens for 4 s."""
+_IDLE = 0.75  # of the threads' wall time that is CPU time; above it, the rest is put down to serial parts of a step
+_PARALLEL = 0.9  # speed of n threads over n times that of one
+
+
+def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[str, Any]) -> Pace:
+    """Return the pace of a training step here, from real steps on random tokens for 4 s.
+
+    A thread that waits for a core has wall time and no CPU time, which tells a busy machine from a slow one. One that
+    waits for another thread spins, so the CPU time of a step on idle cores is measured with one thread.
+    """
     execution = _execution(runtime)
     step = build_step(GPT(cfg).to(execution.device), train_cfg, execution, state=None)
     x = torch.randint(0, cfg.V, (train_cfg.B, cfg.T))
     batch = Batch.of(x, x, {})
+
+    def timed() -> tuple[float, float]:
+        """Return the wall and the CPU seconds of a step."""
+        start, cpu, steps = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
+            step(batch, lr=0.0, n=0).item()
+            steps += 1
+        return (time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps
+
     step(batch, lr=0.0, n=0).item()  # warm-up; compiles where runtime.compile asks for it
-    start, steps = time.perf_counter(), 0
-    while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
-        step(batch, lr=0.0, n=0).item()
-        steps += 1
-    return (time.perf_counter() - start) / steps
+    (wall, cpu), threads = timed(), torch.get_num_threads()
+    if execution.device != "cpu" or cpu > _IDLE * wall * threads:
+        return Pace(wall)
+    torch.set_num_threads(1)
+    idle = timed()[1] / (1 if threads == 1 else _PARALLEL * threads)
+    torch.set_num_threads(threads)
+    return Pace(idle, 1 - idle / wall) if idle < wall else Pace(wall)

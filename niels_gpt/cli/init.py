@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,56 +18,41 @@ from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dialogues import Settings as Dialogues
 from niels_gpt.data.dialogues import chats as iter_dialogue_chats
 from niels_gpt.data.types import Request
-from niels_gpt.files.atomic import atomic_path, discard
-from niels_gpt.files.messages import format_duration, read_text, visible
+from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.messages import format_duration, plural, read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import (
-    DvcCache,
     commit_file,
     refuse_uncommitted,
     refuse_unignored,
     refuse_without_repository,
     without_dvc,
 )
-from niels_gpt.pipeline.sources import NO_INPUT, check_base, check_place
-from niels_gpt.pipeline.stage import outs_by_source
+from niels_gpt.pipeline.sources import BUNDLED, NO_INPUT, check_base, check_place
+from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
 
 if TYPE_CHECKING:
+    from niels_gpt.cli.outlook import Outlook
     from niels_gpt.cli.plan import OwnChats, Plan
     from niels_gpt.cli.plan_base import ChosenBase
     from niels_gpt.cli.sizing import Machine
 
 
-# Outputs in cache/ of sources that params.yaml no longer names.
-#
-# DVC leaves them there until its next checkout. Stages that depend on a whole folder would see them, and run once with
-# them and once more without.
-
-
-def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
-    """Delete outputs of sources that `raw` does not name, if DVC's cache has them; return those sources' names."""
-    cache, removed = DvcCache(), set()
-    for path, name in _leftovers(root, raw):
-        if cache.has(path):
-            discard(path)
-            removed.add(name)
-    return sorted(removed)
-
-
-def _leftovers(root: Path, raw: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield (path, source name) of each output whose source is not in `raw`."""
-    for pattern in outs_by_source(read_text(root / layout.DAG)):
-        for path in sorted(root.glob(pattern.replace("${key}", "*"))):
-            name = path.name.removesuffix(".json")
-            if name not in raw["sources"] and re.fullmatch(r"[a-z0-9_]+", name):
-                yield path, name
-
-
 _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
-_FEWEST_CHATS = 10
+_FEWEST_CHATS, _SCRATCH = 10, "scratch"
+_TIME = re.compile(r"(?:(\d*\.?\d+)(?:h|$))?(?:(\d*\.?\d+)m(?:in)?)?")
+
+
+def parse_hours(text: str | float) -> float:
+    """Return the hours of `0.5`, `15m` or `1h30m`."""
+    found = _TIME.fullmatch(str(text).replace(" ", "").lower())
+    hours = float(found[1] or 0) + float(found[2] or 0) / 60 if found else 0.0
+    if not _LEAST_HOURS <= hours <= _MOST_HOURS:
+        raise typer.BadParameter(f"{text} is no time from 3m to {_MOST_HOURS:g}h: give hours (0.5), 15m or 1h30m")
+    return hours
 
 
 def init(
@@ -74,7 +60,10 @@ def init(
         list[str], typer.Argument(metavar="FOLDER...", help="folder with your text, which stays where it is")
     ],
     hours: Annotated[
-        float, typer.Option(min=_LEAST_HOURS, max=_MOST_HOURS, help="how long a run may take on this machine")
+        float,
+        typer.Option(
+            parser=parse_hours, metavar="TIME", help="how long a run may take on this machine: 0.5, 15m, 1h30m"
+        ),
     ] = 1.0,
     chat: Annotated[
         list[str] | None,
@@ -82,7 +71,9 @@ def init(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", help="start from a pretrained model: smollm2, a folder, a .gguf file, or ID@COMMIT"),
+        typer.Option(
+            "--from", help="smollm2 (the default if installed), a folder, .gguf file or ID@COMMIT; or scratch"
+        ),
     ] = None,
     speed: Annotated[
         bool, typer.Option(help="measure the speed of real steps: 10 s, more if they are compiled")
@@ -97,16 +88,26 @@ def init(
         refuse_uncommitted(Path(), layout.PARAMS)
         surveys = look_at(folders)
         chats = [_own_chats(path) for path in chat or []]
-        base = _chosen_base(start) if start else None
+        base = _chosen_base(start)
         for survey in surveys:
             for line in describe(survey):
                 typer.echo(visible(line))
-        runtime = _runtime()
-        plan, text = _planned(surveys, chats, base=base, sample=sample, runtime=runtime, hours=hours, speed=speed)
+        how: dict[str, Any] = {"sample": sample, "runtime": _runtime(), "hours": hours, "speed": speed}
+        said = f"base     {BUNDLED}, which is installed; `--from {_SCRATCH}` trains from scratch instead"
+        try:
+            if base and not start:
+                base.check_room(str(how["runtime"].get("device", "auto")))
+            plan, text, ahead = _planned(surveys, chats, base=base, **how)
+        except ValueError as error:
+            if start or not base:
+                raise
+            said = f"base     not used, although {base.name} is installed: {error}"
+            plan, text, ahead = _planned(surveys, chats, base=None, **how)
         with without_dvc(Path()):
             commit = write_baseline(text)
             removed = remove_leftovers(Path(), parse_yaml(text, name="the new params.yaml"))
-        for line in _summary(plan, commit=commit, removed=removed, hours=hours, own_chats=bool(chats)):
+        lines = _summary(plan, ahead, commit=commit, removed=removed, hours=hours, own_chats=bool(chats))
+        for line in ["", *([said] if base and not start else []), *lines]:
             typer.echo(visible(line))
 
 
@@ -182,11 +183,16 @@ def _check_place(name: str) -> None:
         raise ValueError(f"{name.strip() or 'FOLDER'}: {error}") from error
 
 
-def _chosen_base(start: str) -> ChosenBase:
-    """Return the base that `--from` names; a hub id has its commit after an @."""
-    from niels_gpt.base.importing import read_config
+def _chosen_base(start: str | None) -> ChosenBase | None:
+    """Return the base that `--from` names, or else the one that is installed; a hub id has its commit after an @."""
+    from niels_gpt.base.importing import bundled_file, read_config
     from niels_gpt.cli.plan_base import ChosenBase
 
+    if start is None:
+        with suppress(ValueError):  # not installed
+            start = BUNDLED if bundled_file() else None
+    if start in (None, _SCRATCH):
+        return None
     name, _, commit = start.partition("@") if not os.path.exists(os.path.expanduser(start)) else (start, "", "")
     path = _written(name)
     local = os.path.exists(path)
@@ -215,7 +221,9 @@ def _own_chats(path: str) -> OwnChats:
     else:
         found, kind = len(list(iter_own_chats(written))), "chat"
     if found < _FEWEST_CHATS:
-        raise ValueError(f"{path} has {found} chats: at least {_FEWEST_CHATS} are needed, since some are held out")
+        raise ValueError(
+            f"{path} has {plural(found, 'chat')}: at least {_FEWEST_CHATS} are needed, since some are held out"
+        )
     if not os.path.isabs(written):
         refuse_unignored(Path(), written)
     return OwnChats(written, kind, found)
@@ -230,42 +238,49 @@ def _planned(
     runtime: Mapping[str, Any],
     hours: float,
     speed: bool,
-) -> tuple[Plan, str]:
-    """Return a plan and its YAML, based on a matrix product's speed or, with `speed`, on real steps of such a plan."""
-    from niels_gpt.cli.doctor import seconds_to_train
+) -> tuple[Plan, str, Outlook]:
+    """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
+    from niels_gpt.cli.doctor import model_config, seconds_to_train
+    from niels_gpt.cli.outlook import look_ahead, look_further
     from niels_gpt.cli.plan import plan_params, plan_text, short
-    from niels_gpt.cli.plan_base import measured_flops, plan_tuning
+    from niels_gpt.cli.plan_base import measured_machine, plan_tuning
     from niels_gpt.cli.sizing import Machine
+    from niels_gpt.model.size import expected_ability
 
     values = parse_yaml(sample, name="presets/sample.yaml")
-
     bundled = {name: source for name, source in values["sources"].items() if source["use"] == "chat"}
 
-    def planned(machine: Machine) -> tuple[Plan, str]:
+    def planned(machine: Machine, hours: float) -> Plan:
         how: dict[str, Any] = {"chats": chats, "machine": machine, "hours": hours}
         if base is None:
-            plan = plan_params(surveys, bundled=bundled, bundled_weights=values["p_sft"], **how)
-        else:
-            # The sample's dialogues are about niels_gpt; its public text stays in the mix against forgetting.
-            talks = {name: source for name, source in bundled.items() if source["load"]["kind"] != "dialogues"}
-            public = {"wiki": values["sources"]["wiki"]}
-            size = float(sum(file.stat().st_size for file in Path(public["wiki"]["input"]).rglob("*.*")))
-            plan = plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
+            return plan_params(surveys, bundled=bundled, bundled_weights=values["p_sft"], **how)
+        # The sample's dialogues are about niels_gpt; its public text stays in the mix against forgetting.
+        talks = {name: source for name, source in bundled.items() if source["load"]["kind"] != "dialogues"}
+        public = {"wiki": values["sources"]["wiki"]}
+        size = float(sum(file.stat().st_size for file in Path(public["wiki"]["input"]).rglob("*.*")))
+        return plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
+
+    def written(plan: Plan) -> tuple[str, dict[str, Any]]:
         own = {f"runtime.{key}": Setting(value) for key, value in runtime.items() if key in _OF_THE_MACHINE}
         text = with_settings(plan_text(plan, sample), short(own))
-        parse_params(text, name="the new params.yaml")
-        return plan, text
+        return text, parse_params(text, name="the new params.yaml")[1]
 
     machine = measure(str(runtime.get("device", "auto")), threads=int(runtime.get("threads", 0)))
-    plan, text = planned(machine)
-    if speed:
-        params = parse_params(text)[1]
-        if base is None:
-            flops = plan.run.tokens * plan.run.flops / seconds_to_train(params)["train"]
-        else:
-            flops = measured_flops(base, params["runtime"], cuda=machine.cuda)
-        plan, text = planned(Machine(flops, cuda=machine.cuda))
-    return plan, text
+    if speed and base:
+        machine = measured_machine(base, {**parse_params(sample)[1]["runtime"], **runtime}, cuda=machine.cuda)
+    elif speed:
+        first = planned(machine, hours)
+        pace = seconds_to_train(written(first)[1], "train")["train"]
+        machine = Machine(first.run.tokens * first.run.flops / pace.seconds, cuda=machine.cuda, busy=pace.busy)
+    plan = planned(machine, hours)
+    text, params = written(plan)
+    sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}
+    ahead = look_ahead(params, folder=Path(), cfg=model_config(params), sizes=sizes)
+    return (
+        plan,
+        text,
+        look_further(ahead, lambda more: planned(machine, more).run.expected(expected_ability), hours=hours),
+    )
 
 
 # Keys of `runtime` that are kept from the current params.yaml: they describe the machine, not the text.
@@ -284,20 +299,25 @@ def measure(device: str, *, threads: int) -> Machine:
     return Machine(_USED * matmul_flops(device, "bf16" if cuda else "float32"), cuda=cuda)
 
 
-def _summary(plan: Plan, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool) -> list[str]:
+def _summary(
+    plan: Plan, ahead: Outlook, *, commit: str, removed: Sequence[str], hours: float, own_chats: bool
+) -> list[str]:
     run, size, seconds = plan.run, plan.run.size, plan.seconds
     tokenizer = "bytes as tokens" if plan.byte_tokenizer else f"vocabulary of {run.V:,}"
     lines = [
-        "",
         f"model    {run.parameters / 1e6:.1f} M parameters (C{size.C} L{size.L}, context {size.T}), {tokenizer}",
-        f"trains   on {run.tokens:,} tokens in {run.steps:,} steps, about {run.epochs:.1f} epochs of your text",
+        f"trains   on {run.tokens:,} tokens in {plural(run.steps, 'step')}; epochs: {ahead.epochs}",
     ]
     if run.limited_by == "text":
         lines.append("         (more text would lower the loss, more hours would not)")
+    lines += [f"verdict  {ahead.ability}", *(f"         {line}" for line in ahead.remedies())]
     total = sum(seconds.values())
     parts = {"data stages": "text", "train": "train", "sft": "sft", "leak, eval and the rest": "rest"}
-    lines.append(f"takes    about {format_duration(total)} of the {hours:g} h here: ")
-    lines[-1] += ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
+    shown = ", ".join(f"{name} {format_duration(seconds[key])}" for name, key in parts.items())
+    lines.append(f"takes    about {format_duration(total)} of the {hours:.3g} h here: {shown}")
+    if plan.busy:
+        now = format_duration(total / (1 - plan.busy))
+        lines.append(f"busy     other programs take {plan.busy:.0%} of the cores: while they do, it takes about {now}")
     if "tokenizer.min_documents" in plan.settings:
         lines.append("names    may be in the vocabulary, as may other rare words: too few documents to filter them")
     if not own_chats:

@@ -20,7 +20,7 @@ from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
 from niels_gpt.data.types import Request
 from niels_gpt.files.checks import Damaged, read_meta
-from niels_gpt.files.messages import visible
+from niels_gpt.files.messages import plural, visible
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
@@ -231,7 +231,7 @@ def _first_documents(source: str | None, n: int) -> Iterator[str]:
     if source in params.chats:
         raise ValueError(f"{source} is a source of chats: `niels-gpt inspect batch --sft` shows them")
     texts = open_texts(layout.RAW / source, stored=store_of(params, source) if source in params.sources else None)
-    yield f"{texts.rows:,} documents in {source}"
+    yield f"{plural(texts.rows, 'document')} in {source}"
     for name, text in first_documents(texts, n):
         yield f"--- {visible(name)} ({len(text.encode('utf-8')):,} bytes)\n{visible(' '.join(text.split())[:160])}"
 

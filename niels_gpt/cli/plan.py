@@ -6,19 +6,19 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from niels_gpt.cli.console import WORDS, Setting, with_settings
-from niels_gpt.cli.sizing import BYTES, Machine, PlannedRun, bytes_a_token, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import Machine, PlannedRun, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
-from niels_gpt.model.size import most_epochs
+from niels_gpt.files.messages import format_duration, plural
+from niels_gpt.model.size import BYTES, bytes_per_token, most_epochs
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.yaml_files import default_at
 
 LEAST_TEXT = 2000  # bytes per source: a tenth of it, held out, fills 1.5 windows of the smallest context
-_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
 _MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out whole documents; choose them by hash
 # With fewer, the sample's min_documents (5) would require a word in over a quarter of them. That cost 0.3 to 2.1% more
 # bits per byte on 100 kB of notes cut into 6 to 100 documents.
@@ -27,11 +27,11 @@ _CONTEXTS = (1024, 512, 256, 128)
 
 # Seconds besides training, measured on two ARM cores: start of a stage; per MB, all stages that read text; per MB,
 # training of the tokenizer.
-A_STAGE, A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
-STAGES_A_SOURCE, OTHER_STAGES = 4, 14  # load counts twice: it reads the text and sketches it
+_A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 4.0, 1.0, 4.0
+_STAGES_A_SOURCE, _OTHER_STAGES = 4, 14  # load counts twice: it reads the text and sketches it
 # Share of the remaining time for each part; the rest is a reserve.
-_TRAIN, _SFT, _LEAK, _EVAL, _SPLICE = 0.72, 0.08, 0.03, 0.03, 0.03
-_LEAST_TRAINING_S = 30.0
+_TRAIN, _SFT, _LEAK, _EVAL = 0.75, 0.08, 0.03, 0.03
+_LEAST_S = 40.0  # after reading the text
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Plan:
     settings: Mapping[str, Setting]
     run: PlannedRun
     seconds: Mapping[str, float]
+    busy: float  # share of the cores that other programs take, 0 to 1
     byte_tokenizer: bool = False
     val_weights: Mapping[str, float] | None = None  # None: as `weights`
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whole sections, in place of the sample's
@@ -70,51 +71,71 @@ def plan_params(
     hours: float,
 ) -> Plan:
     """Plan a run on the surveyed text within `hours`; `bundled` chats are used if the user has none."""
-    check_sizes(surveys)
+    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled)
     text_bytes = sum(survey.text_bytes for survey in surveys)
     characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
     V = vocabulary_for(text_bytes, characters=characters, words=words)
-    stages = STAGES_A_SOURCE * (len(surveys) + (len(chats) or len(bundled))) + OTHER_STAGES
-    pieces_bytes = 0.0 if V == BYTES else min(text_bytes, _sample_bytes(text_bytes))
-    reading = A_STAGE * stages + text_bytes / 1e6 * A_MEGABYTE + pieces_bytes / 1e6 * _A_MEGABYTE_OF_PIECES
-    left = max(_LEAST_TRAINING_S / _TRAIN, hours * 3600 - reading)
-    held_out = {survey.path: held_out_share(survey) for survey in surveys}
-    trained_bytes = sum(survey.text_bytes * (1 - held_out[survey.path]) for survey in surveys)
-    run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
-    T = context_for(surveys, held_out, most=run.size.T, bytes_a_token=bytes_a_token(V))
-    run = _with_context(run, T)
-    names = source_names([survey.path for survey in surveys], taken=[*bundled, *_val_names(bundled)])
-    sources = {
-        name: source_entry(name, survey, held_out[survey.path], T=T, V=V)
-        for name, survey in zip(names, surveys, strict=True)
-    }
-    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=names)
-    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
-    settings, seconds = _settings(run, names, surveys, chats, machine=machine, left=left)
-    weights = {
-        name: round(survey.text_bytes / text_bytes, 4) or 0.0001 for name, survey in zip(names, surveys, strict=True)
-    }
-    return Plan(
-        head=tuple(heading(surveys, hours)),
-        sources=sources,
-        chats=own_chats or bundled,
-        weights=weights,
-        chat_weights=dict.fromkeys(own_chats, 1.0) or bundled_weights,
-        byte_tokenizer=V == BYTES,
-        settings=settings,
-        run=run,
-        seconds={"text": reading, **seconds},
-    )
+    if V != BYTES:
+        reading += _A_MEGABYTE_OF_PIECES * min(text_bytes, _sample_bytes(text_bytes)) / 1e6
+    trained_bytes = sum(survey.trained_bytes for survey in surveys)
+
+    def planned(left: float) -> Plan:
+        run = fit_run(trained_bytes, V=V, machine=machine, seconds=_TRAIN * left)
+        T = context_for(surveys, most=run.size.T, bytes_a_token=bytes_per_token(V))
+        # Rows of T tokens, and about as many tokens per step.
+        run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
+        settings, seconds = _settings(run, named, chats, machine=machine, left=left)
+        return Plan(
+            head=tuple(heading(surveys, hours)),
+            sources={name: source_entry(name, survey, T=T, V=V) for name, survey in named.items()},
+            chats=own_chats or bundled,
+            weights={name: round(of.text_bytes / text_bytes, 4) or 0.0001 for name, of in named.items()},
+            chat_weights=dict.fromkeys(own_chats, 1.0) or bundled_weights,
+            byte_tokenizer=V == BYTES,
+            settings=settings,
+            run=run,
+            seconds={"text": reading, **seconds},
+            busy=machine.busy,
+        )
+
+    return fit_hours(hours, reading, planned)
 
 
-def check_sizes(surveys: Sequence[Survey]) -> None:
-    """Raise a ValueError if a folder has too little text to train and validate on."""
+def name_inputs(
+    surveys: Sequence[Survey],
+    chats: Sequence[OwnChats],
+    *,
+    bundled: Mapping[str, Mapping[str, Any]],
+    public: Collection[str] = (),
+) -> tuple[dict[str, Survey], dict[str, dict[str, Any]], float]:
+    """Return the surveys by source name, the entries of the user's chats, and the seconds to read it all."""
     for survey in surveys:
         if survey.text_bytes < LEAST_TEXT:
             raise ValueError(
                 f"{survey.path} has {survey.text_bytes:,} bytes of text, too little to train and validate on: at least "
                 f"{LEAST_TEXT:,} are needed, a megabyte is a good start"
             )
+    taken = [*bundled, *public, *(str(source["val_name"]).removeprefix("val_") for source in bundled.values())]
+    names = source_names([survey.path for survey in surveys], taken=taken)
+    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
+    stages = _STAGES_A_SOURCE * (len(names) + len(public) + (len(chats) or len(bundled))) + _OTHER_STAGES
+    reading = _A_STAGE * stages + _A_MEGABYTE * sum(survey.text_bytes for survey in surveys) / 1e6
+    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    return dict(zip(names, surveys, strict=True)), own_chats, reading
+
+
+def fit_hours(hours: float, reading: float, planned: Callable[[float], Plan]) -> Plan:
+    """Return a plan of at most `hours`; `planned` makes one for a number of seconds after those of `reading`.
+
+    Parts have a least size, so a plan may take longer than the seconds given: it is shortened, or ValueError is raised.
+    """
+    left = max(_LEAST_S, hours * 3600 - reading)
+    while (needed := sum((plan := planned(left)).seconds.values())) > hours * 3600 and left > _LEAST_S:
+        left = max(_LEAST_S, left - max(1.0, needed - hours * 3600))
+    if needed <= hours * 3600:
+        return plan
+    asked, least, more = format_duration(hours * 3600), format_duration(needed), math.ceil(1.1 * needed / 60)
+    raise ValueError(f"{asked} are too short, the least run on this text takes about {least} here: --hours {more}m")
 
 
 def plan_text(plan: Plan, sample: str) -> str:
@@ -160,31 +181,21 @@ def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[s
     return names
 
 
-def _val_names(bundled: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [str(source["val_name"]).removeprefix("val_") for source in bundled.values()]
-
-
 def _sample_bytes(text_bytes: float) -> int:
     return 10_000_000 if text_bytes < 16e6 else 20_000_000
 
 
-def held_out_share(survey: Survey) -> float:
-    """Return the fraction of a folder's text to hold out: a tenth, and of large folders about 1 MB."""
-    share = min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / survey.text_bytes)
-    return float(f"{max(0.001, share):.2g}")
-
-
 def _by_document(survey: Survey, *, T: int, V: int) -> bool:
     """Return whether whole documents can be held out: there are many, and none is over a quarter of the text."""
-    held_out = survey.text_bytes * held_out_share(survey) / bytes_a_token(V)
-    drawn = survey.documents * held_out_share(survey)
+    held_out = survey.text_bytes * survey.held_out / bytes_per_token(V)
+    drawn = survey.documents * survey.held_out
     even = survey.longest <= 0.25 * survey.text_bytes
     return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
-def context_for(surveys: Sequence[Survey], held_out: Mapping[str, float], *, most: int, bytes_a_token: float) -> int:
+def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
     """Return the longest context T, at most `most`, of which 1.5 windows fit into the held-out text of every source."""
-    tokens = [survey.text_bytes * held_out[survey.path] / bytes_a_token for survey in surveys]
+    tokens = [survey.text_bytes * survey.held_out / bytes_a_token for survey in surveys]
     for T in _CONTEXTS:
         if most >= T and min(tokens) >= 1.5 * (T + 1):
             return T
@@ -195,27 +206,19 @@ def context_for(surveys: Sequence[Survey], held_out: Mapping[str, float], *, mos
     )
 
 
-def _with_context(run: PlannedRun, T: int) -> PlannedRun:
-    """Return the run with rows of T tokens and about as many tokens per step."""
-    if run.size.T == T:
-        return run
-    return replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
-
-
-def source_entry(name: str, survey: Survey, share: float, *, T: int, V: int) -> dict[str, Any]:
-    """Return the entry of a surveyed folder in `sources`, with a fraction `share` held out."""
+def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]:
+    """Return the entry of a surveyed folder in `sources`."""
     load: dict[str, Any] = {"kind": "text"}
-    split: dict[str, Any]
     if survey.glob is not None:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
         load["glob"] = Setting(survey.glob, printable(left_out))
     if _by_document(survey, T=T, V=V):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
-        reason = f"{survey.documents:,} documents, so whole ones are held out for validation."
-        split = {"by": Setting(by, reason), "val_frac": share}
+        reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
+        split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}
     else:
         reason = "The end of every document is held out: there are few, or one is a large part of the text."
-        load["held_out_tail"] = Setting(share, reason)
+        load["held_out_tail"] = Setting(survey.held_out, reason)
         split = {"by": "given"}
     load["on_secret"] = Setting(
         "mask", "Keys, passwords, card numbers and IBANs: keep, mask, drop (the document) or fail."
@@ -245,13 +248,7 @@ def chat_entry(name: str, chat: OwnChats) -> dict[str, Any]:
 
 
 def _settings(
-    run: PlannedRun,
-    names: Sequence[str],
-    surveys: Sequence[Survey],
-    chats: Sequence[OwnChats],
-    *,
-    machine: Machine,
-    left: float,
+    run: PlannedRun, named: Mapping[str, Survey], chats: Sequence[OwnChats], *, machine: Machine, left: float
 ) -> tuple[dict[str, Setting], dict[str, float]]:
     """Return (settings by dotted name, estimated seconds of each part of the run)."""
     size, tokens_a_second = run.size, machine.flops / run.flops
@@ -263,19 +260,17 @@ def _settings(
     # sft trains 8 rows per step. Scoring is forward only, at a third of training's FLOPs: hence the factors of 3 below.
     sft_rows = 600 * 8 if not chats else min(16_000, max(400, 6 * sum(chat.count for chat in chats)))
     sft_steps = max(20, min(math.ceil(sft_rows / 8), int(_SFT * left * tokens_a_second / (8 * T))))
-    splice_steps = max(10, min(150, int(_SPLICE * left * tokens_a_second / (8 * T))))
     passages = max(200, min(10_000, int(_LEAK * left * tokens_a_second * 3 / (4 * 100))))
-    scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(surveys)))))
-    longest = max(survey.longest for survey in surveys)
-    learned = names[max(range(len(surveys)), key=lambda i: surveys[i].longest)]
+    scored = max(20_000, min(1_000_000, int(_EVAL * left * tokens_a_second * 3 / (4 * len(named)))))
+    learned, longest = max(((name, survey.longest) for name, survey in named.items()), key=lambda pair: pair[1])
     # Tokens of repetitive text may be twice as long as estimated, and a tenth of a document may be held out.
-    chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_a_token(run.V)))))
+    chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_per_token(run.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
     training = run.seconds(machine) * (_TAUGHT if often else 1)
     taught = often and training <= 0.8 * left
     settings = {
-        **_tokenizer_settings(run, surveys),
+        **_tokenizer_settings(run, list(named.values())),
         **_model_settings(run, often),
         "train.total_steps": Setting(run.steps, _why_steps(run)),
         "train.B": Setting(run.B, f"Rows of {T} tokens per step: about twice the square root of all training tokens."),
@@ -301,15 +296,13 @@ def _settings(
         "eval.max_tokens": Setting(scored, "Validation tokens scored per source, so that it takes minutes."),
         "eval.prompts": Setting(["# ", "The ", "Today "]),
         **({} if not chats else {"eval.questions": Setting(["Who are you?", "What do you know?"])}),
-        "splice.dataset_name": Setting(learned, "One short document to memorize, as an example."),
+        "splice.run": Setting(False, "To memorize one short document: true here and in memorize."),
+        "splice.dataset_name": Setting(learned),
         "splice.num_docs": Setting(1),
         "splice.min_doc_length": Setting(2 * chunk),
         "splice.doc_select_mode": Setting("shortest"),
         "splice.strict_num_docs": Setting(False),
-        "splice.train.total_steps": Setting(splice_steps),
-        "splice.train.warmup_steps": Setting(min(20, splice_steps // 10)),
-        "splice.train.base_lr": Setting(round(0.002 * rate, 6)),
-        "splice.train.eval_every": Setting(max(1, splice_steps // 2)),
+        "memorize.run": Setting(False),
         "memorize.chunk_size": Setting(chunk),
         "memorize.prompt_tokens": Setting(chunk // 2),
         "leak.chunk_size": Setting(chunk),
@@ -325,7 +318,7 @@ def _settings(
     seconds = {
         "train": (training if taught else run.seconds(machine)) + validating,
         "sft": sft_steps * 8 * T / tokens_a_second,
-        "rest": (splice_steps * 8 * T + (4 * 100 * passages + 4 * scored * len(surveys)) / 3) / tokens_a_second,
+        "rest": 4 * (100 * passages + scored * len(named)) / (3 * tokens_a_second),
     }
     return settings, seconds
 
@@ -347,7 +340,7 @@ def _tokenizer_settings(run: PlannedRun, surveys: Sequence[Survey]) -> dict[str,
     if run.V == BYTES:
         return {}
     text_bytes, documents = (sum(getattr(survey, of) for survey in surveys) for of in ("text_bytes", "documents"))
-    few = f"{documents:,} documents: too few to filter rare words, so some may be in the vocabulary."
+    few = f"{plural(documents, 'document')}: too few to filter rare words, so some may be in the vocabulary."
     reason = f"For {megabytes(text_bytes)} of text: a larger vocabulary gives fewer tokens, and needs more text."
     return {
         "tokenizer.vocab_size": Setting(run.V, reason),
@@ -369,7 +362,7 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
         "model.L": Setting(size.L),
         "model.H": Setting(size.C // size.head_dim, f"Heads of {size.head_dim}."),
         "model.d_ff": Setting(4 * size.C),
-        "model.dropout": Setting(dropout, f"For {again:.1f} epochs."),
+        "model.dropout": Setting(dropout, f"For {again:.2f} epochs."),
     }
     if size.C >= 192:
         settings |= {"model.qk_norm": Setting(True), "model.value_residual": Setting(True)}
@@ -379,14 +372,11 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
 
 
 def _why_steps(run: PlannedRun) -> str:
-    read = f"{run.tokens:,} tokens, about {run.epochs:.1f} epochs"
-    if run.limited_by == "text":
-        most = most_epochs(run.parameters)
-        return (
-            f"{read}. More than {most} epochs helped no run of this size, and memorize the text: more text would help, "
-            "more time would not."
-        )
-    return f"{read}: as many as the hours allow."
+    read, most = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs", most_epochs(run.parameters)
+    if run.limited_by == "time":
+        return f"{read}: as many as the hours allow."
+    more = f"More than {most} epochs helped no run of this size, and memorize the text"
+    return f"{read}. {more}: more text would help, more time would not."
 
 
 def heading(surveys: Sequence[Survey], hours: float) -> list[str]:

@@ -5,7 +5,6 @@ The figures behind the constants are in docs/base.md.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,30 +12,17 @@ from typing import Any
 import torch
 
 from niels_gpt.cli.console import Setting
-from niels_gpt.cli.plan import (
-    A_MEGABYTE,
-    A_STAGE,
-    OTHER_STAGES,
-    STAGES_A_SOURCE,
-    OwnChats,
-    Plan,
-    chat_entry,
-    check_sizes,
-    context_for,
-    heading,
-    held_out_share,
-    source_entry,
-    source_names,
-)
+from niels_gpt.cli.plan import OwnChats, Plan, context_for, fit_hours, heading, name_inputs, source_entry
 from niels_gpt.cli.sizing import Machine, PlannedRun, Size
 from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.device import prepare_device
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import flops_per_token
+from niels_gpt.model.size import BASE_BYTES_PER_TOKEN, flops_per_token
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.yaml_files import default_at
+from niels_gpt.train.task import Execution, device_memory, least_memory
 
-_BYTES_A_TOKEN = 3.5  # 3.2 and 3.9 on two note vaults with SmolLM2's tokenizer
 _ROWS, _ROWS_ON_CPU = 8, 4
 _CONTEXT, _CONTEXT_ON_CPU = 1024, 512
 _SMALL_TEXT = 1e6  # bytes; below, three epochs were best, above, two
@@ -45,16 +31,10 @@ _PUBLIC_SHARE = 0.1  # of the sample's public text at most, and no more epochs o
 _TRAIN, _SFT, _EVAL, _LEAK = 0.6, 0.1, 0.14, 0.06
 _FEWEST_SFT_STEPS = 20
 _COMPILED_STEPS = 2000  # compiling 30 blocks takes 50 s on an H200, and saves less than 0.03 s a step
-_LEAST_TRAINING_S = 30.0
-_BY_DEFAULT = (
-    "optimizer",
-    "flat",
-    "weight_decay",
-    "lr_scale",
-    "decay_scale",
-    "momentum_warmup",
-    "average",
-)  # not as the sample
+_FEWEST_STEPS = 8  # fewer teach no style
+_OTHER_TOKENS = 12_000  # of a model's forward passes in `eval`, besides scores: the report card and the samples
+# Of `train` and `sft`, not as the sample has them.
+_BY_DEFAULT = ("optimizer", "flat", "weight_decay", "lr_scale", "decay_scale", "momentum_warmup", "average")
 
 
 @dataclass(frozen=True)
@@ -71,6 +51,13 @@ class ChosenBase:
         with torch.device("meta"):
             model = GPT(self.cfg)
         return model.parameter_count(), flops_per_token(model, T=T)
+
+    def check_room(self, device: str) -> None:
+        """Raise ValueError if tuning may not fit into memory: SmolLM2-135M took three times the least (4.8 GB)."""
+        execution = Execution(device=prepare_device(device, threads=0), micro_batch_tokens=_CONTEXT_ON_CPU)
+        least = sum(least_memory(replace(self.cfg, T=_CONTEXT_ON_CPU), B=_ROWS, execution=execution).values())
+        if 3 * least > (there := device_memory(execution.device)):
+            raise ValueError(f"it needs about {3 * least / 1e9:.0f} GB of memory, and there are {there / 1e9:.1f}")
 
 
 def plan_tuning(
@@ -89,63 +76,51 @@ def plan_tuning(
     `public` is the sample's public text, which stays in the mix so that less is forgotten; `bundled` are its chats,
     used if the user has none.
     """
-    check_sizes(surveys)
-    names = source_names([survey.path for survey in surveys], taken=[*bundled, *public])
-    chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
-    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, public=public)
     chat_sources = own_chats or bundled
     text_bytes = float(sum(survey.text_bytes for survey in surveys))
-    stages = STAGES_A_SOURCE * (len(names) + len(public) + len(chat_sources)) + OTHER_STAGES
-    reading = A_STAGE * stages + text_bytes / 1e6 * A_MEGABYTE
-    left = max(_LEAST_TRAINING_S / _TRAIN, hours * 3600 - reading)
     share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
-    run = _fit(surveys, base, share=share, machine=machine, seconds=_TRAIN * left)
-    held_out = {survey.path: held_out_share(survey) for survey in surveys}
-    entries = {
-        name: source_entry(name, survey, held_out[survey.path], T=run.size.T, V=run.V)
-        for name, survey in zip(names, surveys, strict=True)
-    }
-    own = {name: survey.text_bytes / text_bytes for name, survey in zip(names, surveys, strict=True)}
+    own = {name: survey.text_bytes / text_bytes for name, survey in named.items()}
     weights = {name: round(weight * (1 - share), 4) or 0.0001 for name, weight in own.items()}
-    settings, seconds = _settings(
-        run, chats, machine=machine, left=left, scored_sources=len(names) + len(public) + len(chat_sources)
-    )
-    return Plan(
-        head=tuple(heading(surveys, hours)),
-        sources={**entries, **public},
-        chats=chat_sources,
-        weights={**weights, **dict.fromkeys(public, round(share / len(public), 4))},
-        val_weights={name: round(weight, 4) or 0.0001 for name, weight in own.items()},
-        chat_weights=dict.fromkeys(chat_sources, 1.0),
-        sections={
-            "base": {
-                "from": Setting(base.name, "The model to start from: docs/base.md."),
-                "input": base.input,
-                "revision": base.revision,
+
+    def planned(left: float) -> Plan:
+        run = _fit(surveys, base, share=share, machine=machine, seconds=_TRAIN * left)
+        scored = len(named) + len(public) + len(chat_sources)
+        settings, seconds = _settings(run, chats, machine=machine, left=left, scored_sources=scored)
+        entries = {name: source_entry(name, survey, T=run.size.T, V=run.V) for name, survey in named.items()}
+        start = {"from": Setting(base.name, "The model to start from: docs/base.md."), "input": base.input}
+        shape = {"T": Setting(run.size.T, "Everything else of the model is the base's."), "dropout": 0.0}
+        return Plan(
+            head=tuple(heading(surveys, hours)),
+            sources={**entries, **public},
+            chats=chat_sources,
+            weights={**weights, **dict.fromkeys(public, round(share / len(public), 4))},
+            val_weights={name: round(weight, 4) or 0.0001 for name, weight in own.items()},
+            chat_weights=dict.fromkeys(chat_sources, 1.0),
+            sections={
+                "base": {**start, "revision": base.revision},
+                "tokenizer": {"kind": "hf", "corpus": "models/base"},
+                "model": shape,
             },
-            "tokenizer": {"kind": "hf", "corpus": "models/base"},
-            "model": {
-                "T": Setting(run.size.T, "Everything else of the model is the base's."),
-                "dropout": 0.0,
-            },
-        },
-        settings={"splice.dataset_name": Setting(names[0]), **settings},
-        run=run,
-        seconds={"text": reading, **seconds},
-    )
+            settings={"splice.dataset_name": Setting(next(iter(named))), **settings},
+            run=run,
+            seconds={"text": reading, **seconds},
+            busy=machine.busy,
+        )
+
+    return fit_hours(hours, reading, planned)
 
 
 def _fit(surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run of as many epochs as help, or as the time allows."""
-    held_out = {survey.path: held_out_share(survey) for survey in surveys}
     most = min(base.cfg.T, _CONTEXT if machine.cuda else _CONTEXT_ON_CPU)
-    T = context_for(surveys, held_out, most=most, bytes_a_token=_BYTES_A_TOKEN)
+    T = context_for(surveys, most=most, bytes_a_token=BASE_BYTES_PER_TOKEN)
     parameters, flops = base.costs(T)
-    text = sum(survey.text_bytes * (1 - held_out[survey.path]) for survey in surveys)
-    text_tokens = text / _BYTES_A_TOKEN
+    text = sum(survey.trained_bytes for survey in surveys)
+    text_tokens = text / BASE_BYTES_PER_TOKEN
     by_text = (3 if text < _SMALL_TEXT else 2) * text_tokens / (1 - share)
     by_time = machine.flops * seconds / flops
-    tokens = min(by_text, by_time)
+    tokens = min(by_text, max(by_time, _FEWEST_STEPS * T))
     B = max(1, min(_ROWS if machine.cuda else _ROWS_ON_CPU, int(tokens / T)))
     size = Size(base.cfg.C, base.cfg.L, T, base.cfg.D, 0)
     steps = max(1, int(tokens / (B * T)))
@@ -176,7 +151,7 @@ def _settings(
     settings = {
         **{f"{section}.{key}": Setting(value) for section in ("train", "sft") for key, value in recipe.items()},
         "train.total_steps": Setting(
-            run.steps, f"{run.tokens:,} tokens, about {run.epochs:.1f} epochs of your text: {time}."
+            run.steps, f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs of your text: {time}."
         ),
         "train.base_lr": Setting(rate, "2e-4, or 3e-4 for less than one epoch; higher rates overfit from the second."),
         "train.warmup_steps": Setting(run.steps // 20),
@@ -208,16 +183,17 @@ def _settings(
     seconds = {
         "train": run.seconds(machine) + validating,
         "sft": sft_steps * run.B * T / tokens_a_second if tuned else 0.0,
-        "rest": models * (scored_sources * scored + 2 * 100 * passages) / forward,
+        "rest": models * (scored_sources * scored + 2 * 100 * passages + _OTHER_TOKENS) / forward,
     }
     return settings, seconds
 
 
-def measured_flops(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool) -> float:
+def measured_machine(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool) -> Machine:
     """Return the FLOP/s of real training steps of the base's shape; on a CPU on a short row, in about 10 s."""
     from niels_gpt.cli.doctor import seconds_per_step
 
     B, T = (_ROWS, _CONTEXT) if cuda else (1, 256)
     cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
     train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
-    return B * cfg.T * base.costs(cfg.T)[1] / seconds_per_step(cfg, train, {**runtime, "compile": False})
+    pace = seconds_per_step(cfg, train, {**runtime, "compile": False})
+    return Machine(B * cfg.T * base.costs(cfg.T)[1] / pace.seconds, cuda=cuda, busy=pace.busy)

@@ -50,8 +50,8 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def without_card(scores: dict[str, Any]) -> dict[str, Any]:
-    """Return scores without the report card, after checking their keys."""
-    models = {model: table for model, table in scores.items() if model != layout.CARD}
+    """Return the scores of models, without the report card and the compressors, after checking their keys."""
+    models = {model: table for model, table in scores.items() if model not in (layout.CARD, *layout.YARDSTICKS)}
     check_keys(models, _SCORE, path=layout.SCORES)
     return models
 
@@ -216,7 +216,8 @@ def summary_lines() -> Iterator[str]:
     scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
     yield ""
-    rows = (HEAD, *score_rows(scores))
+    beside = {name: table for name, table in read_meta(layout.SCORES).items() if name in layout.YARDSTICKS}
+    rows = (HEAD, *score_rows({**scores, **beside}))
     widest = max(len(row.held_out) for row in rows)
     for row in rows:
         yield f"{row.model:<10}{row.held_out:<{widest}}{row.nats:>14}{row.bits:>14}{row.tokens:>12}"

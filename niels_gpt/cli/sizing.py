@@ -7,16 +7,17 @@ that has helped. docs/recipe.md has the runs behind the figures.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import Reading, bytes_per_token, expected_bits_per_byte, flops_per_token, most_epochs
+from niels_gpt.model.size import BYTES, Reading, bytes_per_token, expected_bits_per_byte, flops_per_token, most_epochs
 
-BYTES = 260  # vocabulary of the byte tokenizer: 256 byte values and 4 chat tokens
 # Stay below the number of epochs at which doctor warns: the exact number of tokens is known only after encoding.
 _OF_MOST_EPOCHS = 0.75
 _MOST_AT_ONCE = 32768  # tokens per step: as in preset v2, which fits a GPU
@@ -49,10 +50,11 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Machine:
-    """FLOP/s that a training step reaches on this machine, and whether it runs on CUDA."""
+    """FLOP/s that a training step reaches on idle cores, whether it runs on CUDA, the share of the cores in use now."""
 
     flops: float
     cuda: bool = False
+    busy: float = 0.0  # by other programs, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ class PlannedRun:
     @property
     def epochs(self) -> float:
         return self.tokens / self.text_tokens
+
+    def expected(self, law: Callable[..., Any]) -> Any:
+        """Return what a law of model/size.py says about this run."""
+        a_token = bytes_per_token(self.V)
+        reading = Reading(self.text_tokens * a_token, self.tokens * a_token)
+        return law(self.parameters, [reading], steps=self.steps)
 
     def seconds(self, machine: Machine) -> float:
         """Return the estimated training time in seconds."""
@@ -102,22 +110,16 @@ _VOCABULARIES = (512, 1024, 2048, 4096, 8192, 16128, 32768)
 _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 
-def bytes_a_token(V: int) -> float:
-    """Return the expected bytes per token with a vocabulary of V."""
-    return 1.0 if V <= BYTES else bytes_per_token(V)
-
-
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training."""
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
-    return min(
-        (_run(size, text_bytes, V, machine, seconds) for size in fitting), key=lambda run: _bits(run, text_bytes)
-    )
+    runs = (_run(size, text_bytes, V, machine, seconds) for size in fitting)
+    return min(runs, key=lambda run: run.expected(expected_bits_per_byte))
 
 
 def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float) -> PlannedRun:
     parameters, flops = _cost(size, V)
-    text_tokens = text_bytes / bytes_a_token(V)
+    text_tokens = text_bytes / bytes_per_token(V)
     by_time = machine.flops * seconds / flops
     by_text = _OF_MOST_EPOCHS * most_epochs(parameters) * text_tokens
     tokens = min(by_time, by_text)
@@ -128,11 +130,6 @@ def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float
     steps = max(1, int(tokens / (B * size.T)))
     limit = "time" if by_time < by_text else "text"
     return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit)
-
-
-def _bits(run: PlannedRun, text_bytes: float) -> float:
-    read = run.tokens * bytes_a_token(run.V)
-    return expected_bits_per_byte(run.parameters, [Reading(text_bytes, read)], steps=run.steps)
 
 
 @cache

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -20,6 +20,7 @@ from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
 from niels_gpt.data.secrets import Findings, Screen, counted
 from niels_gpt.data.text import SUFFIXES, iter_text
 from niels_gpt.data.types import Document
+from niels_gpt.files.messages import plural
 
 PLAIN = (".txt", ".md")  # one document per file; in all other formats, one per row
 _READ_BYTES = 20_000_000  # of text; larger folders are sampled
@@ -28,6 +29,7 @@ _SEARCHED_AT_ONCE = 1 << 16  # characters between two checks of the CPU time
 _COUNTED_CHARACTERS = 2_000_000  # characters of text in which distinct characters and words are counted
 _LEAST_COUNTED = 2000  # characters per document
 _COVERED = 0.9995  # share of characters that a trained tokenizer spells without byte fallback
+_HELD_OUT, _LEAST_HELD_OUT_BYTES = 0.1, 1e6  # a tenth; of large sources about 1 MB, enough to score
 _PACKED = 3  # estimated bytes of text per byte of a compressed file
 
 _PIECE = re.compile(r"\s?\S+")
@@ -60,6 +62,15 @@ class Survey:
     def longest(self) -> int:
         return self.sizes[-1]
 
+    @property
+    def held_out(self) -> float:
+        """Return the fraction of the text to hold out: a tenth, and of large folders about 1 MB."""
+        return float(f"{max(0.001, min(_HELD_OUT, _LEAST_HELD_OUT_BYTES / self.text_bytes)):.2g}")
+
+    @property
+    def trained_bytes(self) -> float:
+        return self.text_bytes * (1 - self.held_out)
+
 
 @dataclass(frozen=True)
 class _Look:
@@ -86,7 +97,7 @@ def survey_folder(path: str) -> Survey:
         if not plain:
             raise ValueError(faults[0])
         glob, readable = glob_of({unpacked_suffix(file) for file in plain}), plain
-    reading = _read(path, readable)
+    reading = _read(path, readable, _Search())
     looks = reading.looks
     if not looks:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
@@ -115,6 +126,11 @@ def survey_folder(path: str) -> Survey:
     )
 
 
+def text_bytes(path: str, suffixes: Collection[str] = SUFFIXES) -> int:
+    """Return the bytes of text in a folder as `survey_folder` estimates them, without a search."""
+    return round(_read(path, [file for file in list_files(path) if unpacked_suffix(file) in suffixes], None).text_bytes)
+
+
 def glob_of(suffixes: Iterable[str]) -> str:
     """Return a glob pattern for .txt files, .md files or both, compressed ones included."""
     ending = "".join(sorted(suffixes))
@@ -131,8 +147,8 @@ def told_endings(counts: Mapping[str, int]) -> str:
 def describe(survey: Survey) -> list[str]:
     """Return lines to print: what was found in a folder and what a run does about it; secrets are only counted."""
     lines = [
-        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {survey.documents:,} "
-        f"document{'s' if survey.documents > 1 else ''} ({told_endings(survey.files)})"
+        f"{survey.path}: {megabytes(survey.text_bytes)} of text, {plural(survey.documents, 'document')} "
+        f"({told_endings(survey.files)})"
     ]
     if survey.sample:
         searched, total = map(megabytes, survey.sample)
@@ -226,11 +242,11 @@ class _Search:
         return self._screen.take()
 
 
-def _read(path: str, files: Sequence[str]) -> _Scan:
+def _read(path: str, files: Sequence[str], search: _Search | None) -> _Scan:
     """Read every file, or every n-th of a large folder; equal texts count once, as in training."""
     sizes = {file: os.path.getsize(file) * (_PACKED if _is_packed(file) else 1) for file in files}
     every = max(1, math.ceil(sum(sizes.values()) / _READ_BYTES))
-    reading, search = _Scan(), _Search()
+    reading = _Scan()
     known: set[bytes] = set()
     whole, total = True, 0.0
     for packed in (False, True):  # sizes of compressed files are guesses, so each group has its own scale
@@ -245,7 +261,8 @@ def _read(path: str, files: Sequence[str]) -> _Scan:
                 if not sample.text.strip():
                     reading.empty += 1
                     continue
-                search.add(sample.text)
+                if search:
+                    search.add(sample.text)
                 if digest in known:
                     reading.copies += 1
                 else:
@@ -263,9 +280,9 @@ def _read(path: str, files: Sequence[str]) -> _Scan:
         reading.text_bytes += scale * sum(look.size for look in reading.looks[first:])
         reading.documents += scale * (len(reading.looks) - first)
         total += scale * text_read
-    reading.findings = search.take()
-    if not (whole and search.whole):
-        reading.sample = search.searched, round(total)
+    if search:
+        reading.findings = search.take()
+        reading.sample = None if whole and search.whole else (search.searched, round(total))
     return reading
 
 

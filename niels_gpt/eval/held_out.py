@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -138,6 +140,24 @@ def score_stream(
 
     with inference(model):
         return mean_score(parts(), token_bytes=token_bytes)
+
+
+YARDSTICKS: Mapping[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda text: gzip.compress(text, 9, mtime=0),
+    "xz": lambda text: lzma.compress(text, preset=9),
+}
+
+
+def yardstick_bits(
+    stream: TokenStream, *, piece: Callable[[int], bytes], T: int, max_tokens: int | None = None
+) -> dict[str, float]:
+    """Return the bits per byte of compressors, by name, on the text that `score_stream` scores.
+
+    They know no other text. `piece` returns the bytes of an id.
+    """
+    starts = _consecutive_windows(stream, T=T, max_tokens=max_tokens)
+    text = b"".join(map(piece, stream.gather(starts, T)[:, 1:].flatten().tolist()))
+    return {name: 8 * len(compress(text)) / max(1, len(text)) for name, compress in YARDSTICKS.items()}
 
 
 def mean_score(

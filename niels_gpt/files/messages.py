@@ -110,6 +110,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun: "1 document", "2 documents"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class Tally:
     """Byte counter for a stream of unknown length, which also updates a bar."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.files.messages import plural
 from niels_gpt.leak.extraction import Recital, VerbatimRun
 from niels_gpt.leak.measure import Leak, Told
 from niels_gpt.leak.passages import longest_run
@@ -66,7 +67,7 @@ def leak_sentence(stats: _Stats) -> str:
         "too few documents for an attack" if attack is None else f"membership AUC {_with_interval(attack, 'auc')}"
     )
     train, held_out = _extracted(stats["train"]), _extracted(stats["held_out"])
-    recited = f"{sentences['extractable']:,} sentences can be extracted ({asked(sentences)} tested)"
+    recited = f"{plural(sentences['extractable'], 'sentence')} can be extracted ({asked(sentences)} tested)"
     return f"{recited}; {train} passages, {held_out} held-out passages; {membership}"
 
 
@@ -75,7 +76,8 @@ def asked(sentences: _Stats) -> str:
     asked, total = sentences["asked"]
     if asked == total:
         return f"all {total:,}"
-    return f"{asked:,} of {total:,}, all of {{:,}} of {{:,}} documents".format(*sentences["documents_asked"])
+    whole, documents = sentences["documents_asked"]
+    return f"{asked:,} of {total:,}" + (f", all of {whole:,} of {plural(documents, 'document')}" if whole else "")
 
 
 _KNOWN_MEMBER = 0.6  # lower end of the AUC's 95% interval from which the verdict mentions membership
@@ -90,11 +92,7 @@ def verdict(sources: Mapping[str, Mapping[str, _Stats]], model: str) -> str:
         sum(stats[f"extractable_{what}"] for stats in of.values()) for what in ("sentences", "passages")
     )
     if sentences or passages:
-        counts = [
-            f"{n:,} private {what if n > 1 else what[:-1]}"
-            for n, what in ((sentences, "sentences"), (passages, "passages"))
-            if n
-        ]
+        counts = [plural(n, f"private {what}") for n, what in ((sentences, "sentence"), (passages, "passage")) if n]
         return f"This model can recite {' and '.join(counts)}; do not share it."
     attacks = [stats["attack"] for stats in of.values() if stats["attack"]]
     worst = max(attacks, key=lambda attack: float(attack["auc"]), default=None)
@@ -126,7 +124,7 @@ def canary_rows(canaries: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
 def canary_sentence(canaries: Mapping[str, Any]) -> str:
     """Return a one-line summary of the canaries' exposure."""
     told = ", ".join(
-        f"{mean} bits at {copies} copies ({extracted} of {sentences} extracted)"
+        f"{mean} bits at {copies} {'copy' if copies == '1' else 'copies'} ({extracted} of {sentences} extracted)"
         for copies, sentences, mean, _, extracted in canary_rows(canaries)
     )
     most = math.log2(canaries["references"] + 1)
@@ -190,7 +188,7 @@ def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> st
     rest = sentence.text[len(tokenizer.decode(sentence.ids[:end])) :]
     places = ", ".join(names[row] for row in sentence.documents[:3])
     more = f" and {len(sentence.documents) - 3:,} more" if len(sentence.documents) > 3 else ""
-    how = f"after {finding.words} words" if finding.words else "without a prompt"
+    how = f"after {plural(finding.words, 'word')}" if finding.words else "without a prompt"
     facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
     given, recited = sentence.ids[:first], sentence.ids[first:end]
     return _passage(facts, tokenizer.decode(given), tokenizer.decode(recited), rest)
@@ -239,7 +237,7 @@ def _passage(facts: str, prompt: str | None = None, recited: str = "", rest: str
 
 def _samples(log_pz: float) -> str:
     samples = samples_needed(float(np.exp(log_pz)), 0.5)
-    return "1 sample" if samples == 1 else f"{samples:,} samples" if samples < 10**6 else f"{samples:.1g} samples"
+    return plural(int(samples), "sample") if samples < 10**6 else f"{samples:.1g} samples"
 
 
 def samples_needed(pz: float, p: float) -> float:

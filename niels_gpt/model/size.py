@@ -6,8 +6,9 @@ Sizes are counted from the modules themselves, so that they include what model o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import torch
 from torch import nn
@@ -84,9 +85,41 @@ def most_epochs(parameters: int) -> int:
     return next(most for below, most in _READINGS.items() if below is None or parameters < below)
 
 
+BYTES = 260  # vocabulary of the byte tokenizer: 256 byte values and 4 chat tokens
+BASE_BYTES_PER_TOKEN = 3.5  # 3.2 and 3.9 on two note vaults with SmolLM2's tokenizer
+
+
 def bytes_per_token(vocabulary: int) -> float:
-    """Estimate the bytes per token of English text for a SentencePiece vocabulary of this size.
+    """Estimate the bytes per token of English text for a SentencePiece vocabulary of this size; 1 for bytes.
 
     Measured: 2.24, 3.17 and 4.03 bytes with 1,024, 4,096 and 16,128 entries.
     """
-    return 2.24 + 0.45 * math.log2(vocabulary / 1024)
+    return 1.0 if vocabulary <= BYTES else 2.24 + 0.45 * math.log2(vocabulary / 1024)
+
+
+class Ability(StrEnum):
+    """Kinds of text that a model writes, from the least to the most."""
+
+    NO_WORDS = "will not form words"
+    WORDS = "will form words, not sentences"
+    SENTENCES = "sentences in your style"
+
+    @property
+    def measured(self) -> str:
+        """Return the phrase for a model that exists."""
+        return self.replace("will not form", "does not form").replace("will form", "forms")
+
+
+_WORDS_FROM, _SENTENCES_FROM = 2.5, 1.3  # bits per byte by the law; the runs behind them: docs/report-card.md
+
+
+def expected_ability(parameters: int, readings: Sequence[Reading], *, steps: int) -> Ability:
+    """Predict what a model will write; the law serves as an index of size, text and steps, also below its range.
+
+    Words are learned from repeated text as well as from new text, sentences are not.
+    """
+    often = [Reading(reading.read, reading.read) for reading in readings]
+    if expected_bits_per_byte(parameters, often, steps=steps) > _WORDS_FROM:
+        return Ability.NO_WORDS
+    bits = expected_bits_per_byte(parameters, readings, steps=steps)
+    return Ability.WORDS if bits > _SENTENCES_FROM else Ability.SENTENCES

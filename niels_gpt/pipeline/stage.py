@@ -28,7 +28,7 @@ from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.repository import keep_lock
+from niels_gpt.pipeline.repository import DvcCache, keep_lock
 from niels_gpt.pipeline.sources import Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
@@ -86,6 +86,22 @@ def outs_by_source(text: str) -> list[str]:
     """Return the outputs that have a source's name in them, as written in dvc.yaml, once for each use."""
     written = [out for stage in _stages(text).values() if "foreach" in stage for out in _outs(stage)]
     return list(dict.fromkeys(out.replace(_USE, use) for out in written for use in ("text", "chat")))
+
+
+def remove_leftovers(root: Path, raw: Mapping[str, Any]) -> list[str]:
+    """Delete outputs of sources that `raw` does not name, if DVC's cache has them; return those sources' names.
+
+    DVC leaves them until its next checkout. Stages that depend on a whole folder would run once with them and once
+    more without.
+    """
+    cache, removed = DvcCache(), set()
+    for pattern in outs_by_source(read_text(root / layout.DAG)):
+        for path in sorted(root.glob(pattern.replace("${key}", "*"))):
+            name = path.name.removesuffix(".json")
+            if name not in raw["sources"] and re.fullmatch(r"[a-z0-9_]+", name) and cache.has(path):
+                discard(path)
+                removed.add(name)
+    return sorted(removed)
 
 
 def sentence_with_remedy(error: BaseException) -> str:

@@ -119,21 +119,24 @@ HEAD = ScoreRow("model", "validation set", "nats/token", "bits per byte", "token
 
 
 def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[ScoreRow]:
-    """Return rows of {model: {stream: {nats, ...}}}; a stream with quotes gets a second row, without the quotes."""
+    """Return rows of {model: {stream: {nats, ...}}}; a stream with quotes gets a second row, without the quotes.
+
+    A compressor has bits per byte alone.
+    """
     rows = []
     for model, table in scores.items():
         for name, score in table.items():
-            rows.append(_row(model, name, score, score["tokens"]))
+            rows.append(_row(model, name, score, score.get("tokens")))
             if quoted := score.get("quoted_tokens"):
                 rows.append(_row(model, f"{name} without quotes", score, score["tokens"] - quoted, "_without_quotes"))
     return rows
 
 
-def _row(model: str, name: str, score: Mapping[str, Any], tokens: int, which: str = "") -> ScoreRow:
+def _row(model: str, name: str, score: Mapping[str, Any], tokens: int | None, which: str = "") -> ScoreRow:
     nats, bits = (
-        MISSING if (mean := score[f"{key}{which}"]) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
+        MISSING if (mean := score.get(f"{key}{which}")) is None else f"{mean:.4f}" for key in ("nats", "bits_per_byte")
     )
-    return ScoreRow(model, name, nats, bits, f"{tokens:,}")
+    return ScoreRow(model, name, nats, bits, MISSING if tokens is None else f"{tokens:,}")
 
 
 # Metrics and learning curves of a finished run, computed from its history.

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from niels_gpt.data.secrets import tokens
 from niels_gpt.data.secrets.named import find_named
 from niels_gpt.data.types import Chat, Document
+from niels_gpt.files.messages import plural
 
 OnSecret = Literal["keep", "mask", "drop", "fail"]
 OnPersonal = Literal["keep", "mask"]
@@ -130,11 +131,14 @@ class Findings:
     def told(self, on_secret: OnSecret) -> Iterator[str]:
         """Lines for the log of a run."""
         if self.personal:
-            yield f"{sum(self.personal.values()):,} personal details are replaced ({counted(self.personal)})"
+            found = sum(self.personal.values())
+            verb = "is" if found == 1 else "are"
+            yield f"{plural(found, 'personal detail')} {verb} replaced ({counted(self.personal)})"
         total, kinds = sum(self.kinds.values()), counted(self.kinds)
         if not total:
             return
-        yield f"{total:,} secrets in {self.documents:,} documents are {_DONE[on_secret]} ({kinds})"
+        where, verb = plural(self.documents, "document"), "is" if total == 1 else "are"
+        yield f"{plural(total, 'secret')} in {where} {verb} {_DONE[on_secret]} ({kinds})"
         yield from (f"  {place}" for place in self.first)
         if total > len(self.first):
             yield f"  and {total - len(self.first):,} more"
