@@ -179,6 +179,10 @@ def serve(
             "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
         ),
     ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(help="let pages of this origin use the API, such as app://obsidian.md; repeatable"),
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
     share_sources: Annotated[
@@ -190,7 +194,7 @@ def serve(
         from niels_gpt.talk.server.access import Access
 
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
-        access = Access(others=host != "127.0.0.1", key=key)
+        access = Access(others=host != "127.0.0.1", key=key, origins=tuple(origin or ()))
         # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
         # than 1 (docs/performance.md).
         talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))

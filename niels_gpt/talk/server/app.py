@@ -23,7 +23,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes
-from niels_gpt.talk.server.access import Access, Gate, refusal, refusal_body, refuse
+from niels_gpt.talk.server.access import Access, guard, refusal, refusal_body, refuse
 from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
@@ -349,7 +349,7 @@ def build_app(
         scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
+    guard(app, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
     app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal server error: {error!r}"))
