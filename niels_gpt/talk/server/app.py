@@ -251,8 +251,11 @@ class Service:
             asked,
             CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
             prompts=[self._ids(prompt) for prompt in prompts],
-            most=min(asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens),
+            most=min(
+                self._limits.new_tokens if asked.max_tokens is None else asked.max_tokens, self._limits.new_tokens
+            ),
             stops=asked.stops,
+            echo=asked.echo,
             top_logprobs=asked.logprobs,
             more={},
             about=ask_about(self._notes, asked.niels_gpt, self._talker, [])[0],
@@ -297,11 +300,12 @@ class Service:
         top_logprobs: int | None,
         more: Mapping[str, Any],
         about: About | None,
+        echo: bool = False,
     ) -> _Job:
         reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
         sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
         orders = [
-            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs)
+            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs, echo)
             for prompt in prompts
             for n in range(asked.n)
         ]
