@@ -76,7 +76,9 @@ def test_what_follows_the_prompt_is_scored_with_it(address: str) -> None:
     assert echoed["logprobs"]["token_logprobs"][n:] == pytest.approx(plain["logprobs"]["token_logprobs"], abs=1e-5)
     assert echoed["logprobs"]["text_offset"][n:] == [n + offset for offset in plain["logprobs"]["text_offset"]]
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
-    parts = [part.choices[0] for part in client.completions.create(model="tiny", **body, echo=True, seed=1, stream=True)]
+    parts = [
+        part.choices[0] for part in client.completions.create(model="tiny", **body, echo=True, seed=1, stream=True)
+    ]
     assert "".join(part.text for part in parts).startswith(PROMPTS[1])
     assert sum(len(part.logprobs.tokens or []) for part in parts if part.logprobs) == n + 5
     assert [choice["text"] for choice in completed(address, prompt=PROMPTS[:2], max_tokens=0)["choices"]] == ["", ""]
