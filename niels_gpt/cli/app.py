@@ -12,6 +12,7 @@ import typer
 
 from niels_gpt.cli import inspect
 from niels_gpt.cli.base import base
+from niels_gpt.cli.benchmark import benchmark
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
     AliasGroup,
@@ -179,10 +180,7 @@ def serve(
             "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
         ),
     ] = None,
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(help="let pages of this origin use the API, such as app://obsidian.md; repeatable"),
-    ] = None,
+    origin: Annotated[list[str] | None, typer.Option(help="origin whose pages may use the API; repeatable")] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
     share_sources: Annotated[
@@ -359,6 +357,7 @@ def gc(
 
 
 app.command()(base)
+app.command()(benchmark)
 app.command()(compare)
 app.command()(find)
 app.command()(init)
