@@ -52,7 +52,7 @@ def benchmark(
 
 def make_tasks(name: str, source: str | None) -> list[Any]:
     """Return lm-eval's tasks of an evaluation set, with data from a folder, a hub dataset, or lm-eval's own choice."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # of lm-eval's bootstrap
     try:
         import lm_eval.tasks
         from lm_eval.api.task import ConfigurableTask
@@ -155,7 +155,7 @@ def evaluate(talker: Talker, tasks: Sequence[Any]) -> dict[str, Row]:
             raise NotImplementedError
 
     manager = TaskManager(include_defaults=False)
-    found = simple_evaluate(Scorer(), tasks=list(tasks), task_manager=manager, bootstrap_iters=0, log_samples=False)
+    found = simple_evaluate(Scorer(), tasks=list(tasks), task_manager=manager, bootstrap_iters=100, log_samples=False)
     assert found is not None, "this is the process of rank 0"
     return {task: {**numbers, "n": found["n-samples"][task]["effective"]} for task, numbers in found["results"].items()}
 
