@@ -44,9 +44,8 @@ def benchmark(
 ) -> None:
     """Score the model on a public evaluation set with lm-eval (zero-shot), to compare with published models."""
     with one_sentence():
-        tasks = make_tasks(name.value, source)
         talker = open_model(model or final_model(), slots=SLOTS)
-        for line in result_lines(name.value, evaluate(talker, tasks)):
+        for line in result_lines(name.value, evaluate(talker, make_tasks(name.value, source))):
             typer.echo(line)
 
 
