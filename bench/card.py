@@ -46,7 +46,7 @@ def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
 def row(name: str, cards: Sequence[Card]) -> str:
     """The mean over cards, and their standard deviation."""
     shown = []
-    for key in ("spelling", "closing", "form", "length", "repetition", "distinct"):
+    for key in ("spelling", "grammar", "closing", "form", "length", "repetition", "distinct"):
         values = [card[key].value for card in cards if key in card]
         shown.append(
             f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
@@ -67,7 +67,8 @@ def main() -> None:
     def card(model: GPT, renderer: str, seed: int = probes.SEED) -> Card:
         return measure_card(model, tokenizer, renderer=renderer, replies=replies, T=T, B=64, seed=seed)  # type: ignore[arg-type]
 
-    print("| model | spelling | closing | form | length | repetition | distinct |\n|---|---|---|---|---|---|---|")
+    print("| model | spelling | grammar | closing | form | length | repetition | distinct |")
+    print("|---|---|---|---|---|---|---|---|")
     print(row("by chance", [blind_card(tokenizer)]), flush=True)
     for name, folder in {"pretrain": layout.PRETRAINED, "sft": layout.TUNED}.items():
         renderer = renderer_for(tokenizer, chats=folder == layout.TUNED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_what_is_opened_is_closed_by_each_mark_and_its_own_stands_on_the_diagona
                 assert not set(left) & set('"()[]')
 
 
+def test_pairs_are_minimal_and_as_many_of_each_phenomenon() -> None:
+    pairs = probes.minimal_pairs()
+    assert Counter(name for name, _, _ in pairs) == dict.fromkeys((name for name, _, _ in pairs), 25)
+    assert len(pairs) == 300
+    assert len({text for _, *both in pairs for text in both}) == 600
+    assert all(good[0].isupper() and good[-1] in ".?" and bad[-1] in ".?" for _, good, bad in pairs)
+    shorter, longer = (sum(sign * (len(b) - len(g)) > 0 for _, g, b in pairs) for sign in (1, -1))
+    assert abs(shorter - longer) < 15  # whoever prefers the shorter text gains nothing
+
+
+def test_a_tie_is_no_sign_of_grammar() -> None:
+    pairs = [("x", "good", "bad"), ("x", "better", "worse")]
+    assert probes.share_grammatical(pairs, {"good": 1.0, "bad": 1.0, "better": 1.0, "worse": 2.0}).value == 0.5
+    assert probes.share_grammatical(probes.minimal_pairs(), defaultdict(float)).value == 0
+
+
 def test_a_uniform_model_is_right_by_chance_and_saves_nothing() -> None:
     card = likelihood_card(Uniform(260), BYTES, T=T, B=64)
     assert card["spelling"].value == pytest.approx(1 / 4)
@@ -131,6 +148,7 @@ def test_what_a_tokenizer_knows_by_itself_is_that_of_a_uniform_model(pieces: Tok
     blind, uniform = blind_card(pieces), likelihood_card(Uniform(pieces.vocab_size), pieces, T=T, B=64)
     for name, measured in uniform.items():
         assert blind[name].value == pytest.approx(measured.value, abs=1e-4)
+    assert 0.25 < blind["grammar"].value < 0.5  # the shorter of two, and a tie is wrong
     assert blind["spelling"].value > 0.5  # words it was trained on are fewer pieces
 
 
@@ -143,8 +161,9 @@ def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_nev
     others = [marked[i][(i + 1) % 3] for marked in probes.closing_questions() for i in range(3)]
     for place, marked, share in ((0, own, 1.0), (1, others, 0.0)):
         read = [choice[place] for choice in probes.spelling_choices()] + marked
+        read += [both[place] for _, *both in probes.minimal_pairs()]
         card = likelihood_card(Reader(read, tokenizer), tokenizer, T=T, B=50)
-        assert card["spelling"].value == share
+        assert card["spelling"].value == card["grammar"].value == share
         assert card["closing"].value > 10 if share else card["closing"].value < -4
 
 

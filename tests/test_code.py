@@ -182,6 +182,8 @@ def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
     files = code_of("report", ROOT)
     for path in (ROOT / "niels_gpt/report/web").rglob("*.*s"):
         assert files[path.relative_to(ROOT).as_posix()] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "niels_gpt/eval/pairs.tsv" in code_of("eval", ROOT)
+    assert "niels_gpt/eval/pairs.tsv" not in files
 
 
 def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ ELSEWHERE = {
     "niels-gpt doctor --fix": "test_dvc_files.py, and in `make run`",
     "make base": "installs a wheel of 93 MB",
     "niels-gpt init ~/notes --from smollm2": "test_init.py plans it, test_base_stages.py runs its stages",
+    "niels-gpt benchmark": "test_benchmark.py scores sets with lm-eval, an optional package",
     "niels-gpt store": "test_dag_store.py, of a source that is stored",
 }
 

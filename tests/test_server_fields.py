@@ -256,8 +256,8 @@ def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenA
     ):
         with pytest.raises(openai.BadRequestError, match=words):
             texts(prompt)
-    with pytest.raises(openai.BadRequestError, match="echo is not supported"):
-        texts("abc", echo=True)
+    assert texts("abc", echo=True) == ["abc" + one]
+    assert texts("abc", echo=True, stop=["b", one[4:7]]) == ["abc" + one[: one.find(one[4:7])]]
 
 
 def test_a_chat_longer_than_the_context_forgets_whole_turns_and_says_so(client: openai.OpenAI) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from niels_gpt.cli import inspect
 from niels_gpt.cli.base import base
+from niels_gpt.cli.benchmark import benchmark
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
     AliasGroup,
@@ -182,6 +183,7 @@ def serve(
             "--api-key", metavar="FILE", help="file with the API key that clients must send; or set NIELS_GPT_API_KEY"
         ),
     ] = None,
+    origin: Annotated[list[str] | None, typer.Option(help="origin whose pages may use the API; repeatable")] = None,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="answers generated in one batch")] = 16,
     bf16: Bf16 = False,
     share_sources: Annotated[
@@ -193,7 +195,7 @@ def serve(
         from niels_gpt.talk.server.access import Access
 
         key = os.environ.get("NIELS_GPT_API_KEY") if api_key is None else read_text(Path(api_key)).strip()
-        access = Access(others=host != "127.0.0.1", key=key)
+        access = Access(others=host != "127.0.0.1", key=key, origins=tuple(origin or ()))
         # Leave one core to the clients: waiting threads spin, and under other load 8 clients then get fewer tokens/s
         # than 1 (docs/performance.md).
         talker = open_model(model or final_model(), slots=slots, bf16=bf16, threads=max(1, (os.cpu_count() or 1) - 1))
@@ -328,6 +330,7 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
 
 
 app.command()(base)
+app.command()(benchmark)
 app.command()(compare)
 app.command()(find)
 app.command()(init)

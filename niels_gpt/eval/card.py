@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -111,6 +112,8 @@ OPENINGS = (
 )
 
 
+_PAIRS = Path(__file__).with_name("pairs.tsv")  # phenomenon, sentence, the same with a mistake
+
 Choice = tuple[str, ...]  # texts that differ in one word, of which the first is right
 Marked = tuple[Choice, ...]  # a text with all pairs of opening (by row) and closing marks; the diagonal is right
 
@@ -121,6 +124,12 @@ def spelling_choices(seed: int = SEED) -> list[Choice]:
         tuple(_WORD_IN[i % len(_WORD_IN)].format(it) for it in (word, *_misspelt(word, seed)))
         for i, word in enumerate(_WORDS)
     ]
+
+
+def minimal_pairs() -> list[tuple[str, str, str]]:
+    """Return (phenomenon of English grammar, correct sentence, incorrect one), 25 for each of 12 phenomena."""
+    rows = [line.split("\t") for line in _PAIRS.read_text(encoding="utf-8").splitlines()[1:]]
+    return [(phenomenon, good, bad) for phenomenon, good, bad in rows]
 
 
 def closing_questions(seed: int = SEED) -> list[Marked]:
@@ -194,7 +203,7 @@ def measure_card(
 
 
 def likelihood_card(model: nn.Module, tokenizer: Tokenizer, *, T: int, B: int, seed: int = SEED) -> Card:
-    """Measure the probes that compare the probabilities of texts: spelling and closing."""
+    """Measure the probes that compare the probabilities of texts: spelling, grammar and closing."""
     return _by_nats(lambda texts: text_nats(model, tokenizer, texts, T=T, B=B), seed)
 
 
@@ -262,6 +271,11 @@ def share_right(choices: Sequence[Choice], nats: Mapping[str, float]) -> Measure
     return Measured.mean(rights)
 
 
+def share_grammatical(pairs: Sequence[tuple[str, str, str]], nats: Mapping[str, float]) -> Measured:
+    """Return the share of pairs whose correct sentence is the more probable one; a tie counts as wrong."""
+    return Measured.mean([float(nats[bad] - nats[good] > 1e-6) for _, good, bad in pairs])
+
+
 def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
     """Return how many nats a text costs less if its closing mark matches the opening one.
 
@@ -277,11 +291,16 @@ def nats_saved(marked: Sequence[Marked], nats: Mapping[str, float]) -> Measured:
 
 
 def _by_nats(score: Callable[[Sequence[str]], np.ndarray], seed: int) -> Card:
-    spelling, closing = spelling_choices(seed), closing_questions(seed)
+    spelling, closing, pairs = spelling_choices(seed), closing_questions(seed), minimal_pairs()
     texts = [text for choice in spelling for text in choice]
+    texts += [text for _, *both in pairs for text in both]
     texts += [text for marked in closing for row in marked for text in row]
     nats = dict(zip(texts, score(texts), strict=True))
-    return {"spelling": share_right(spelling, nats), "closing": nats_saved(closing, nats)}
+    return {
+        "spelling": share_right(spelling, nats),
+        "grammar": share_grammatical(pairs, nats),
+        "closing": nats_saved(closing, nats),
+    }
 
 
 def _jackknifed(texts: Sequence[str]) -> Measured:
@@ -301,6 +320,7 @@ def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
 
 MEASURES = {
     "spelling": "words preferred to their misspellings",
+    "grammar": "sentences preferred to the same with a mistake, of 300 pairs",
     "closing": "nats by which an opened quote or bracket makes its closing more probable",
     "form": "answers that end by themselves, at the end of a sentence",
     "length": "length of answers relative to validation answers",

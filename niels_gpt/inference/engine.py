@@ -39,6 +39,7 @@ class Row:
     noise: Source
     keep: int  # last ids to keep, and prefill again, when the context is full
     top_logprobs: int | None  # most probable ids to report log probabilities of; None: not even of the sampled id
+    score_prompt: bool = False  # report log probabilities of the prompt's ids, too
 
 
 @dataclass
@@ -78,7 +79,8 @@ class Slots:
             raise ValueError(f"all {len(self._slots)} rows are taken: drop one, or make an engine of more slots")
         place = max(self._free, key=lambda free: self._slots[free].shared(ids))
         slot = self._slots[place]
-        slot.ids, slot.read, slot.row = list(ids), slot.shared(ids), row
+        # Cached keys have no logits, so a prompt to be scored is computed from its first id on.
+        slot.ids, slot.read, slot.row = list(ids), 0 if row.score_prompt else slot.shared(ids), row
         self._free.remove(place)
         self.places[row.handle] = place
         return place
@@ -127,6 +129,9 @@ class RowsFailed(ValueError):
         self.rows, self.tokens = rows, tokens
 
 
+MOST_SCORED = 8192  # ids of several prompts, padding included, to score in one call of the model
+
+
 class Engine:
     """Continuous-batching engine for up to `slots` rows.
 
@@ -144,6 +149,7 @@ class Engine:
         self._slots = Slots(slots, buckets=[1 << i for i in range(slots.bit_length())] if buckets is None else buckets)
         self._penalties = Penalties(rows=slots, V=V, device=device)
         self._handles = count()
+        self._prompts: dict[int, list[Token]] = {}  # handle -> scored prompt; empty until the row's first step
         self._drawn_for: list[Row | None] = []
         self._draw = Draw([None], V=V, device=device)
 
@@ -155,27 +161,36 @@ class Engine:
         noise: Source | None = None,
         keep: int | None = None,
         top_logprobs: int | None = None,
+        score_prompt: bool = False,
     ) -> int:
         """Add a row and return its handle; the next step prefills it and samples its first token.
 
         `keep`: number of last ids to keep when the context is full, up to T; default T/2.
         `top_logprobs`: number of most probable ids to report log probabilities of, beside the sampled one.
+        `score_prompt`: compute the same for each id of the prompt; `scored_prompt` returns it after the first step.
         """
         if not prompt:
             raise ValueError("the prompt is empty: give at least one character")
         T, handle = self._model.cfg.T, next(self._handles)
-        row = Row(handle, sampling, noise or GeneratorNoise(), keep or max(1, T // 2), top_logprobs)
+        row = Row(handle, sampling, noise or GeneratorNoise(), keep or max(1, T // 2), top_logprobs, score_prompt)
         place = self._slots.take(row, prompt[-T:])
         try:
             self._penalties.begin(place, sampling, prompt)
         except Exception:
             self.drop(handle)
             raise
+        if score_prompt:
+            self._prompts[handle] = []
         return handle
 
     def drop(self, handle: int) -> None:
         """End a row and free its slot; its keys stay cached for rows with the same prefix."""
         self._penalties.end(self._slots.free(handle))
+        self._prompts.pop(handle, None)
+
+    def scored_prompt(self, handle: int) -> list[Token]:
+        """Return a row's prompt with log probabilities, which its first id lacks: once, after the first step."""
+        return self._prompts.pop(handle, [])
 
     @torch.inference_mode()
     def step(self, handles: Iterable[int] | None = None) -> list[Token]:
@@ -228,6 +243,7 @@ class Engine:
     def _read(self, places: list[int]) -> None:
         """Prefill these slots up to the last id of each, after truncating rows that are longer than the context."""
         T = self._model.cfg.T
+        self._score([place for place in places if self._prompts.get(self._row(place).handle) == []])
         for place in places:
             slot = self._slots[place]
             if len(slot.ids) > T:
@@ -235,6 +251,24 @@ class Engine:
             if len(slot.ids) - slot.read > 1:
                 self._steps.read(slot.ids[slot.read : -1], row=place, start=slot.read)
                 slot.read = len(slot.ids) - 1
+
+    def _score(self, places: list[int]) -> None:
+        """Prefill these new slots, adjacent ones together, and keep the log probabilities of their prompts."""
+        runs: list[list[int]] = []
+        for place in sorted(places):
+            run = [*runs[-1], place] if runs and runs[-1][-1] == place - 1 else [place]
+            if len(run) > 1 and len(run) * max(len(self._slots[other].ids) for other in run) <= MOST_SCORED:
+                runs[-1] = run
+            else:
+                runs.append([place])
+        for run in runs:
+            prompts, rows = [self._slots[place].ids for place in run], [self._row(place) for place in run]
+            scored = iter(self._steps.score(prompts, first=run[0], top=max(row.top_logprobs or 0 for row in rows)))
+            for place, row, ids in zip(run, rows, prompts, strict=True):
+                later = zip(ids[1:], scored, strict=False)  # `scored` goes on with the next row
+                tokens = [Token(row.handle, id, own, top[: row.top_logprobs]) for id, (own, top) in later]
+                self._prompts[row.handle] = [Token(row.handle, ids[0]), *tokens]
+                self._slots[place].read = len(ids) - 1
 
     def _drawn(self, places: list[int]) -> tuple[torch.Tensor, list[int]]:
         """Feed the last id of these slots; return logits (bucket, V) and sampled ids, meaningless for other slots."""

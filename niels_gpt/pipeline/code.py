@@ -36,7 +36,8 @@ _NEUTRAL = (
     "niels_gpt/pipeline/",
     "niels_gpt/train/meter.py",
 )
-_WRITES_OUT = {"niels_gpt/report/page.py": "niels_gpt/report/web"}
+# Other files that a module reads, as part of its code.
+_READS = {"niels_gpt/report/page.py": "niels_gpt/report/web/**/*", "niels_gpt/eval/card.py": "niels_gpt/eval/*.tsv"}
 _NOT_NEUTRAL = ("niels_gpt/pipeline/training.py",)  # decides what is trained and written
 # Fields of a syntax tree to ignore: redundant ones, and those that only newer Python versions have.
 _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
@@ -57,9 +58,9 @@ def code_of(stage: str, root: Path, *, kind: str = "") -> dict[str, str]:
     files = closure(start, root)
     inlined = {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for module, folder in _WRITES_OUT.items()
+        for module, pattern in _READS.items()
         if module in files
-        for path in (root / folder).rglob("*")
+        for path in root.glob(pattern)
         if path.is_file() and path.name not in layout.UNWATCHED
     }
     modules = {file: fingerprint(read_text(root / file)) for file in files}

@@ -45,6 +45,10 @@ class StreamedText:
         """Return the text that is final after this token."""
         return self._take(self._decoder.add(token.id), token)
 
+    def echo(self, prompt: Sequence[Token]) -> TextChunk:
+        """Return the text before the answer, in which no stop string is looked for."""
+        return TextChunk("".join(self._decoder.add(token.id) for token in prompt), tuple(prompt))
+
     def rest(self) -> TextChunk:
         """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
         if self.stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 
 import uvicorn
 from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -41,7 +44,9 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
     asked, by_the_router = f"{request.method} {request.url.path[:100]}", message == HTTPStatus(status).phrase
     if status == 404:
         code = "unknown_url" if by_the_router else "model_not_found"
-        message = f"there is no {asked} here; docs/serve.md lists all paths" if by_the_router else message
+        why = "this model continues text and has no embeddings: choose another server for them in your app"
+        why = why if request.url.path.endswith("/embeddings") else "docs/serve.md lists all paths"
+        message = f"there is no {asked} here; {why}" if by_the_router else message
     elif status == 405 and by_the_router:
         allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # older StaticFiles sends no Allow
         code, message = "method_not_supported", f"{asked} is not allowed here; use {allowed}"
@@ -56,16 +61,19 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
 # browsers send no Origin. A server reachable from other machines accepts any host name and requires a key instead.
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
+PREFLIGHT_S = 3600  # seconds that a browser may remember a preflight
 PATIENCE_S = 30  # seconds that the server waits for a client
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _OPEN, _PAGE = ("/", "/health"), ("/static/", "/web/")  # need no key: the page that asks for it
 
 
 @dataclass(frozen=True)
 class Access:
-    """Access policy: whether other machines may connect, and the API key they must send."""
+    """Access policy: whether other machines may connect, the API key they must send, and pages of other origins."""
 
     others: bool = False
     key: str | None = None
+    origins: tuple[str, ...] = ()  # in lower case, as browsers send them; pages from there may use the API
 
     def __post_init__(self) -> None:
         if self.others and self.key is None:
@@ -75,6 +83,13 @@ class Access:
             )
         if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
             raise ValueError("the API key must be of printable ASCII characters, such as `openssl rand -hex 24` gives")
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                example = "app://obsidian.md or http://localhost:3000"
+                raise ValueError(
+                    f"--origin {origin!r} is no origin: give scheme://host or scheme://host:port in lower "
+                    f"case and nothing after it, such as {example}"
+                )
 
 
 class Gate:
@@ -153,6 +168,24 @@ class Gate:
         return bytes(body)
 
 
+def guard(app: Starlette, *, body_bytes: int, access: Access | None, count: Callable[[int], None]) -> None:
+    """Put a Gate around an application, and around that, if pages of other origins are allowed, CORS.
+
+    CORS is outermost, as a preflight carries no key and a page must be able to read why it was refused. Credentials
+    (cookies) are never allowed; any header is, since OpenAI's client sends a dozen.
+    """
+    app.add_middleware(Gate, body_bytes=body_bytes, access=access, count=count)
+    if access and access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            allow_private_network=True,
+            max_age=PREFLIGHT_S,
+        )
+
+
 def foreign(scope: Scope, access: Access) -> str | None:
     """Return why a request is not meant for this server or not from its own page; None if it is fine."""
     port, headers = scope["server"][1], Headers(scope=scope)
@@ -162,8 +195,11 @@ def foreign(scope: Scope, access: Access) -> str | None:
         here = set(hosts)
     if len(hosts) != 1 or hosts[0] not in here:
         return f"the Host header must be 127.0.0.1:{port} or localhost:{port}, as this server has no other name"
-    if not all(origin.removeprefix("http://") in here and origin.startswith("http://") for origin in origins):
-        return "requests from web pages of other origins are refused; the Origin header is not this server"
+    if not {f"http://{name}" for name in here}.union(access.origins).issuperset(origins):
+        return (
+            "requests from web pages of other origins are refused; the Origin header is not this server: "
+            "`niels-gpt serve --origin ORIGIN` allows one"
+        )
     return None
 
 

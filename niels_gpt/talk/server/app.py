@@ -23,7 +23,7 @@ from niels_gpt.inference.sampling import Sampling
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
 from niels_gpt.talk.notes import Notes
-from niels_gpt.talk.server.access import Access, Gate, refusal, refusal_body, refuse
+from niels_gpt.talk.server.access import Access, guard, refusal, refusal_body, refuse
 from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
 from niels_gpt.talk.server.schema import (
     Asked,
@@ -251,8 +251,11 @@ class Service:
             asked,
             CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
             prompts=[self._ids(prompt) for prompt in prompts],
-            most=min(asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens),
+            most=min(
+                self._limits.new_tokens if asked.max_tokens is None else asked.max_tokens, self._limits.new_tokens
+            ),
             stops=asked.stops,
+            echo=asked.echo,
             top_logprobs=asked.logprobs,
             more={},
             about=ask_about(self._notes, asked.niels_gpt, self._talker, [])[0],
@@ -297,11 +300,12 @@ class Service:
         top_logprobs: int | None,
         more: Mapping[str, Any],
         about: About | None,
+        echo: bool = False,
     ) -> _Job:
         reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
         sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
         orders = [
-            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs)
+            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs, echo)
             for prompt in prompts
             for n in range(asked.n)
         ]
@@ -350,7 +354,7 @@ def build_app(
         scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
+    guard(app, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
     app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal server error: {error!r}"))

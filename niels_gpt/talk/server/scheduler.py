@@ -37,6 +37,7 @@ class Order:
     max_new_tokens: int
     stops: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    echo: bool = False  # the text begins with the prompt, with log probabilities if those are asked for
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,18 @@ class _Writing:
         self._ends = frozenset(tokenizer.special_token_ids().values())
         self._written = 0
 
+    def echo(self, prompt: Sequence[Token]) -> None:
+        """Post the prompt."""
+        self._post.add(self.answer, Event(self._choice, self._text.echo(prompt)))
+
     def take(self, token: Token) -> bool:
         """Post the text that a token completes; return True if it is the last one."""
+        if self.order.max_new_tokens == 0:
+            return self._end("length", self._text.rest())
         if token.id in self._ends:
-            return self._end("stop", self._text.rest())
+            rest = self._text.rest()
+            # lm-eval expects one token after an echoed prompt, whichever it is.
+            return self._end("stop", TextChunk(rest.text, (*rest.tokens, token)) if self.order.echo else rest)
         self._written += 1
         piece = self._text.add(token)
         if self._text.stopped:
@@ -218,7 +227,11 @@ class Scheduler:
                 order = writing.order
                 try:
                     row = self._engine.add(
-                        order.prompt, order.sampling, noise=SeededNoise(order.seed), top_logprobs=order.top_logprobs
+                        order.prompt,
+                        order.sampling,
+                        noise=SeededNoise(order.seed),
+                        top_logprobs=order.top_logprobs,
+                        score_prompt=order.echo,
                     )
                     self._rows[row] = writing
                 except Exception as error:  # report it to the client whose prompt caused it
@@ -235,6 +248,8 @@ class Scheduler:
             for answer in {self._rows[row].answer for row in error.rows}:
                 self._fail(answer, error)
         for token in tokens:
+            if prompt := self._engine.scored_prompt(token.row):
+                self._rows[token.row].echo(prompt)
             if self._rows[token.row].take(token):
                 self._drop(token.row)
 

@@ -185,6 +185,8 @@ class CompletionRequest(Asked):
 
     prompt: str | Annotated[list[str], _FAIL_FAST] | Ids | Annotated[list[Ids], _FAIL_FAST]
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    max_tokens: int | None = Field(None, ge=0)  # with `echo`, 0 only scores the prompt
+    echo: bool = False
 
 
 class TokenizeRequest(_Named):
@@ -293,7 +295,10 @@ class CompletionForm:
         return {
             "tokens": [self._name(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{self._name(id): logprob for id, logprob in token.top_logprobs} for token in tokens],
+            "top_logprobs": [
+                None if token.logprob is None else {self._name(id): logprob for id, logprob in token.top_logprobs}
+                for token in tokens
+            ],
             "text_offset": offsets,
         }
 
