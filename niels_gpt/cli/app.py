@@ -28,6 +28,7 @@ from niels_gpt.cli.console import (
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
+from niels_gpt.cli.new import new, upgrade
 from niels_gpt.cli.results import read_result, summary_lines
 from niels_gpt.cli.store import store
 from niels_gpt.files.atomic import atomic_path
@@ -358,6 +359,8 @@ app.command()(base)
 app.command()(compare)
 app.command()(find)
 app.command()(init)
+app.command()(new)
+app.command()(upgrade)
 app.add_typer(inspect.app, name="inspect")
 app.command()(store)
 

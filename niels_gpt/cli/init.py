@@ -69,21 +69,27 @@ _LEAST_HOURS, _MOST_HOURS = 0.05, 1000.0
 _FEWEST_CHATS = 10
 
 
+# Options that `niels-gpt new` has, too.
+Hours = Annotated[
+    float, typer.Option(min=_LEAST_HOURS, max=_MOST_HOURS, help="how long a run may take on this machine")
+]
+Chat = Annotated[
+    list[str] | None,
+    typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
+]
+Start = Annotated[
+    str | None,
+    typer.Option("--from", help="start from a pretrained model: smollm2, a folder, a .gguf file, or ID@COMMIT"),
+]
+
+
 def init(
     folders: Annotated[
         list[str], typer.Argument(metavar="FOLDER...", help="folder with your text, which stays where it is")
     ],
-    hours: Annotated[
-        float, typer.Option(min=_LEAST_HOURS, max=_MOST_HOURS, help="how long a run may take on this machine")
-    ] = 1.0,
-    chat: Annotated[
-        list[str] | None,
-        typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", help="start from a pretrained model: smollm2, a folder, a .gguf file, or ID@COMMIT"),
-    ] = None,
+    hours: Hours = 1.0,
+    chat: Chat = None,
+    start: Start = None,
     speed: Annotated[
         bool, typer.Option(help="measure the speed of real steps: 10 s, more if they are compiled")
     ] = True,
