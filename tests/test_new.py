@@ -1,4 +1,4 @@
-"""A project outside any clone: the wheel is built and installed, and its commands go from text to a model that answers."""
+"""A project outside any clone: an installed wheel goes from text to a model that answers."""
 
 from __future__ import annotations
 
