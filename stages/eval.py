@@ -9,7 +9,6 @@ from typing import Any
 
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths, open_mix
-from niels_gpt.device import prepare_device
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.ability import measured_ability
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
@@ -25,6 +24,7 @@ from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_models, token_places
+from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.pretrained import renderer_for
@@ -40,7 +40,7 @@ def main(stage: Stage) -> None:
     """Write the learning curves of `sft`; evaluate the final models, with progress."""
     write_curves(stage, "sft")
     settings, runtime = stage.params.eval, stage.params.runtime
-    device = prepare_device(runtime.device, threads=runtime.threads)
+    device = stage_device(runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = open_models(files, device, V=tokenizer.vocab_size)

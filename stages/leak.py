@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from niels_gpt.data.corpus.parts import open_texts
 from niels_gpt.data.corpus.split_files import document_names, read_split
-from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, Subject, measure_leak
@@ -27,6 +26,7 @@ from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_library, open_models, store_of
+from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.trace.library import Place
 from niels_gpt.train.meter import token_progress
@@ -47,7 +47,7 @@ def trained_names(params: Params, source: str) -> list[str]:
 def main(stage: Stage) -> None:
     """Measure the leakage of each private source in each final model, and of planted canaries."""
     params, settings = stage.params, stage.params.leak
-    device = prepare_device(params.runtime.device, threads=params.runtime.threads)
+    device = stage_device(params.runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = open_models(files, device, V=tokenizer.vocab_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from niels_gpt.device import prepare_device
 from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.leak.memorized import (
     DocumentResult,
@@ -18,6 +17,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
 from niels_gpt.pipeline.stores import open_documents, open_models
+from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
 from stages.curves import write_curves
@@ -47,7 +47,7 @@ def main(stage: Stage) -> None:
         pages = layout.MEMORIZED, layout.MEMORIZED_PAGE, layout.MEMORIZED_STRIPS
         leave_out(stage, *pages, layout.EXTRACTION)
         return
-    device = prepare_device(runtime.device, threads=runtime.threads)
+    device = stage_device(runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
     models = open_models(files, device, V=tokenizer.vocab_size)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,16 @@ def test_what_may_fit_is_not_refused_and_smaller_pieces_need_less(params: dict[s
     assert whole["activations"] == 100 * one["activations"]  # a row is the least
     assert whole["weights and optimizer"] < 12 * GPT(cfg).parameter_count()
     assert whole["the batch"] == 100 * cfg.T * 8
+
+
+def test_frozen_blocks_need_less_memory_and_a_third_matrix_needs_more(params: dict[str, Any]) -> None:
+    cfg = replace(_model_config(params), L=4)
+    all_trained = least_memory(cfg, B=8, execution=Execution())
+    frozen = least_memory(cfg, B=8, execution=Execution(), frozen=3)
+    assert frozen["activations"] * 4 == all_trained["activations"]
+    assert frozen["weights and optimizer"] < 0.6 * all_trained["weights and optimizer"]
+    gated = least_memory(replace(cfg, activation="swiglu"), B=8, execution=Execution())
+    assert all(gated[part] > all_trained[part] for part in ("activations", "weights and optimizer"))
 
 
 def test_a_model_that_is_there_is_trained(params: dict[str, Any], tmp_path: Path) -> None:

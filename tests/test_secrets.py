@@ -205,6 +205,7 @@ def test_a_mask_is_what_a_secret_was_and_no_more() -> None:
         ("(the password is hunter2)", "(the password is [password])"),
         ("password: hunter2(2)x", "password: [password]"),
         ("password: hunter2;", "password: [password];"),
+        ("İİİİ (two letters each when small), password: hunter2", None),
         ('"two lines\npassword: hunter2"', '"two lines\npassword: [password]"'),
         ('{\\"password\\": \\"hunter2\\"}', '{\\"password\\": \\"[password]\\"}'),
         (WRITTEN["connection string"].format(PASSWORD), "Server=db;User Id=sa;Password=[password];Encrypt=true"),
@@ -212,7 +213,7 @@ def test_a_mask_is_what_a_secret_was_and_no_more() -> None:
         (WRITTEN["XML"].format(PASSWORD), "<user>anna</user><password>[password]</password>"),
         ("| user | password |\n|---|---|\n| anna | sommer |\n\n| a | b |", None),
     ):
-        assert masked(text) == (clean or text.replace("sommer", "[password]"))
+        assert masked(text) == (clean or re.sub("sommer|hunter2", "[password]", text))
 
 
 def test_keys_of_services_are_found_by_their_form() -> None:

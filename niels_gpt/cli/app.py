@@ -30,6 +30,7 @@ from niels_gpt.cli.console import (
 from niels_gpt.cli.export import check_files, final_model, open_model, sharing_of
 from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
+from niels_gpt.cli.new import new, upgrade
 from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
 from niels_gpt.cli.run import print_problems, run
 from niels_gpt.cli.store import store
@@ -334,6 +335,8 @@ app.command()(benchmark)
 app.command()(compare)
 app.command()(find)
 app.command()(init)
+app.command()(new)
+app.command()(upgrade)
 app.add_typer(inspect.app, name="inspect")
 app.command(context_settings={"ignore_unknown_options": True})(run)  # options are DVC's
 app.command()(store)

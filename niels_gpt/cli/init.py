@@ -55,26 +55,28 @@ def parse_hours(text: str | float) -> float:
     return hours
 
 
+# Options that `niels-gpt new` has, too.
+Hours = Annotated[
+    float,
+    typer.Option(parser=parse_hours, metavar="TIME", help="how long a run may take on this machine: 0.5, 15m, 1h30m"),
+]
+Chat = Annotated[
+    list[str] | None,
+    typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
+]
+Start = Annotated[
+    str | None,
+    typer.Option("--from", help="smollm2 (the default if installed), a folder, .gguf file or ID@COMMIT; or scratch"),
+]
+
+
 def init(
     folders: Annotated[
         list[str], typer.Argument(metavar="FOLDER...", help="folder with your text, which stays where it is")
     ],
-    hours: Annotated[
-        float,
-        typer.Option(
-            parser=parse_hours, metavar="TIME", help="how long a run may take on this machine: 0.5, 15m, 1h30m"
-        ),
-    ] = 1.0,
-    chat: Annotated[
-        list[str] | None,
-        typer.Option(help="chats of your own for fine-tuning (.jsonl, or dialogues in .txt); repeatable"),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="smollm2 (the default if installed), a folder, .gguf file or ID@COMMIT; or scratch"
-        ),
-    ] = None,
+    hours: Hours = 1.0,
+    chat: Chat = None,
+    start: Start = None,
     speed: Annotated[
         bool, typer.Option(help="measure the speed of real steps: 10 s, more if they are compiled")
     ] = True,

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import niels_gpt
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.checks import read_meta, sha256_file
 from niels_gpt.files.messages import read_text
@@ -43,6 +44,11 @@ _NOT_NEUTRAL = ("niels_gpt/pipeline/training.py",)  # decides what is trained an
 _NOT_SAID = ("ctx", "kind", "type_comment", "type_params")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+
+
+def code_root() -> Path:
+    """Return the folder with niels_gpt/ and stages/: of the clone, or elsewhere of the installed package."""
+    return Path() if Path("stages").is_dir() else Path(niels_gpt.__file__).parent.parent
 
 
 def describe_code(root: Path) -> dict[str, dict[str, str]]:
@@ -110,26 +116,29 @@ def holding_to(record: Path) -> Iterator[None]:
     imported = _imported_files()
     yield
     late = {file for file in _imported_files() - imported if file in recorded}
-    changed = sorted(file for file in late if fingerprint(read_text(file)) != recorded[file])
+    root = code_root()
+    changed = sorted(file for file in late if fingerprint(read_text(root / file)) != recorded[file])
     if changed:
         raise ValueError(f"{', '.join(changed)} changed before the stage came to import it: run again")
 
 
 def _untouched(files: Sequence[str]) -> bool:
     """Return whether all files are unchanged to the byte: a fast path, since parsing takes longer than many a stage."""
-    then = read_meta(FILES) if FILES.is_file() else {}
-    return all(file in then and Path(file).is_file() and sha256_file(file) == then[file] for file in files)
+    then, root = read_meta(FILES) if FILES.is_file() else {}, code_root()
+    places = {file: Path(file) if file.startswith(f"{layout.CODE}/") else root / file for file in files}
+    return all(name in then and path.is_file() and sha256_file(path) == then[name] for name, path in places.items())
 
 
 def _changed(record: Path, recorded: Mapping[str, str]) -> list[str]:
     stage, _, kind = record.relative_to(layout.CODE).with_suffix("").as_posix().partition("/")
-    now = code_of(stage, Path(), kind=kind)
+    now = code_of(stage, code_root(), kind=kind)
     return sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
 
 
 def _imported_files() -> set[str]:
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {os.path.relpath(file) for file in files if file}
+    root = code_root()
+    return {os.path.relpath(file, root) for file in files if file}
 
 
 def _is_neutral(name: str) -> bool:

@@ -17,7 +17,7 @@ from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.checkpoint import load_model, save_checkpoint
 from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
-from niels_gpt.device import machine_name, prepare_device
+from niels_gpt.device import machine_name
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import ALONE, Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
@@ -27,6 +27,7 @@ from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.stage import Stage, project_root
 from niels_gpt.pipeline.stores import open_models, token_places
+from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.history import History
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
@@ -67,6 +68,7 @@ def trained_by_ranks(stage: Stage) -> bool:
         raise ValueError(
             f"NODE_RANK is {rendezvous.host}, and `dvc repro` is for host 0: run `niels-gpt join {stage.name}` here"
         )
+    stage_device(stage.params.runtime, say=stage.say)  # the ranks trust what this finds
     run_ranks(stage.name, stage.params.runtime, rendezvous, say=stage.say)
     return True
 
@@ -92,7 +94,7 @@ def execution_of(stage: Stage) -> Iterator[Execution]:
     Ranks are joined before any file is opened, so that they share the reading from the first byte.
     """
     runtime = stage.params.runtime
-    device = prepare_device(runtime.device, threads=runtime.threads)
+    device = stage_device(runtime, say=stage.say)
     with joined_ranks(device) as ranks:
         check_agreement(stage, ranks, device=device)
         yield Execution(
