@@ -653,7 +653,7 @@ def test_there_are_at_most_21_commands() -> None:
 
 @pytest.mark.slow
 def test_a_former_name_names_the_new_command_and_runs_it(finished: Path) -> None:
-    (finished / "dvc.yaml").touch()
+    (finished / "dvc.yaml").write_text("stages: {}\n")
     there = leaves_of(typer.main.get_command(app))
     for old, new in console.ALIASES.items():
         assert old not in there
@@ -726,7 +726,7 @@ def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) ->
     for command in (["sample", "x"], ["chat"], ["serve"], ["export", "again"]):
         line = refusal(*command, "--model", "nope")
         assert line == "ERROR: nope holds no model; these do: models/pretrain, models/sft, away"
-    (finished / "dvc.yaml").touch()
+    (finished / "dvc.yaml").write_text("stages: {}\n")
     shutil.rmtree(finished / "models/sft")  # it will be there: then it is said how
     assert "models/sft holds no model yet" in refusal("chat")
 

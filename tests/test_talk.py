@@ -511,7 +511,7 @@ def test_without_a_run_every_command_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     assert sentence in result.output
