@@ -329,7 +329,7 @@ def test_what_may_fit_is_not_refused_and_smaller_pieces_need_less(params: dict[s
 
 
 def test_frozen_blocks_need_less_memory_and_a_third_matrix_needs_more(params: dict[str, Any]) -> None:
-    cfg = replace(_model_config(params), L=4)
+    cfg = replace(model_config(params), L=4)
     all_trained = least_memory(cfg, B=8, execution=Execution())
     frozen = least_memory(cfg, B=8, execution=Execution(), frozen=3)
     assert frozen["activations"] * 4 == all_trained["activations"]

@@ -329,5 +329,5 @@ def _summary(
         lines.append(f"undo     `git checkout {commit}~1 params.yaml` restores the previous one")
     if removed:
         lines.append(f"removed  cache/ of {', '.join(removed)}; DVC's cache still has it")
-    lines.append("next     `dvc repro` trains; `niels-gpt report --live` shows it; then `niels-gpt chat`")
+    lines.append("next     `niels-gpt run` trains and checks it; then `niels-gpt chat`")
     return lines

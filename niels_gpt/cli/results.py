@@ -216,7 +216,7 @@ def summary_lines() -> Iterator[str]:
     scores, trained = read_result(layout.SCORES), read_result(layout.TRAINED)
     question, _, answer = read_text(layout.SAMPLES).split("\n## ")[-1].partition("\n")
     yield ""
-    beside = {name: table for name, table in read_meta(layout.SCORES).items() if name in layout.YARDSTICKS}
+    beside = {name: table for name, table in read_metrics(layout.SCORES).items() if name in layout.YARDSTICKS}
     rows = (HEAD, *score_rows({**scores, **beside}))
     widest = max(len(row.held_out) for row in rows)
     for row in rows:

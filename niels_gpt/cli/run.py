@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.new import refuse_other_version
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.parts import MANIFEST
 from niels_gpt.eval.ability import ability, best_temperature
@@ -31,7 +32,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import problems_around
 from niels_gpt.pipeline.params import Params, read_params
 from niels_gpt.pipeline.repository import mend
-from niels_gpt.pipeline.stage import final_models, stage_titles
+from niels_gpt.pipeline.stage import final_models, read_metrics, stage_titles
 from niels_gpt.pipeline.yaml_files import ParamsError, Problem
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 LOG = layout.LOGS / "run.log"
 PHASES = {  # the stages of each phase; DVC may run them in another order
     "read": ("code", "base", "load"),
-    "split": ("duplicates", "split", "overlap"),
-    "tokenize": ("tokenizer", "tokenize", "cache", "index"),
+    "split": ("duplicates", "split", "index"),
+    "tokenize": ("tokenizer", "tokenize", "cache"),
     "train": ("train",),
     "fine-tune": ("sft",),
     "check": ("leak", "eval", "splice", "memorize"),
@@ -177,12 +178,12 @@ def number_of(phase: str, params: Params) -> str:
         "read": lambda: (
             f"{sum(read_meta(layout.RAW / name / MANIFEST)['rows'] for name in params.sources):,} documents"
         ),
-        "split": lambda: f"{sum(of['near'] for of in read_meta(layout.DATA).values()):,} near duplicates",
+        "split": lambda: f"{sum(of['near'] for of in read_metrics(layout.DATA).values()):,} near duplicates",
         "tokenize": lambda: (
             f"{sum(of['train']['tokens'] for of in read_meta(layout.MIX)['sources'].values()):,} tokens"
         ),
-        "train": lambda: f"loss {read_meta(layout.TRAINED)['best_val_loss']:.2f}",
-        "fine-tune": lambda: f"loss {read_meta(layout.METRICS / 'sft.json')['best_val_loss']:.2f}",
+        "train": lambda: f"loss {read_metrics(layout.TRAINED)['best_val_loss']:.2f}",
+        "fine-tune": lambda: f"loss {read_metrics(layout.METRICS / 'sft.json')['best_val_loss']:.2f}",
         "check": lambda: f"{_longest(read_result(layout.SCORES)[layout.PRETRAINED.name]):.2f} bits per byte",
         "report": lambda: "report.html",
     }
@@ -240,6 +241,7 @@ def run(
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
+        refuse_other_version()
         for sentence in mend(Path()):
             typer.echo(sentence)
         if print_problems():
@@ -275,8 +277,9 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         # Commands in dvc.yaml call `python`, which must be this one even if .venv is not activated.
         own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
         path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
+        found = shutil.which("dvc", path=path)
         dvc = subprocess.Popen(
-            [shutil.which("dvc", path=path) or "dvc", "repro", *arguments],
+            [*([found] if found else [sys.executable, "-m", "dvc"]), "repro", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -338,7 +341,7 @@ def closing_lines(params: Params) -> Iterator[str]:
     from niels_gpt.inference.sampling import Sampling
 
     name, folder = list(final_models().items())[-1]
-    card = read_meta(layout.SCORES, required=[layout.CARD])[layout.CARD][name]
+    card = read_metrics(layout.SCORES, required=[layout.CARD])[layout.CARD][name]
     temperature, columns = best_temperature(card), shutil.get_terminal_size().columns
     yield ""
     for sentence in (ability(card), verdict(read_result(layout.LEAK)["sources"], name)):
