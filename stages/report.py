@@ -64,8 +64,9 @@ def main(stage: Stage) -> None:
     trainings = [Training(name, read_metrics(layout.METRICS / f"{name}.json"), *curves[name]) for name in trained]
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
-    final, leaks = list(scores)[-1], read_metrics(layout.LEAK)["sources"]
-    can = ability(read_metrics(layout.SCORES)[layout.CARD][final])
+    cards, leaks = read_metrics(layout.SCORES)[layout.CARD], read_metrics(layout.LEAK)["sources"]
+    final = list(cards)[-1]
+    can = ability(cards[final])
     page = render_report(
         verdict=[can, *([f"Private text: {verdict(leaks, final)}"] if leaks else [])],
         trainings=trainings,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.serve import serving
 from niels_gpt.report.page import SPLICE, with_sections
 from niels_gpt.talk.server.app import build_app
 from tests.conftest import ROOT, real_browser
+from tests.servers import serving
 from tests.test_report import report, splice_section
 from tests.test_talk import saying
 

@@ -11,12 +11,12 @@ import openai
 import pytest
 import torch
 
-from bench.serve import serving
 from niels_gpt.inference import engine as engine_module
 from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import GREEDY
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker
+from tests.servers import serving
 from tests.test_server import EOT, assert_refused, tiny_talker
 from tests.test_talk import counted_reads, saying
 

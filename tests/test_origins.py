@@ -13,10 +13,10 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from bench.serve import serving
 from niels_gpt.talk.server.access import PREFLIGHT_S, Access
 from niels_gpt.talk.server.app import build_app
 from tests.conftest import real_browser
+from tests.servers import serving
 from tests.test_server import assert_refused, tiny_talker
 
 KEY = {"Authorization": "Bearer k", "X-Stainless-Lang": "js"}  # OpenAI's client sends such headers

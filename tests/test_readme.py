@@ -72,7 +72,6 @@ ELSEWHERE = {
     "make base": "installs a wheel of 93 MB",
     "niels-gpt init ~/notes --from smollm2": "test_init.py plans it, test_base_stages.py runs its stages",
     "niels-gpt benchmark": "test_benchmark.py scores sets with lm-eval, an optional package",
-    "niels-gpt store": "test_dag_store.py, of a source that is stored",
 }
 
 
