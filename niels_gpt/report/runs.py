@@ -40,7 +40,7 @@ class Line(BaseModel):
     val_loss: float | None  # nats/token
     validation: dict[str, float] | None  # loss by source
     sample: str
-    name: str = ""  # of the DVC experiment
+    name: str = ""  # given to its experiment by a person, or empty
     seconds: float = 0.0
     commit: str = ""
     machine: str = ""
