@@ -25,7 +25,7 @@ def texts_in(path: Path, tokenizer: Path) -> Iterator[str]:
         for row in pq.read_table(path).to_pylist():
             yield from _strings(row)
     ids = np.frombuffer(data[: len(data) // 2 * 2], TOKEN_DTYPE) if TOKEN_DTYPE.itemsize == 2 else None
-    chosen = _loaded(tokenizer, (tokenizer / "tokenizer.json").stat().st_mtime_ns)
+    chosen = _loaded(tokenizer, max(file.stat().st_mtime_ns for file in tokenizer.iterdir()))
     if ids is not None and len(ids) and int(ids.max()) < chosen.vocab_size:
         special = set(chosen.special_token_ids().values())
         yield chosen.decode([int(i) for i in ids if int(i) not in special])

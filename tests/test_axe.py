@@ -11,9 +11,9 @@ import pytest
 from niels_gpt.report.page import SPLICE, with_sections
 from niels_gpt.talk.server.app import build_app
 from tests.conftest import ROOT, real_browser
+from tests.reports import report, splice_section
 from tests.servers import serving
-from tests.test_report import report, splice_section
-from tests.test_talk import saying
+from tests.talkers import saying
 
 AXE = ROOT / ".ci/axe/node_modules/axe-core/axe.min.js"
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 760}
@@ -24,9 +24,13 @@ ABOUT = {
 }
 FINDINGS = "async () => (await axe.run()).violations.map(({ id, nodes }) => [id, ...nodes.map((node) => node.html)])"
 
-pytestmark = pytest.mark.skipif(
-    not AXE.is_file(), reason="axe-core is not installed (.ci/run installs it): no page was checked for accessibility"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not AXE.is_file(),
+        reason="axe-core is not installed (.ci/run installs it): no page was checked for accessibility",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from niels_gpt.eval.card import minimal_pairs, text_nats
 from niels_gpt.rng import uniform_numbers
 from niels_gpt.talk.export.folders import export_transformers
 from niels_gpt.talk.server.app import build_app
-from tests.servers import serving
-from tests.test_server import EOT, tiny_talker
+from tests.servers import EOT, serving, tiny_talker
 
 PAIRS = [{"sentence_good": good, "sentence_bad": bad} for _, good, bad in minimal_pairs()]
 EQUAL = [pair for pair in PAIRS if len(pair["sentence_good"]) == len(pair["sentence_bad"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -195,7 +196,10 @@ def test_after_a_mend_dvc_repro_ends_as_if_it_had_never_been_stopped(built_repo:
     """With DVC's own files, as it leaves them: the copy is of the last stage's start, and the lock is cut."""
     lock = built_repo.path / "dvc.lock"
     text = lock.read_text()
-    assert "memorize:" not in (built_repo.path / ".dvc/tmp/dvc.lock.whole").read_text()
+    lock.write_text(re.sub(r"^  memorize:\n(?:   .*\n)*", "", text, flags=re.MULTILINE))
+    keep_lock(built_repo.path)  # as the last stage does when it starts
+    lock.write_text(text)
+    assert "  memorize:" not in (built_repo.path / ".dvc/tmp/dvc.lock.whole").read_text()
     built_repo.run("git", "rm", "-q", "--cached", "dvc.lock")
     built_repo.run("git", "commit", "-qm", "no lock: nothing but the copy can bring it back")
     lock.write_text(text[: len(text) // 2])

@@ -16,9 +16,8 @@ from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import GREEDY
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker
-from tests.servers import serving
-from tests.test_server import EOT, assert_refused, tiny_talker
-from tests.test_talk import counted_reads, saying
+from tests.servers import EOT, assert_refused, serving, tiny_talker
+from tests.talkers import counted_reads, saying
 
 PROMPTS = ["a", "The river", "æøå and 日本", "x" * 64, "The river bends", *(f"number {i}" for i in range(20))]
 

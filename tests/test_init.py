@@ -143,7 +143,7 @@ def test_whatever_is_ones_own_is_private_masked_and_kept_on_this_machine() -> No
 
 @pytest.mark.slow
 def test_every_number_of_a_plan_follows_from_the_text_the_machine_and_the_hours() -> None:
-    for machine, size, hours in product((LAPTOP, GPU), (4e4, 3e6, 4e8), (0.2, 8.0)):
+    for machine, size, hours in product((LAPTOP, GPU), (4e4, 3e6, 4e8), (0.3, 8.0)):
         surveys = [
             a_survey(int(size), 900),
             a_survey(int(size / 4), 300, path="/b/letters", sizes=(10, int(size / 50))),

@@ -16,8 +16,7 @@ from starlette.types import Receive, Scope, Send
 from niels_gpt.talk.server.access import PREFLIGHT_S, Access
 from niels_gpt.talk.server.app import build_app
 from tests.conftest import real_browser
-from tests.servers import serving
-from tests.test_server import assert_refused, tiny_talker
+from tests.servers import assert_refused, serving, tiny_talker
 
 KEY = {"Authorization": "Bearer k", "X-Stainless-Lang": "js"}  # OpenAI's client sends such headers
 FETCH = """async ([address, headers, credentials]) => {
@@ -51,6 +50,7 @@ def origins() -> Iterator[tuple[str, str]]:
         yield stack.enter_context(serving(page)), stack.enter_context(serving(page))
 
 
+@pytest.mark.slow
 def test_a_page_of_another_origin_in_a_browser(origins: tuple[str, str]) -> None:
     allowed, third = origins
     without, with_it = Recorded(Access(key="k")), Recorded(Access(key="k", origins=(allowed,)))

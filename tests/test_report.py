@@ -7,22 +7,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from niels_gpt.data.corpus.mix import Exposure
-from niels_gpt.leak.memorized import Strip, render_splice
-from niels_gpt.report.page import ORIGIN, SPLICE, Training, render_report, render_table, with_sections
+from niels_gpt.report.page import ORIGIN, SPLICE, render_table, with_sections
 from niels_gpt.report.tables import format_samples, read_tsv, write_tsv
-from stages.report import DUPLICATES, duplicate_rows
 from tests.conftest import real_browser
+from tests.reports import report, splice_section
 from tests.written_runs import NOTE_TEXT, written
 
 HOSTILE = """</pre></table><script>alert(1)</script><img src=x onerror='a'>" onload="b" & &lt;"""
-
-
-DATA: dict[str, float] = {"documents": 1000, "exact": 2, "near": 30, "clusters": 4, "left_out": 5}
-DATA |= {"runs_in_train": 0.0625, "characters_in_train": 0.5}
 
 
 class Page(HTMLParser):
@@ -43,31 +36,6 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.lasttag not in ("script", "style"):
             self.text += data
-
-
-def training(name: str, source: str) -> Training:
-    summary = {"parameters": 1234, "tokens": 5000, "steps": 20, "loss": 1.25, "best_step": 10, "best_val_loss": 2.5}
-    losses = [{"step": 10, "loss": 3.0, "lr": 0.1}, {"step": 20, "loss": 1.0, "lr": 0.2}]
-    validations = [{"step": 10, "val_loss": 2.5, source: 2.5}, {"step": 20, "val_loss": 2.75, source: 2.75}]
-    return Training(name, {**summary, "mix": {source: {"p": 0.5, "drawn": 0.25, "rows": 40}}}, losses, validations)
-
-
-def report(text: str) -> str:
-    """A report with `text` wherever somebody's words can come to stand."""
-    part = {"tokens": 7654321, "parts": [{"file": text, "sha256": text}]}
-    return render_report(
-        tables={text: [DUPLICATES, *duplicate_rows({text: DATA})]},
-        trainings=[training(text, text), training(f"{text} again", text)],
-        flops_per_token=7404,
-        mix={"sources": {text: {"train": part, "val": part}}},
-        chat_mix={"sources": {text: {"files": [{"path": text, "sha256": text}]}}},
-        verdict=[text, text],
-        seen={text: Exposure(7654321, 0.25, 7654321 * 17.5)},
-        notes=[text],
-        scores={text: {text: {"nats": 1.5, "bits_per_byte": 2.25, "tokens": 4321}}},
-        samples={text: [(text, text)]},
-        params={text: {text: text}, "list": [text]},
-    )
 
 
 def data(page: str) -> Any:
@@ -110,14 +78,6 @@ def test_the_numbers_are_the_runs() -> None:
 
 def test_the_same_run_gives_the_same_bytes() -> None:
     assert report("word") == report("word")
-
-
-def splice_section(name: str) -> str:
-    stats = {"doc_len": 1234, "num_windows": 40, "fraction_at_least": {"0.5": 0.925}}
-    measured = {"name": name, "before": {"median_pz": 1.9e-86}, "after": {**stats, "median_pz": 0.87}}
-    facts = {"documents": [measured]}
-    strip = Strip(name, 30, np.array([0, 5]), np.array([0.25, 0.75]))
-    return render_splice(facts, [strip], window={"chunk_size": 20, "prompt_tokens": 10})
 
 
 def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> None:

@@ -32,6 +32,9 @@ from tests.conftest import ROOT
 FAILED = "ERROR: failed to reproduce '{0}': failed to run: python -m stages.{0}, exited with 1"
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def titles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(ROOT)

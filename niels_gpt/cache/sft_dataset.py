@@ -20,7 +20,6 @@ from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.model.targets import IGNORE_INDEX
 from niels_gpt.tokenizer.vocabulary import token_dtype
 
-_ASSISTANT = "special_token_ids.asst"  # key of a meta.json, for tokenizers of models from scratch
 _ROWS_AT_ONCE = 1024  # examples whose targets are counted together, which bounds the memory
 
 
@@ -43,16 +42,19 @@ class SFTExampleDataset:
         end_id: int | None = None,
         dtype: np.dtype = TOKEN_DTYPE,
     ) -> None:
-        if asst_id is None:
-            path = Path(tokens_path).with_name("meta.json")
-            if not path.is_file():
-                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
-            meta = read_meta(path)
-            dtype = named_dtype(meta["token_dtype"]) if "token_dtype" in meta else dtype
-            asst_id, end_id = answer_ids(meta if ANSWER_IDS in meta else read_meta(path, required=[_ASSISTANT]))
+        path = Path(tokens_path).with_name("meta.json")
+        meta = read_meta(path) if asst_id is None and path.is_file() else {}
+        if "token_dtype" in meta:
+            dtype = named_dtype(meta["token_dtype"])
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self._T, self._device, self._eot = T, device, eot_id
+        if asst_id is None:
+            if not path.is_file():
+                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
+            if ANSWER_IDS not in meta:
+                meta = read_meta(path, required=["special_token_ids.asst"])
+            asst_id, end_id = answer_ids(meta)
         self._asst, self._end = asst_id, eot_id if end_id is None else end_id
 
     def __len__(self) -> int:

@@ -116,15 +116,16 @@ def apply_preset(current: str, preset: str) -> str:
 def keep_own_sources(preset: str, current: str) -> str:
     """Return a complete preset with the sources that `init` wrote into `current` in place of its private text."""
     yaml = _yaml()
-    wanted, now = yaml.load(preset), yaml.load(current) or {}
-    private = [(name, it) for name, it in now.get("sources", {}).items() if it.get("remote") != layout.PUBLIC]
-    own = {name: it for name, it in private if it["load"].get("kind") in ("text", "chat", "dialogues")}
+    wanted, now = yaml.load(preset), yaml.load(current)
+    there = now.get("sources", {}) if isinstance(now, dict) else {}
+    private = {name: it for name, it in there.items() if it.get("remote") != layout.PUBLIC}
+    own = {name: it for name, it in private.items() if it["load"].get("kind") in ("text", "chat", "dialogues")}
     weights = {name: now["p_train"].get(name, 0.0) for name, it in own.items() if it["use"] == "text"}
-    private = [(name, it) for name, it in wanted["sources"].items() if it["remote"] != layout.PUBLIC]
-    if not private or not weights:
+    replaced = [name for name, it in wanted["sources"].items() if it["remote"] != layout.PUBLIC]
+    if not replaced or not weights:
         return preset
-    share = sum(wanted["p_train"].pop(name, 0.0) for name, _ in private) / (sum(weights.values()) or 1.0)
-    for name, _ in private:
+    share = sum(wanted["p_train"].pop(name, 0.0) for name in replaced) / (sum(weights.values()) or 1.0)
+    for name in replaced:
         del wanted["sources"][name]
     wanted["sources"].update(own)
     wanted["p_train"].update({name: round(share * weight, 4) for name, weight in weights.items()})
@@ -374,7 +375,6 @@ ALIASES = {
     "tokens verify": "store",
     "tokens prune": "store --prune",
 }
-
 SHORT = {"trace": ["find", "--trace"]}  # typed often, and no command of its own
 
 
@@ -395,7 +395,6 @@ class PresetCommand(TyperCommand):
     """Command whose help ends with a list of the presets."""
 
     def format_help(self, ctx: typer.Context, formatter: object) -> None:  # type: ignore[override]
-        known = known_presets(layout.PRESETS)
-        lines = [f"{name}: {about}" for name, about in known.items()] or ["Run it in the project's folder."]
-        self.epilog = "\n\n".join(["Presets:", *lines])
+        lines = [f"{name}: {about}" for name, about in known_presets(layout.PRESETS).items()]
+        self.epilog = "\n\n".join(["Presets:", *(lines or ["Run it in the project's folder."])])
         super().format_help(ctx, formatter)  # type: ignore[arg-type]

@@ -307,12 +307,16 @@ def make_parts(
     store.sweep()
     known = {item.name: record for item in items if (record := read_record(store, item.name)) is not None}
 
-    first: list[Record] = []  # records of the finished items before the first unfinished one, until they are enough
+    first: list[Record] = []  # records of the longest prefix of finished items; grown in place, since it may be long
 
     def are_enough() -> bool:
-        while not (ended := enough(first)) and len(first) < len(items) and items[len(first)].name in known:
-            first.append(known[items[len(first)].name])
-        return ended
+        for item in items[len(first) :]:
+            if item.name not in known:
+                return False
+            first.append(known[item.name])
+            if enough(first):
+                return True
+        return False
 
     def missing() -> Iterator[I]:
         for item in items:
@@ -331,8 +335,12 @@ def make_parts(
             told = time.monotonic()
             say(f"{len(known):,} of {len(items):,} parts done")
     store.sweep()
-    are_enough()
-    return first
+    records: list[Record] = []
+    for item in items:
+        if enough(records):
+            break
+        records.append(known[item.name])
+    return records
 
 
 def write_record(store: Store, name: str, record: Record) -> None:

@@ -43,7 +43,7 @@ def check_model(folder: str) -> None:
     planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
     if (Path(folder) / layout.CONFIG).is_file():
         return
-    if planned and not layout.DAG.is_file():
+    if planned and not any(path.exists() for path in (layout.DAG, layout.LOCK, layout.MODELS, layout.PARAMS)):
         raise ValueError(
             "there is no dvc.yaml here: run this in the project's folder, or name a model with --model FOLDER"
         )
