@@ -29,7 +29,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import Damaged
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
-from niels_gpt.pipeline.stage import final_models
+from niels_gpt.pipeline.stage import final_models, read_metrics
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.train.pretraining import PretrainTask
 from stages import base, curves, leak, report, sft, tokenizer, train
@@ -243,7 +243,7 @@ def run_to_the_report(params: Params) -> dict[str, Any]:
     run_in_process("leak", leak.main, params)
     run_in_process("eval", evaluation.main, params)
     run_in_process("report", report.main, params)
-    scores: dict[str, Any] = json.loads(layout.SCORES.read_text())
+    scores: dict[str, Any] = read_metrics(layout.SCORES)
     return scores
 
 
@@ -261,7 +261,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     how = {"token_bytes": load_tokenizer(layout.TOKENIZER).token_bytes(), "B": params.eval.B, "max_tokens": None}
     expected = score_stream(own, stream, T=32, device="cpu", **how).stats({})
     assert scores["base"]["val_notes"]["nats"] == pytest.approx(expected["nats"], rel=1e-6)
-    told = json.loads(layout.LEAK.read_text())
+    told = read_metrics(layout.LEAK)
     assert list(told["measured"]) == list(told["sources"]["notes"]) == models
     page, samples = layout.REPORT.read_text(), layout.SAMPLES.read_text()
     assert "The base goes on" in page

@@ -35,7 +35,7 @@ from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.tokenizer.vocabulary import token_dtype
 from stages.cache import join_manifests
-from tests.tiny_base import CHAT, LINE, TEMPLATE
+from tests.tiny_base import CHAT, LINE, SMOLLM2_TEMPLATE
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.train_from_iterator([*CORPUS, "assistant\n"] * 3, trainer)
     folder = tmp_path_factory.mktemp("chatml")
     made.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(SMOLLM2_TEMPLATE)
     return folder
 
 
@@ -139,8 +139,8 @@ def test_a_template_decides_the_system_line_and_must_be_chatml(folder: Path, tmp
     assert without.prompt(CHAT[:1]) == plain.prompt(CHAT[:1])
     for template in (
         "{% for m in messages %}[INST]{{ m['content'] }}[/INST]{% endfor %}",
-        TEMPLATE.replace("'<|im_end|>' + '\n'", "'<|im_end|>'"),
-        TEMPLATE.replace("assistant\n' }}{% endif", "assistant\n<think>' }}{% endif"),
+        SMOLLM2_TEMPLATE.replace("'<|im_end|>' + '\n'", "'<|im_end|>'"),
+        SMOLLM2_TEMPLATE.replace("assistant\n' }}{% endif", "assistant\n<think>' }}{% endif"),
     ):
         with pytest.raises(ValueError, match=r"chat template of .* is not ChatML"):
             ChatML(with_template(folder, tmp_path, template)).prompt(CHAT)

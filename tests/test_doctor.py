@@ -141,7 +141,8 @@ def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypa
     monkeypatch.setattr(doctor_module.time, "process_time", lambda: spent["cpu"])
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: threads.__setitem__(0, n))
-    run = {**params, "train": {**params["train"], "total_steps": 5}}
+    runtime = {**params["runtime"], "threads": 2}
+    run = {**params, "train": {**params["train"], "total_steps": 5}, "runtime": runtime}
     pace = seconds_to_train(run, "train")["train"]
     assert pace.seconds == pytest.approx(5 * 0.5 / 1.8)  # two threads are 1.8 times as fast as one
     assert pace.busy == pytest.approx(1 - 0.5 / 1.8)

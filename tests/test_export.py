@@ -174,6 +174,7 @@ def test_an_export_for_others_is_not_opened_here(tokenizers: Any, tmp_path: Path
 
 @KINDS
 @pytest.mark.parametrize(("precision", "matrices"), [("f16", np.float16), ("f32", np.float32)])
+@pytest.mark.slow
 def test_a_gguf_holds_what_llama_cpp_asks_for(
     kind: str, precision: Precision, matrices: type, tokenizers: Any, tmp_path: Path
 ) -> None:
@@ -348,6 +349,7 @@ PROMPT = list(range(100, 132))
 
 @KINDS
 @pytest.mark.parametrize("precision", ["f16", "f32"])
+@pytest.mark.slow
 def test_llama_cpp_gives_the_ids_the_logits_and_the_words_that_we_give(
     kind: str, precision: Precision, tokenizers: Any, tmp_path: Path
 ) -> None:
@@ -467,6 +469,7 @@ def test_a_portable_gguf_can_be_read_back(family: str, precision: Precision, tmp
 
 @FAMILIES
 @pytest.mark.parametrize(("precision", "off"), [("f32", 1e-4), ("f16", 0.02), ("q8_0", 0.4)])
+@pytest.mark.slow
 def test_llama_cpp_computes_the_logits_of_a_portable_model(
     family: str, precision: Precision, off: float, tmp_path: Path
 ) -> None:

@@ -108,7 +108,7 @@ LINE = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 # SmolLM2's own template.
-TEMPLATE = (
+SMOLLM2_TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\n" + LINE + "<|im_end|>\n' }}{% endif %}"
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
