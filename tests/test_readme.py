@@ -71,6 +71,8 @@ ELSEWHERE = {
     "niels-gpt doctor --fix": "test_dvc_files.py, and in `make run`",
     "make base": "installs a wheel of 93 MB",
     "niels-gpt init ~/notes --from smollm2": "test_init.py plans it, test_base_stages.py runs its stages",
+    "niels-gpt new my-model ~/notes": "test_new.py, with an installed wheel",
+    "niels-gpt run": "the first day's walk, and `make run`",
     "niels-gpt benchmark": "test_benchmark.py scores sets with lm-eval, an optional package",
 }
 
