@@ -22,7 +22,7 @@ from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
-from niels_gpt.pipeline.stage import read_metrics
+from niels_gpt.pipeline.stage import is_left_out, read_metrics
 from niels_gpt.report.history import History
 from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
 from niels_gpt.report.runs import Run, present_runs, read_logs
@@ -105,7 +105,7 @@ def _origins() -> dict[str, Run | None]:
 
 
 def _splice() -> str:
-    if not layout.MEMORIZED.is_file():
+    if not layout.MEMORIZED.is_file() or is_left_out(layout.EXTRACTION):
         return ""
     settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}

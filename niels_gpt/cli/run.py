@@ -97,6 +97,7 @@ class Board:
                 self._tick_off(phase, found[2])
             elif phase is not None:
                 self.running, phase.ran, self._since = (phase, found[2]), True, time.monotonic()
+                self.note = "running"
         elif self.running and (found := _STEP.match(line)):
             phase = self.running[0]
             phase.share, phase.left = int(found[1]) / int(found[2]), found[5]
