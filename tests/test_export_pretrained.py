@@ -18,7 +18,7 @@ from niels_gpt.talk.export.gguf import export_gguf
 from niels_gpt.talk.talker import Talker, open_talker
 from niels_gpt.tokenizer import HFTokenizer
 from niels_gpt.tokenizer.tokenizers import write_tokenizer_meta
-from tests.tiny_base import CHAT, LINE, TEMPLATE
+from tests.tiny_base import CHAT, LINE, SMOLLM2_TEMPLATE
 
 CORPUS = (Path(__file__).parent.parent / "data/primer.txt").read_text().split("\n\n<dialogue>\n\n")
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.add_tokens(["<think>"])
     folder = tmp_path_factory.mktemp("tokenizer")
     made.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(SMOLLM2_TEMPLATE)
     tokens = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **tokens})
     write_tokenizer_meta(folder, vocab_size=416)
