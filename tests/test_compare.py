@@ -68,6 +68,7 @@ def test_dvc_has_no_column_for_each_window_of_each_document() -> None:
     assert sorted(found) == ["chat_bits", "form", "leaks", "pz", "spelling", "text_bits"]
 
 
+@pytest.mark.slow
 def test_dvc_shows_three_experiments_in_15_columns_of_160_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
