@@ -261,6 +261,7 @@ def test_fine_tuning_starts_from_the_best_model(here: Path) -> None:
 
 
 def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(here: Path) -> None:
+    run_here(lambda stage: curves.write_curves(stage, "sft"), "eval", parameters())  # as the stage eval does
     (row,) = read_tsv(Path("metrics/sft_val.tsv"))
     assert set(row) == {"step", "val_loss", *CHATS, "roam", "primer"}
     mixed = 0.7 * row["dolly15k"] + 0.1 * row["oasst1"] + 0.2 * row["dialogues"]
