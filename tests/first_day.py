@@ -58,9 +58,10 @@ def on_terminal(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) ->
             break
         whole += part
     os.close(own)
-    # A frame begins by going up over the one before it and erasing it.
-    last = whole.decode("utf-8", errors="replace").split("\x1b[1A")[-1]
-    lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", last).splitlines()
+    # Frames follow each other; the last one begins at the last line of the first phase.
+    text = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", whole.decode("utf-8", errors="replace"))
+    frames = [found.start() for found in re.finditer(r"read  +[━╸╺ ]{20}", text)]
+    lines = text[frames[-1] if frames else 0 :].splitlines()
     return process.wait(), [line.rstrip() for line in lines]
 
 

@@ -135,9 +135,9 @@ COMMAND = Walk(
     "a command",
     {
         "niels_gpt/cli/app.py": {
-            "@app.command()\ndef params(": '@app.command()\ndef sources() -> None:\n    """The names of all sources."""\n'
+            "@app.command()\ndef join(": '@app.command()\ndef sources() -> None:\n    """The names of all sources."""\n'
             "    from niels_gpt.pipeline.params import read_params\n\n"
-            "    for name in read_params()[0].sources:\n        typer.echo(name)\n\n\n@app.command()\ndef params("
+            "    for name in read_params()[0].sources:\n        typer.echo(name)\n\n\n@app.command()\ndef join("
         },
         "README.md": {"# niels_gpt": "# niels_gpt\n\n`niels-gpt sources` names all sources."},
     },

@@ -336,12 +336,16 @@ _FILES = [
 ]
 
 
+_LEFT_OUT = "{}\n"  # metrics of a stage that is left out
+
+
 def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result:
     """Parse an experiment's files; missing ones are skipped, damaged ones are skipped and reported to `fault`."""
 
     def read(path: str | Path, parse: Callable[[str], Any]) -> Any:
         try:
-            return parse(experiment.files[str(path)]) if str(path) in experiment.files else {}
+            text = experiment.files.get(str(path), _LEFT_OUT)
+            return {} if text == _LEFT_OUT else parse(text)
         except (ValueError, RecursionError):
             fault(f"{path} of {experiment.name} is damaged, or of another version, and is skipped")
             return {}
