@@ -1,4 +1,4 @@
-"""What a run reads and what its model will write: one answer for `init` and `doctor`, from params.yaml.
+"""Outlook of a run, what it reads and what its model will write: one answer for `init` and `doctor`, from params.yaml.
 
 Tokens of a text are estimated from its size until cache/mix.json has counted them, as the report does.
 """

@@ -1,4 +1,4 @@
-"""What the numbers of a report card say: what a model can do, and the temperature to serve it at."""
+"""Ability of a model by the numbers of its report card, and the temperature to serve it at."""
 
 from __future__ import annotations
 
