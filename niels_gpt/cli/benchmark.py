@@ -147,6 +147,7 @@ def evaluate(talker: Talker, tasks: Sequence[Any]) -> dict[str, Row]:
         ) -> list[tuple[float, bool]]:
             return score(talker, [(context, continuation) for _, context, continuation in requests])
 
+        # The base class is abstract in these two, which no task here calls.
         def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
             raise NotImplementedError
 
