@@ -39,6 +39,8 @@ def values(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[A
         return st.one_of(*(values(one, known) for one in schema["anyOf"]))
     if "enum" in schema or "const" in schema:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    if "type" not in schema:  # accepted and ignored, whatever it is
+        return ANYTHING
     makers = {"number": numbers, "integer": numbers, "string": texts, "array": lists, "object": objects}
     kind = schema["type"]
     return makers[kind](schema, known) if kind in makers else {"boolean": st.booleans(), "null": st.none()}[kind]
