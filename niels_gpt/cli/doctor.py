@@ -286,7 +286,7 @@ def seconds_per_step(cfg: ModelConfig, train_cfg: TrainConfig, runtime: Mapping[
     def timed() -> tuple[float, float]:
         """Return the wall and the CPU seconds of a step."""
         start, cpu, steps = time.perf_counter(), time.process_time(), 0
-        while time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps:
+        while not steps or (time.perf_counter() - start < _MEASURED_S / 2 and steps < train_cfg.total_steps):
             step(batch, lr=0.0, n=0).item()
             steps += 1
         return (time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps
