@@ -34,6 +34,7 @@ from niels_gpt.cli.new import new, upgrade
 from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
 from niels_gpt.cli.run import print_problems, run
 from niels_gpt.cli.store import store
+from niels_gpt.cli.track import track
 from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.messages import read_text, visible
@@ -340,6 +341,7 @@ app.command()(upgrade)
 app.add_typer(inspect.app, name="inspect")
 app.command(context_settings={"ignore_unknown_options": True})(run)  # options are DVC's
 app.command()(store)
+app.command()(track)
 
 
 @app.command()

@@ -1,0 +1,230 @@
+"""niels-gpt track: training curves in TensorBoard, MLflow, Weights & Biases or Trackio.
+
+The logs are read from outside, while a run trains or long afterwards, so no result and no hash depends on a tracker.
+Numbers, titles, machine, commit and names of sources are sent. Samples are not: a model may recite private text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from niels_gpt.cli.console import one_sentence
+from niels_gpt.files.messages import plural
+from niels_gpt.pipeline import layout
+from niels_gpt.report.runs import Line, Run, read_logs
+
+_INTERVAL_S = 5.0  # between two looks at the logs
+_BATCH = 1000  # metrics that MLflow takes in one request
+
+
+class Tracker(Protocol):
+    """Service or folder that keeps curves; `shown_by` says how to look at them."""
+
+    shown_by: str
+
+    def last_step(self, run: Run) -> int:
+        """Return the last step of a run that the tracker has, -1 without any."""
+
+    def send(self, run: Run, points: Sequence[Line]) -> None:
+        """Add points to a run, creating it as needed."""
+
+
+def track(
+    to: Annotated[Service, typer.Option("--to", help="the tracker")],
+    live: Annotated[bool, typer.Option("--live", help="send new points as they are logged, until Ctrl-C")] = False,
+) -> None:
+    """Send the training curves in logs/ to an experiment tracker; a second call sends only what is new."""
+    with one_sentence():
+        if not live and not read_logs(layout.LOGS)[0]:
+            raise ValueError(f"no run is logged in {layout.LOGS}/ yet: start one with `niels-gpt run`")
+        tracker, sent = open_tracker(to.value), dict[str, int]()
+        with suppress(KeyboardInterrupt):
+            while True:
+                for title, points in send_new(tracker, sent, to=to.value):
+                    typer.echo(f"{title}: {plural(points, 'point')} sent")
+                if not live:
+                    break
+                time.sleep(_INTERVAL_S)
+        typer.echo(f"{plural(len(sent), 'run')}; look at them with `{tracker.shown_by}`")
+
+
+def open_tracker(name: str) -> Tracker:
+    """Open a tracker, as its own environment variables say, or in this folder."""
+    try:
+        return _TRACKERS[name]()
+    except ImportError as error:
+        raise ValueError(f"this needs {name} ({error}): `pip install 'niels_gpt[{name}]'` installs it") from error
+    except Exception as error:  # whatever its library raises: no server, no account
+        raise ValueError(f"{name} cannot be opened: {error}") from error
+
+
+def send_new(tracker: Tracker, sent: dict[str, int], *, to: str) -> Iterator[tuple[str, int]]:
+    """Send the points that a tracker lacks; yield the title of each run and the number of its points.
+
+    `sent` has the last step of each run that is there. A resumed run logs some steps again, with the same numbers: they
+    are not sent twice.
+    """
+    for run in reversed(read_logs(layout.LOGS)[0]):
+        try:
+            if run.name not in sent:
+                sent[run.name] = tracker.last_step(run)
+            points = [point for point in run.points if point.step > sent[run.name]]
+            if points:
+                tracker.send(run, points)
+        except Exception as error:  # whatever its library raises: no network, no account, a full disk
+            raise ValueError(f"{to} did not take {run.title}: {error}") from error
+        if points:
+            sent[run.name] = points[-1].step
+            yield run.title, len(points)
+
+
+def numbers_of(line: Line) -> dict[str, float]:
+    """Return the curves' values at one step, by name."""
+    shown = ("loss", "lr", "tokens", "tokens_per_second", "utilisation", "val_loss", "seconds")
+    values = {name: getattr(line, name) for name in shown}
+    values |= {f"val_loss/{source}": loss for source, loss in (line.validation or {}).items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def facts_of(run: Run) -> dict[str, str]:
+    last = run.last
+    return {"stage": run.stage, "steps": str(last.total_steps), "machine": last.machine, "commit": last.commit}
+
+
+class TensorBoard:
+    """Event files, a folder per run."""
+
+    def __init__(self) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._folder = layout.LOGS / "tensorboard"
+        self._read, self._write, self._writers = EventAccumulator, SummaryWriter, dict[str, Any]()
+        self.shown_by = f"tensorboard --logdir {self._folder}"
+
+    def last_step(self, run: Run) -> int:
+        folder = self._folder / run.name
+        events = self._read(str(folder)).Reload() if folder.is_dir() else None
+        return events.Scalars("loss")[-1].step if events and "loss" in events.Tags()["scalars"] else -1
+
+    def send(self, run: Run, points: Sequence[Line]) -> None:
+        if run.name not in self._writers:
+            self._writers[run.name] = self._write(str(self._folder / run.name))
+        writer = self._writers[run.name]
+        for point in points:
+            for name, value in numbers_of(point).items():
+                writer.add_scalar(name, value, point.step, walltime=point.time)
+        writer.flush()
+
+
+class MLflow:
+    """Runs of an MLflow experiment: on a server, or in an SQLite file."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        layout.LOGS.mkdir(exist_ok=True)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.LOGS / 'mlflow.db'}"
+        self._client, self._metric = MlflowClient(tracking_uri=uri), Metric
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name
+        found = self._client.get_experiment_by_name(name)
+        self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+        self.shown_by = f"mlflow ui --backend-store-uri {uri}"
+
+    def last_step(self, run: Run) -> int:
+        history = self._client.get_metric_history(self._id(run), "loss")
+        return max((metric.step for metric in history), default=-1)
+
+    def send(self, run: Run, points: Sequence[Line]) -> None:
+        metrics = [
+            self._metric(name, value, int(1000 * point.time), point.step)
+            for point in points
+            for name, value in numbers_of(point).items()
+        ]
+        for start in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self._id(run), metrics=metrics[start : start + _BATCH])
+        if run.finished:
+            self._client.set_terminated(self._id(run), end_time=int(1000 * run.last.time))
+
+    def _id(self, run: Run) -> str:
+        found = self._client.search_runs([self._experiment], f"tags.niels_gpt_run = '{run.name}'")
+        tags = {"niels_gpt_run": run.name, **facts_of(run)}
+        made = found or [
+            self._client.create_run(
+                self._experiment, start_time=int(1000 * run.points[0].time), tags=tags, run_name=run.title
+            )
+        ]
+        return str(made[0].info.run_id)
+
+
+class Wandb:
+    """Weights & Biases; `WANDB_MODE=offline` writes to the folder `wandb` and sends nothing."""
+
+    def __init__(self) -> None:
+        import wandb
+
+        self._wandb, self._opened = wandb, dict[str, Any]()
+        self.shown_by = "wandb sync wandb/offline-run-*"
+
+    def last_step(self, run: Run) -> int:
+        return int(self._open(run).step) - 1
+
+    def send(self, run: Run, points: Sequence[Line]) -> None:
+        open_run = self._open(run)
+        for point in points:
+            open_run.log(numbers_of(point), step=point.step)
+        if run.finished:
+            open_run.finish()
+
+    def _open(self, run: Run) -> Any:
+        """Open a run without what wandb would collect by itself: console, code, git remote, machine."""
+        if run.name not in self._opened:
+            quiet = {"console": "off", "disable_git": True, "save_code": False, "silent": True}
+            settings = self._wandb.Settings(**quiet, x_disable_meta=True, x_disable_stats=True)
+            project = os.environ.get("WANDB_PROJECT") or Path.cwd().name
+            self._opened[run.name] = self._wandb.init(
+                project=project, id=run.name, name=run.title, config=facts_of(run), resume="allow",
+                reinit="create_new", settings=settings,
+            )  # fmt: skip
+            self.shown_by = self._opened[run.name].url or self.shown_by
+        return self._opened[run.name]
+
+
+class Trackio:
+    """Trackio's database on this machine, or the Space that `TRACKIO_SPACE_ID` names."""
+
+    def __init__(self) -> None:
+        import trackio
+
+        self._trackio, self._project = trackio, Path.cwd().name
+        self.shown_by = f"trackio show --project {self._project}"
+
+    def last_step(self, run: Run) -> int:
+        step = self._trackio.SQLiteStorage.get_last_step(self._project, run.name)
+        return -1 if step is None else int(step)
+
+    def send(self, run: Run, points: Sequence[Line]) -> None:
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        open_run = self._trackio.init(self._project, run.name, config=facts_of(run), resume="allow", **quiet)
+        for point in points:
+            open_run.log(numbers_of(point), step=point.step)
+        open_run.finish()
+
+
+_TRACKERS: dict[str, Callable[[], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": Wandb,
+    "trackio": Trackio,
+}
+Service = StrEnum("Service", list(_TRACKERS))  # type: ignore[misc]  # mypy wants literal members
