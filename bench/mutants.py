@@ -2,7 +2,8 @@
 
 `make mutants` first records, with pytest-cov, which quick test executes which line. Then n mutants are sampled from
 the syntax trees of MODULES (with a WORD in their path), each to be run against MOST_TESTS of the tests that execute its
-line. It is noticed when one fails or hangs. Strings are not mutated: most are messages. Nor are Triton's kernels.
+line, and a survivor against all of them. It is noticed when one fails or hangs. Strings are not mutated: most are
+messages. Nor are Triton's kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MODULES = re.compile(
     r"data/(corpus|readers|secrets)/|duplicates/(sides|pairs)|cache/(windows|sft_)|tokenizer/|model/(?!.*triton)"
     r"|train/|inference/|talk/(server|export)/|pipeline/(stage|code)\.py|cli/(init|plan)\.py"
 )
-MOST_TESTS, PATIENCE_S = 60, 120  # of one mutant; until a run counts as hanging
+MOST_TESTS, PATIENCE_S = 60, 120  # of one mutant at first; until their run counts as hanging
 SWAPS = """Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is, And Or, Or And,
     Add Sub, Sub Add, Mult Add, Div Mult, FloorDiv Mult, Mod FloorDiv, Pow Mult, BitAnd BitOr, BitOr BitAnd"""
 SWAPPED: dict[str, type[Any]] = {a: getattr(ast, b) for a, b in (pair.split() for pair in SWAPS.split(","))}
@@ -86,11 +87,13 @@ def mutants(file: Path) -> Iterator[Mutant]:
                 yield Mutant(str(file.relative_to(ROOT)), range(first, at.end_lineno + 1), start, end, new)
 
 
-def tests_of(mutant: Mutant, record: CoverageData) -> list[str]:
-    """Return tests that execute a mutant; of what runs on import, and so in no test, any that enter its module."""
+def tests_of(mutant: Mutant, record: CoverageData, *, every: bool) -> list[str]:
+    """Return tests that execute a mutant; of what runs on import, and so in no test, those that enter its module."""
     lines = record.contexts_by_lineno(str(ROOT / mutant.file))
     found = {test for line in mutant.lines for test in lines.get(line, [])} - {""}
     found = found or {test for tests in lines.values() for test in tests} - {""}
+    if every:
+        return sorted({test.rpartition("|")[0] for test in found})
     # Of 4 files, as collecting is slow; others of these, too, as the first test to need a shared fixture executes it.
     files = tuple(file for file, _ in Counter(test.partition("::")[0] for test in found).most_common(4))
     of = [{t.rpartition("|")[0] for t in tests if t.startswith(files)} for tests in (found, record.measured_contexts())]
@@ -109,14 +112,14 @@ def run_tests(tests: list[str], folder: Path) -> None:
     sys.exit(int(pytest.main([*options, *tests])))
 
 
-def noticed(mutant: Mutant, tests: list[str], folder: Path) -> bool:
+def noticed(mutant: Mutant, tests: list[str], folder: Path, *, patience_s: float = PATIENCE_S) -> bool:
     """Run tests against a mutant in a fork of this process, which has torch in memory."""
     file = folder / mutant.file
     source = file.read_bytes()
     file.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
     child = get_context("fork").Process(target=run_tests, args=(tests, folder))
     child.start()
-    child.join(PATIENCE_S)
+    child.join(patience_s)
     child.kill()
     file.write_bytes(source)
     return bool(tests) and child.exitcode != 0
@@ -139,7 +142,9 @@ def main() -> None:
         shutil.copytree(ROOT, folder, ignore=lambda at, _: left_out if at == str(ROOT) else ())
         for mutant in chosen:
             old = (folder / mutant.file).read_bytes()[mutant.start : mutant.end].decode()
-            killed = noticed(mutant, tests_of(mutant, record), folder)
+            killed = noticed(mutant, tests_of(mutant, record, every=False), folder) or noticed(
+                mutant, tests_of(mutant, record, every=True), folder, patience_s=10 * PATIENCE_S
+            )
             survivors += not killed
             change = " ".join(f"{mutant.file}:{mutant.lines.start}: {old} -> {mutant.new}".split())
             print("noticed " if killed else "SURVIVED", change[:200], flush=True)

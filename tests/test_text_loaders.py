@@ -214,6 +214,7 @@ GOOD_LINE = b'{"text": "a"}\n'
         ("x.csv", b'"n,text\n1,a\n', r"row 1 \(lines 1 to 2\), .*opened and never closed"),
         ("x.csv", b"text\na\nb, and more\n", r"row 3 \(line 3\), has 2 cells in 1 columns: put quotes around .*','"),
         ("x.csv", b"sep=;\nn;text\n1;a\n2\n", r"row 4 \(line 4\), has no column 2"),
+        ("x.csv", b"sep=;\nn;text\n2\n", r"row 3 \(line 3\), has no column 2"),
         ("x.csv", b"a,text\n1,x\n2\n", r"row 3 \(line 3\), has no column 2"),
     ],
 )
