@@ -62,7 +62,7 @@ def replacement(node: ast.AST) -> str | None:
             new = f"({ast.unparse(operand)})"
         case ast.Constant(bool() | int() | float() as value):
             new = repr(not value if isinstance(value, bool) else value + 1 if value % 1 == 0 else value * 2)
-        case ast.Return(ast.AST()):
+        case ast.Return(ast.AST() as value) if ast.unparse(value) != "None":
             new = "return None"
         case ast.Raise() | ast.AugAssign() | ast.Expr(ast.Call()) | ast.Assign([ast.Attribute() | ast.Subscript()]):
             new = "pass"
