@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from niels_gpt.cli.app import app
-from niels_gpt.cli.track import open_tracker, send_new
+from niels_gpt.cli.track import send_new
 from tests.written_runs import line
 
 SAMPLE = "a passage that is recited"
@@ -126,5 +126,3 @@ def test_a_missing_package_an_empty_folder_and_a_refusal_are_one_sentence_each(
     with pytest.raises(ValueError, match=r"mlflow did not take train: .*: no route to host"):
         list(send_new(Refuses(), {}, to="mlflow"))
     assert sorted(path.name for path in logs.iterdir()) == ["train.jsonl"]
-    with pytest.raises(KeyError):
-        open_tracker("another")

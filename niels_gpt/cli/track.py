@@ -95,6 +95,7 @@ def numbers_of(line: Line) -> dict[str, float]:
 
 
 def facts_of(run: Run) -> dict[str, str]:
+    """Return what does not change during a run, by name."""
     last = run.last
     return {"stage": run.stage, "steps": str(last.total_steps), "machine": last.machine, "commit": last.commit}
 
