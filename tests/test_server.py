@@ -492,3 +492,22 @@ def test_requests_leave_nothing_behind(address: str) -> None:
         counts = [objects_after(10), *(objects_after(30) for _ in range(4))]
     assert min(after - before for before, after in pairwise(counts)) < 30
     assert under_way(address) == 0
+
+
+def test_a_reply_is_sent_at_once_and_not_held_back_for_the_next() -> None:
+    """(By Nagle's algorithm, which waits for an acknowledgement: 40 ms a reply.)"""
+    options: list[int] = []
+
+    async def serve() -> None:
+        def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            options.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = access.listen(0)
+        async with await asyncio.start_server(note, sock=listening):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            await reader.read()
+            writer.close()
+
+    asyncio.run(serve())
+    assert options == [1]
