@@ -2,8 +2,8 @@
 
 `make mutants` first records, with pytest-cov, which quick test executes which line. Then n mutants are sampled from
 the syntax trees of MODULES (with a WORD in their path), each to be run against MOST_TESTS of the tests that execute its
-line, and a survivor against all of them. It is noticed when one fails or hangs. Strings are not mutated: most are
-messages. Nor are Triton's kernels.
+line, and a survivor against all of them. It is noticed when one fails or hangs that passes on the code as it is.
+Strings are not mutated: most are messages. Nor are Triton's kernels.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
@@ -100,29 +102,39 @@ def tests_of(mutant: Mutant, record: CoverageData, *, every: bool) -> list[str]:
     return [t for some in (of[0], of[1] - of[0]) for t in random.sample(sorted(some), min(len(some), MOST_TESTS // 2))]
 
 
-def run_tests(tests: list[str], folder: Path) -> None:
+def run_tests(tests: list[str], folder: Path, *more: str) -> None:
     """Run tests in a copy of the project, and exit with pytest's code."""
+    os.setsid()  # so that what tests start ends with them
     torch.set_num_threads(1)
     os.chdir(folder)
     sys.path[:0] = [str(folder)]
     os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}  # bytecode is dated to the second
     sys.dont_write_bytecode = True
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    options = ["-qx", "-m", "not dag", "-p", "no:cacheprovider", f"--basetemp={folder}-tests"]
-    sys.exit(int(pytest.main([*options, *tests])))
+    options = ["-qx", "-m", "not dag", "-o", f"cache_dir={folder}-cache", f"--basetemp={folder}-tests"]
+    sys.exit(int(pytest.main([*options, *more, *tests])))
+
+
+def passes(tests: list[str], folder: Path, *more: str, patience_s: float) -> bool:
+    """Run tests in a fork of this process, which has torch in memory."""
+    child = get_context("fork").Process(target=run_tests, args=(tests, folder, *more))
+    child.start()
+    child.join(patience_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid or 0, signal.SIGKILL)
+    child.join()
+    return child.exitcode == 0
 
 
 def noticed(mutant: Mutant, tests: list[str], folder: Path, *, patience_s: float = PATIENCE_S) -> bool:
-    """Run tests against a mutant in a fork of this process, which has torch in memory."""
+    """Return whether tests fail for a mutant; those that failed must pass without it (all, where none was named)."""
     file = folder / mutant.file
     source = file.read_bytes()
+    shutil.rmtree(f"{folder}-cache", ignore_errors=True)
     file.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-    child = get_context("fork").Process(target=run_tests, args=(tests, folder))
-    child.start()
-    child.join(patience_s)
-    child.kill()
+    killed = bool(tests) and not passes(tests, folder, patience_s=patience_s)
     file.write_bytes(source)
-    return bool(tests) and child.exitcode != 0
+    return killed and passes(tests, folder, "--lf", patience_s=patience_s)
 
 
 def main() -> None:

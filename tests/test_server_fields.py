@@ -319,6 +319,8 @@ def test_every_refusal_is_counted_by_its_status() -> None:
         wait_until(lambda: counted(client)["niels_gpt_answers_under_way"] == 0)
         talker.model.tok_emb.weight.data.fill_(float("nan"))
         refused(500, "POST", chat, json=ask("x"))
+        # The server closes after an error: a client that is not told would send its next request into a reset.
+        assert client.post(chat, json=ask("x")).headers["connection"] == "close"
 
 
 def test_tokens_health_and_metrics(address: str) -> None:

@@ -357,7 +357,9 @@ def build_app(
     guard(app, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
-    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal server error: {error!r}"))
+    # uvicorn closes the connection after an error: a client must know, or its next request meets a reset.
+    close = {"Connection": "close"}
+    app.add_exception_handler(Exception, lambda _, error: refusal(500, f"internal error: {error!r}", headers=close))
 
     @app.get("/")
     def page() -> FileResponse:
