@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import random
 import re
@@ -115,26 +116,35 @@ def run_tests(tests: list[str], folder: Path, *more: str) -> None:
     sys.exit(int(pytest.main([*options, *more, *tests])))
 
 
-def passes(tests: list[str], folder: Path, *more: str, patience_s: float) -> bool:
-    """Run tests in a fork of this process, which has torch in memory."""
+def exit_code(tests: list[str], folder: Path, *more: str, patience_s: float) -> int | None:
+    """Run tests in a fork of this process, which has torch in memory; return pytest's exit code, None if they hang."""
     child = get_context("fork").Process(target=run_tests, args=(tests, folder, *more))
     child.start()
     child.join(patience_s)
+    hangs = child.is_alive()
     with suppress(ProcessLookupError):
         os.killpg(child.pid or 0, signal.SIGKILL)
     child.join()
-    return child.exitcode == 0
+    return None if hangs else child.exitcode
 
 
 def noticed(mutant: Mutant, tests: list[str], folder: Path, *, patience_s: float = PATIENCE_S) -> bool:
-    """Return whether tests fail for a mutant; those that failed must pass without it (all, where none was named)."""
+    """Return whether tests fail for a mutant, and not without it.
+
+    Without it the test that failed must pass; if none could be collected, they must be; if they hang, all must pass.
+    """
+    if not tests:
+        return False
     file = folder / mutant.file
     source = file.read_bytes()
     shutil.rmtree(f"{folder}-cache", ignore_errors=True)
     file.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-    killed = bool(tests) and not passes(tests, folder, patience_s=patience_s)
+    code = exit_code(tests, folder, patience_s=patience_s)
     file.write_bytes(source)
-    return killed and passes(tests, folder, "--lf", patience_s=patience_s)
+    if code == 1:
+        tests = list(json.loads(Path(f"{folder}-cache/v/cache/lastfailed").read_text(encoding="utf-8")))
+    only = ["--collect-only"] if code not in (1, None) else []
+    return code != 0 and exit_code(tests, folder, *only, patience_s=patience_s) == 0
 
 
 def main() -> None:
@@ -155,7 +165,7 @@ def main() -> None:
         for mutant in chosen:
             old = (folder / mutant.file).read_bytes()[mutant.start : mutant.end].decode()
             killed = noticed(mutant, tests_of(mutant, record, every=False), folder) or noticed(
-                mutant, tests_of(mutant, record, every=True), folder, patience_s=10 * PATIENCE_S
+                mutant, tests_of(mutant, record, every=True), folder, patience_s=5 * PATIENCE_S
             )
             survivors += not killed
             change = " ".join(f"{mutant.file}:{mutant.lines.start}: {old} -> {mutant.new}".split())
