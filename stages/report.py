@@ -65,6 +65,7 @@ def main(stage: Stage) -> None:
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
     cards, leaks = read_metrics(layout.SCORES)[layout.CARD], read_metrics(layout.LEAK)["sources"]
+    most = most_epochs(trainings[0].summary["parameters"], taught=params.train.teacher > 0)
     final = list(cards)[-1]
     can = ability(cards[final])
     page = render_report(
@@ -74,7 +75,7 @@ def main(stage: Stage) -> None:
         mix=mix,
         chat_mix=chat_mix,
         seen=seen,
-        notes=read_too_often(seen, most=most_epochs(trainings[0].summary["parameters"])),
+        notes=read_too_often(seen, most=most),
         scores=scores,
         samples=dict(sorted(evaluated["samples"].items(), key=lambda item: ("base" in item[0], item[0]))),
         params=params.model_dump(include=REPORTED if layout.TUNED.name in scores else REPORTED - TUNING),

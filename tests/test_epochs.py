@@ -29,7 +29,7 @@ def test_only_a_source_that_is_read_more_often_than_the_bound_is_named() -> None
     seen = {"a": Exposure(10, 0.5, 81), "b": Exposure(10, 0.5, 80)}
     (sentence,) = read_too_often(seen, most=8)
     assert sentence.startswith(
-        "a is sampled for 8.1 epochs: in runs of this size more than 8 raised the validation loss"
+        "a is sampled for 8.1 epochs: no run of this size gained from more than 8, and repeated text is memorized"
     )
     assert sentence.endswith("use fewer steps, a smaller p_train.a, or more text")
 
@@ -40,8 +40,9 @@ def test_the_bound_is_that_of_the_runs() -> None:
         *(16, 16, 16),
         *(8, 8, 8),
     ]
-    for most in (8, 16):
-        assert Reading(1.0, most).as_new > 0.98 * Reading(1.0, 1000.0).as_new
+    assert [most_epochs(parameters, taught=True) for parameters in (900_000, 2_000_000)] == [16, 32]
+    for most, taught in ((8, False), (16, False), (32, True)):
+        assert Reading(1.0, most, taught).as_new > 0.98 * Reading(1.0, 1000.0, taught).as_new
 
 
 def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:

@@ -69,7 +69,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         }
         steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
         seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
-        assert not read_too_often(seen, most=most_epochs(plan.run.parameters))
+        assert not read_too_often(seen, most=most_epochs(plan.run.parameters, taught=plan.run.taught))
         assert raw["train"]["warmup_steps"] <= steps // 2
         assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
         assert raw["train"]["eval_every"] <= steps
@@ -699,3 +699,15 @@ def test_a_base_reads_small_text_three_times_and_large_text_twice() -> None:
     assert slow.settings["train.base_lr"].value == 3e-4
     assert not slow.settings["sft.run"].value, "the base's own answers are better than a few steps"
     assert large.settings["sft.run"].value
+
+
+@pytest.mark.slow
+def test_a_short_tuning_on_a_gpu_is_not_compiled_unless_a_person_has_said_so(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "measure", lambda *_, **__: GPU)
+    base = ChosenBase("smollm2", "data/no-input.md", None, SMOLLM2)
+    how: dict[str, Any] = {"base": base, "sample": SAMPLE, "hours": 1.0, "speed": False}
+    for runtime, compiled in (({"compile": "auto", "threads": 0}, False), ({"compile": True}, True)):
+        _, text, _ = init_module._planned([a_survey(500_000, 300)], [], runtime=runtime, **how)
+        assert parse_yaml(text, name="planned")["runtime"]["compile"] is compiled

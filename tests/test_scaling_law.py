@@ -35,6 +35,23 @@ def test_text_read_again_is_worth_less_each_time() -> None:
     assert twice - once > (often - twice) / 6
 
 
+def test_a_student_gains_what_students_gained() -> None:
+    """Megabytes of text, and bits per byte that 12 and 24 epochs of a student were below 6 of a plain run."""
+    for millions, megabytes, steps, gains in (
+        (13.8, 4.85, 1440, (0.078, 0.093)),
+        (4.2, 1.9, 958, (0.118, 0.145)),
+        (4.2, 1.13, 714, (0.083, 0.096)),
+    ):
+        runs = [(6, False), (12, True), (24, True)]
+        plain, *students = (
+            expected_bits_per_byte(
+                int(millions * 1e6), [Reading(megabytes * 1e6, n * megabytes * 1e6, taught)], steps=steps * n // 6
+            )
+            for n, taught in runs
+        )
+        assert [plain - student for student in students] == pytest.approx(gains, abs=0.045)
+
+
 def test_what_a_model_will_write_follows_from_what_was_measured() -> None:
     """docs/report-card.md has these runs: parameters, megabytes of text, epochs, steps."""
     for millions, megabytes, epochs, steps, ability in (

@@ -22,7 +22,7 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.messages import format_duration, plural, read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input
-from niels_gpt.pipeline.params import parse_params, read_params
+from niels_gpt.pipeline.params import Params, parse_params, read_params
 from niels_gpt.pipeline.repository import (
     commit_file,
     refuse_uncommitted,
@@ -32,7 +32,7 @@ from niels_gpt.pipeline.repository import (
 )
 from niels_gpt.pipeline.sources import BUNDLED, NO_INPUT, check_base, check_place
 from niels_gpt.pipeline.stage import remove_leftovers
-from niels_gpt.pipeline.yaml_files import ParamsError, parse_yaml
+from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
 
 if TYPE_CHECKING:
     from niels_gpt.cli.outlook import Outlook
@@ -244,7 +244,7 @@ def _planned(
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
     from niels_gpt.cli.doctor import model_config, seconds_to_train
     from niels_gpt.cli.outlook import look_ahead, look_further
-    from niels_gpt.cli.plan import plan_params, plan_text, short
+    from niels_gpt.cli.plan import plan_params, plan_text
     from niels_gpt.cli.plan_base import measured_machine, plan_tuning
     from niels_gpt.cli.sizing import Machine
     from niels_gpt.model.size import expected_ability
@@ -263,8 +263,10 @@ def _planned(
         return plan_tuning(surveys, base=base, bundled=talks, public=public, public_bytes=size, **how)
 
     def written(plan: Plan) -> tuple[str, dict[str, Any]]:
-        own = {f"runtime.{key}": Setting(value) for key, value in runtime.items() if key in _OF_THE_MACHINE}
-        text = with_settings(plan_text(plan, sample), short(own))
+        # Defaults are left to the plan, which may know better.
+        own = {f"runtime.{key}": runtime[key] for key in _OF_THE_MACHINE if key in runtime}
+        changed = {name: Setting(value) for name, value in own.items() if value != default_at(name, Params)}
+        text = with_settings(plan_text(plan, sample), changed)
         return text, parse_params(text, name="the new params.yaml")[1]
 
     machine = measure(str(runtime.get("device", "auto")), threads=int(runtime.get("threads", 0)))

@@ -251,7 +251,8 @@ def inspect_mix() -> None:
         from niels_gpt.model.size import most_epochs, parameter_count
         from niels_gpt.pipeline.training import model_config
 
-        most = most_epochs(parameter_count(model_config(params, V=mix["vocab_size"])))
+        parameters = parameter_count(model_config(params, V=mix["vocab_size"]))
+        most = most_epochs(parameters, taught=params.train.teacher > 0)
         for sentence in read_too_often(seen, most=most):
             typer.echo(f"note: {sentence}")
 

@@ -89,7 +89,10 @@ def look_ahead(
     steps = params["train"]["total_steps"]
     seen = exposures(params["p_train"], tokens, drawn=steps * params["train"]["B"] * params["model"]["T"])
     # Text of unknown size is taken to be read once.
-    readings = [Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token) for it in seen.values() if it.drawn]
+    taught = bool(params["train"]["teacher"])
+    readings = [
+        Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, taught) for it in seen.values() if it.drawn
+    ]
     size, parameters = sum(reading.size for reading in readings), parameter_count(cfg) if cfg else None
     bits, note, ability = None, "", Ability.SENTENCES
     if params["base"]["from"] is None and parameters is not None:

@@ -267,8 +267,6 @@ def _settings(
     chunk = max(4, min(100, T, int(longest * 0.9 / (2 * bytes_per_token(run.V)))))
     a_step = run.B * T / tokens_a_second
     often = run.epochs > 4
-    training = run.seconds(machine) * (_TAUGHT if often else 1)
-    taught = often and training <= 0.8 * left
     settings = {
         **_tokenizer_settings(run, list(named.values())),
         **_model_settings(run, often),
@@ -279,10 +277,10 @@ def _settings(
         "train.warmup_steps": Setting(min(50, run.steps // 10)),
         "train.lr_scale": Setting(_groups(*_LR_SCALES[C >= 512, C > 128])),
         "train.decay_scale": Setting({**_groups(3.0 if often else 1.0, 1.0), "vectors": 0.0}),
-        "train.weight_decay": Setting((2.0 if C > 128 else 0.5) if often else 0.1),
+        "train.weight_decay": Setting(1.0 if run.taught and C > 128 else 0.5 if often else 0.1),
         # Over about a tenth of the run; a short one is still far from its end there.
         "train.average": Setting(min(0.999, round(1 - 10 / run.steps, 3)) if run.steps >= 200 else 0.0),
-        "train.teacher": Setting(0.5, _WHY_TAUGHT) if taught else Setting(0.0),
+        "train.teacher": Setting(0.5, _WHY_TAUGHT) if run.taught else Setting(0.0),
         "train.eval_every": Setting(max(1, run.steps // evaluations)),
         "train.eval_steps": Setting(eval_steps),
         "train.momentum_warmup": Setting(min(300, run.steps // 2)),
@@ -316,7 +314,7 @@ def _settings(
         settings["runtime.micro_batch_tokens"] = Setting(_AT_ONCE_ON_CPU, "So that a step fits into memory.")
     validating = evaluations * eval_steps * run.B * T / (3 * tokens_a_second)
     seconds = {
-        "train": (training if taught else run.seconds(machine)) + validating,
+        "train": run.seconds(machine) + validating,
         "sft": sft_steps * 8 * T / tokens_a_second,
         "rest": 4 * (100 * passages + scored * len(named)) / (3 * tokens_a_second),
     }
@@ -324,10 +322,7 @@ def _settings(
 
 
 _AT_ONCE_ON_CPU = 4096  # tokens of a micro-batch
-_TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
-_WHY_TAUGHT = (
-    "The text is used often and there is time: a model is trained first to teach this one, -0.05 bits per byte."
-)
+_WHY_TAUGHT = "There is time to read the text often: a model is trained first to teach this one, -0.1 bits per byte."
 # (C >= 512, C > 128): learning-rate scales of (embedding, vectors)
 _LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}
 
@@ -372,7 +367,8 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
 
 
 def _why_steps(run: PlannedRun) -> str:
-    read, most = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs", most_epochs(run.parameters)
+    read = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs"
+    most = most_epochs(run.parameters, taught=run.taught)
     if run.limited_by == "time":
         return f"{read}: as many as the hours allow."
     more = f"More than {most} epochs helped no run of this size, and memorize the text"

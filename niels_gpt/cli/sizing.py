@@ -23,6 +23,7 @@ _OF_MOST_EPOCHS = 0.75
 _MOST_AT_ONCE = 32768  # tokens per step: as in preset v2, which fits a GPU
 _MOST_AT_ONCE_ON_CPU = 16384
 _FEWEST_STEPS = 10
+_TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class PlannedRun:
     flops: float  # per token, forward and backward
     text_tokens: float  # estimated tokens of the training text
     limited_by: str  # "time" or "text"
+    taught: bool = False  # by a model that is trained first, in the same way
 
     @property
     def tokens(self) -> int:
@@ -81,12 +83,12 @@ class PlannedRun:
     def expected(self, law: Callable[..., Any]) -> Any:
         """Return what a law of model/size.py says about this run."""
         a_token = bytes_per_token(self.V)
-        reading = Reading(self.text_tokens * a_token, self.tokens * a_token)
+        reading = Reading(self.text_tokens * a_token, self.tokens * a_token, taught=self.taught)
         return law(self.parameters, [reading], steps=self.steps)
 
     def seconds(self, machine: Machine) -> float:
         """Return the estimated training time in seconds."""
-        return self.tokens * self.flops / machine.flops
+        return self.tokens * self.flops / machine.flops * (_TAUGHT if self.taught else 1)
 
 
 def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
@@ -111,25 +113,33 @@ _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 
 
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
-    """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training."""
+    """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training.
+
+    It gets a teacher if there is time for both to read the text at least as often.
+    """
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
-    runs = (_run(size, text_bytes, V, machine, seconds) for size in fitting)
-    return min(runs, key=lambda run: run.expected(expected_bits_per_byte))
+    runs = [_run(size, text_bytes, V, machine, seconds) for size in fitting]
+    plain = min(runs, key=lambda run: run.expected(expected_bits_per_byte))
+    taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
+    return taught if taught.tokens >= plain.tokens else plain
 
 
-def _run(size: Size, text_bytes: float, V: int, machine: Machine, seconds: float) -> PlannedRun:
+def _run(
+    size: Size, text_bytes: float, V: int, machine: Machine, seconds: float, *, taught: bool = False
+) -> PlannedRun:
     parameters, flops = _cost(size, V)
     text_tokens = text_bytes / bytes_per_token(V)
-    by_time = machine.flops * seconds / flops
-    by_text = _OF_MOST_EPOCHS * most_epochs(parameters) * text_tokens
+    by_time = machine.flops * seconds / flops / (_TAUGHT if taught else 1)
+    by_text, plain = (_OF_MOST_EPOCHS * most_epochs(parameters, taught=of) * text_tokens for of in (taught, False))
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
-    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
-    B = round(min(most, 2 * math.sqrt(tokens)) / size.T)
+    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md);
+    # students were measured with the batch of a plain run.
+    B = round(min(most, 2 * math.sqrt(min(tokens, plain))) / size.T)
     B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
     steps = max(1, int(tokens / (B * size.T)))
     limit = "time" if by_time < by_text else "text"
-    return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit)
+    return PlannedRun(size, V, B, steps, parameters, flops, text_tokens, limit, taught)
 
 
 @cache

@@ -50,8 +50,8 @@ def exposures(weights: Mapping[str, float], tokens: Mapping[str, float], *, draw
 def read_too_often(seen: Mapping[str, Exposure], *, most: int) -> list[str]:
     """Return a warning for every source that is sampled for more than `most` epochs."""
     return [
-        f"{name} is sampled for {exposure.epochs:,.1f} epochs: in runs of this size more than {most} raised the "
-        f"validation loss, and repeated text is memorized; use fewer steps, a smaller p_train.{name}, or more text"
+        f"{name} is sampled for {exposure.epochs:,.1f} epochs: no run of this size gained from more than {most}, and "
+        f"repeated text is memorized; use fewer steps, a smaller p_train.{name}, or more text"
         for name, exposure in seen.items()
         if exposure.epochs > most
     ]
