@@ -150,6 +150,8 @@ def test_a_busy_machine_is_told_from_a_slow_one(params: dict[str, Any], monkeypa
     assert str(pace) == "about 1 s on idle cores, 5 s while others take 72% of them"
     shares[2] = 0.9
     assert seconds_to_train(run, "train")["train"] == (5.0, 0.0)
+    taught = {**run, "train": {**run["train"], "teacher": 0.5}}
+    assert seconds_to_train(taught, "train")["train"].seconds == pytest.approx(12)  # its teacher is trained first
 
 
 @pytest.mark.slow

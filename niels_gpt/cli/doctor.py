@@ -17,6 +17,7 @@ import torch
 
 from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cli.outlook import look_ahead, size_on_disk
+from niels_gpt.cli.sizing import TAUGHT
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.data import hub
 from niels_gpt.data.corpus.mix import read_too_often
@@ -265,7 +266,8 @@ def seconds_to_train(params: Mapping[str, Any], *stages: str) -> dict[str, Pace]
         train_cfg = TrainConfig(**settings)
         assert cfg is not None
         a_step = seconds_per_step(cfg, train_cfg, params["runtime"])
-        out[stage] = a_step._replace(seconds=a_step.seconds * train_cfg.total_steps)
+        runs = TAUGHT if train_cfg.teacher else 1
+        out[stage] = a_step._replace(seconds=a_step.seconds * train_cfg.total_steps * runs)
     return out
 
 

@@ -275,7 +275,8 @@ def _planned(
     elif speed:
         first = planned(machine, hours)
         pace = seconds_to_train(written(first)[1], "train")["train"]
-        machine = Machine(first.run.tokens * first.run.flops / pace.seconds, cuda=machine.cuda, busy=pace.busy)
+        flops = first.run.seconds(Machine(1.0)) / pace.seconds
+        machine = Machine(flops, cuda=machine.cuda, busy=pace.busy)
     plan = planned(machine, hours)
     text, params = written(plan)
     sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}

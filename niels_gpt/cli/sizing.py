@@ -23,7 +23,7 @@ _OF_MOST_EPOCHS = 0.75
 _MOST_AT_ONCE = 32768  # tokens per step: as in preset v2, which fits a GPU
 _MOST_AT_ONCE_ON_CPU = 16384
 _FEWEST_STEPS = 10
-_TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
+TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PlannedRun:
 
     def seconds(self, machine: Machine) -> float:
         """Return the estimated training time in seconds."""
-        return self.tokens * self.flops / machine.flops * (_TAUGHT if self.taught else 1)
+        return self.tokens * self.flops / machine.flops * (TAUGHT if self.taught else 1)
 
 
 def vocabulary_for(text_bytes: float, *, characters: int, words: int) -> int:
@@ -129,7 +129,7 @@ def _run(
 ) -> PlannedRun:
     parameters, flops = _cost(size, V)
     text_tokens = text_bytes / bytes_per_token(V)
-    by_time = machine.flops * seconds / flops / (_TAUGHT if taught else 1)
+    by_time = machine.flops * seconds / flops / (TAUGHT if taught else 1)
     by_text, plain = (_OF_MOST_EPOCHS * most_epochs(parameters, taught=of) * text_tokens for of in (taught, False))
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
