@@ -115,13 +115,13 @@ _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training.
 
-    It gets a teacher if there is time for both to read the text at least as often.
+    It gets a teacher if there is time for both to read the text more often than a plain run would.
     """
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
     runs = [_run(size, text_bytes, V, machine, seconds) for size in fitting]
     plain = min(runs, key=lambda run: run.expected(expected_bits_per_byte))
     taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
-    return taught if taught.tokens >= plain.tokens else plain
+    return taught if taught.tokens > plain.tokens else plain
 
 
 def _run(
