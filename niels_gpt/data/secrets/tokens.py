@@ -25,7 +25,8 @@ _LAST_LINE = r"=?[A-Za-z0-9+/]{1,15}+={0,2}"
 _WHOLE = re.compile(rf"{_FIELDS}(?:[A-Za-z0-9+/=]{{16,}}+{_GAP})*+(?:{_LAST_LINE}{_GAP})?+{_FOOT.pattern}")
 _NARROW = re.compile(rf"(?:{_GAP}[A-Za-z0-9+/=]++(?=[^\S\r\n]*+[\r\n]))*+{_GAP}{_FOOT.pattern}")
 _CUT_OFF = re.compile(
-    rf"{_FIELDS}[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*+(?:{_LINE_END}{_LAST_LINE}(?![\w ]))?"
+    # Not possessive: until 3.11.5 Python kept too much of a possessive group that ends in the middle.
+    rf"{_FIELDS}[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*(?:{_LINE_END}{_LAST_LINE}(?![\w ]))?"
 )
 _LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
 
