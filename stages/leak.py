@@ -52,7 +52,9 @@ def main(stage: Stage) -> None:
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
     models = open_models(files, device, V=tokenizer.vocab_size)
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
-    how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": settings.B, "seed": settings.seed}
+    # A GPU idles between small batches: as many passages as give 1 GiB of logits.
+    B = settings.B if device == "cpu" else max(settings.B, 2**28 // (tokenizer.vocab_size * settings.chunk_size))
+    how: dict[str, Any] = {"end_of_text": tokenizer.special_token_ids()["eot"], "B": B, "seed": settings.seed}
     T = next(iter(models.values())).cfg.T
     found: dict[str, dict[str, Leak]] = {}
     budget = max(_LEAST_TOKENS, int(_SHARE_OF_TRAINING * params.train.total_steps * params.train.B * T))

@@ -65,7 +65,7 @@ def main(stage: Stage) -> None:
     tokens = {name: source["train"]["tokens"] for name, source in mix["sources"].items()}
     seen = exposures(params.p_train, tokens, drawn=params.train.total_steps * params.train.B * params.model.T)
     cards, leaks = read_metrics(layout.SCORES)[layout.CARD], read_metrics(layout.LEAK)["sources"]
-    most = most_epochs(trainings[0].summary["parameters"], taught=params.train.teacher > 0)
+    most = most_epochs(trainings[0].summary["parameters"], in_epochs=params.train.windows == "epochs")
     final = list(cards)[-1]
     can = ability(cards[final])
     page = render_report(

@@ -40,9 +40,9 @@ def test_the_bound_is_that_of_the_runs() -> None:
         *(16, 16, 16),
         *(8, 8, 8),
     ]
-    assert [most_epochs(parameters, taught=True) for parameters in (900_000, 2_000_000)] == [16, 32]
-    for most, taught in ((8, False), (16, False), (32, True)):
-        assert Reading(1.0, most, taught).as_new > 0.98 * Reading(1.0, 1000.0, taught).as_new
+    assert [most_epochs(parameters, in_epochs=True) for parameters in (900_000, 2_000_000)] == [32, 32]
+    for most, in_epochs in ((8, False), (16, False), (32, True)):
+        assert Reading(1.0, most, in_epochs).as_new > 0.98 * Reading(1.0, 1000.0, in_epochs).as_new
 
 
 def told(params: dict[str, Any], folder: Path) -> list[tuple[str, str | None]]:
@@ -63,13 +63,13 @@ def test_doctor_tells_epochs_of_text_that_lies_there_and_of_tokens_that_were_cou
     pieces = copy.deepcopy(params) | {"tokenizer": {"kind": "sentencepiece", "vocab_size": 1024}}
     assert told(pieces, tmp_path)[0][0] == f"epochs: roam {0.75 * drawn / 90_000 * 2.24:,.2f} of 40,179 tokens"
     (tmp_path / "cache").mkdir()
-    counts = {"wiki": 400_000, "roam": 20_000, "primer": 5}
+    counts = {"wiki": 400_000, "roam": 16_000, "primer": 5}
     mix = {"sources": {name: {"train": {"tokens": n}} for name, n in counts.items()}}
     (tmp_path / "cache/mix.json").write_text(json.dumps(mix))
-    often = 0.75 * drawn / 20_000
-    assert often > 16
+    often = 0.75 * drawn / 16_000
+    assert often > 32
     (first, no_advice), (second, advice) = told(params, tmp_path)
-    assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.2f} of 400,000 tokens, roam {often:,.2f} of 20,000 tokens"
+    assert first == f"epochs: wiki {0.25 * drawn / 400_000:,.2f} of 400,000 tokens, roam {often:,.2f} of 16,000 tokens"
     assert no_advice is None
     assert second.startswith(f"roam is sampled for {often:,.1f} epochs")
     assert advice == "use fewer steps, a smaller p_train.roam, or more text"

@@ -69,7 +69,7 @@ def test_what_is_planned_obeys_every_rule_whatever_the_text_and_the_time() -> No
         }
         steps, rows, T = raw["train"]["total_steps"], raw["train"]["B"], raw["model"]["T"]
         seen = exposures(raw["p_train"], tokens, drawn=steps * rows * T)
-        assert not read_too_often(seen, most=most_epochs(plan.run.parameters, taught=plan.run.taught))
+        assert not read_too_often(seen, most=most_epochs(plan.run.parameters, in_epochs=True))
         assert raw["train"]["warmup_steps"] <= steps // 2
         assert raw["train"]["min_lr"] < raw["train"]["base_lr"]
         assert raw["train"]["eval_every"] <= steps

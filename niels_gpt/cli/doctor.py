@@ -203,7 +203,7 @@ def _outlook(params: Mapping[str, Any], folder: Path, cfg: ModelConfig | None) -
     """Yield the epochs over each source, advice on sources with too many, the expected loss, and the verdict."""
     ahead = look_ahead(params, folder=folder, cfg=cfg)
     yield Finding(f"epochs: {ahead.epochs or 'unknown until the text is loaded'}")
-    most = most_epochs(ahead.parameters or LARGEST_MODEL, taught=bool(params["train"]["teacher"]))
+    most = most_epochs(ahead.parameters or LARGEST_MODEL, in_epochs=params["train"]["windows"] == "epochs")
     for sentence in read_too_often(ahead.seen, most=most):
         what, _, advice = sentence.partition("; ")
         yield Finding(what, advice=advice)

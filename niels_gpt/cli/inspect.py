@@ -252,7 +252,7 @@ def inspect_mix() -> None:
         from niels_gpt.pipeline.training import model_config
 
         parameters = parameter_count(model_config(params, V=mix["vocab_size"]))
-        most = most_epochs(parameters, taught=params.train.teacher > 0)
+        most = most_epochs(parameters, in_epochs=params.train.windows == "epochs")
         for sentence in read_too_often(seen, most=most):
             typer.echo(f"note: {sentence}")
 

@@ -49,7 +49,7 @@ class Outlook:
         if self.bits is None:
             return ["what it says about your notes may be invented"]
         hours = [f"with --hours {self.further[0]:g}: {self.further[1]}"] if self.further else []
-        base = "with a pretrained model: sentences in your style (`make base`, then `niels-gpt init` again)"
+        base = "with a pretrained model: sentences in your style (--from smollm2; `make base` installs it)"
         return [*hours, base] if self.ability != Ability.SENTENCES else []
 
     @property
@@ -89,9 +89,9 @@ def look_ahead(
     steps = params["train"]["total_steps"]
     seen = exposures(params["p_train"], tokens, drawn=steps * params["train"]["B"] * params["model"]["T"])
     # Text of unknown size is taken to be read once.
-    taught = bool(params["train"]["teacher"])
+    in_epochs = params["train"]["windows"] == "epochs"
     readings = [
-        Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, taught) for it in seen.values() if it.drawn
+        Reading((it.tokens or it.drawn) * a_token, it.drawn * a_token, in_epochs) for it in seen.values() if it.drawn
     ]
     size, parameters = sum(reading.size for reading in readings), parameter_count(cfg) if cfg else None
     bits, note, ability = None, "", Ability.SENTENCES

@@ -14,7 +14,7 @@ from niels_gpt.cli.console import WORDS, Setting, with_settings
 from niels_gpt.cli.sizing import Machine, PlannedRun, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, megabytes, printable
 from niels_gpt.files.messages import format_duration, plural
-from niels_gpt.model.size import BYTES, bytes_per_token, most_epochs
+from niels_gpt.model.size import BYTES, bytes_per_token
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.yaml_files import default_at
 
@@ -277,10 +277,11 @@ def _settings(
         "train.warmup_steps": Setting(min(50, run.steps // 10)),
         "train.lr_scale": Setting(_groups(*_LR_SCALES[C >= 512, C > 128])),
         "train.decay_scale": Setting({**_groups(3.0 if often else 1.0, 1.0), "vectors": 0.0}),
-        "train.weight_decay": Setting(1.0 if run.taught and C > 128 else 0.5 if often else 0.1),
+        "train.weight_decay": Setting(1.0 if run.epochs > 8 and C > 128 else 0.5 if often else 0.1),
         # Over about a tenth of the run; a short one is still far from its end there.
         "train.average": Setting(min(0.999, round(1 - 10 / run.steps, 3)) if run.steps >= 200 else 0.0),
         "train.teacher": Setting(0.5, _WHY_TAUGHT) if run.taught else Setting(0.0),
+        "train.windows": Setting("epochs", "Every part of the text once before any part again."),
         "train.eval_every": Setting(max(1, run.steps // evaluations)),
         "train.eval_steps": Setting(eval_steps),
         "train.momentum_warmup": Setting(min(300, run.steps // 2)),
@@ -322,7 +323,7 @@ def _settings(
 
 
 _AT_ONCE_ON_CPU = 4096  # tokens of a micro-batch
-_WHY_TAUGHT = "There is time to read the text often: a model is trained first to teach this one, -0.1 bits per byte."
+_WHY_TAUGHT = "There is time for it: a model is trained first to teach this one, -0.01 bits per byte."
 # (C >= 512, C > 128): learning-rate scales of (embedding, vectors)
 _LR_SCALES = {(False, False): (0.5, 1.0), (False, True): (1.6, 1.0), (True, True): (1.2, 3.0)}
 
@@ -368,11 +369,9 @@ def _model_settings(run: PlannedRun, often: bool) -> dict[str, Setting]:
 
 def _why_steps(run: PlannedRun) -> str:
     read = f"{run.tokens:,} tokens, about {run.epochs:.2f} epochs"
-    most = most_epochs(run.parameters, taught=run.taught)
     if run.limited_by == "time":
         return f"{read}: as many as the hours allow."
-    more = f"More than {most} epochs helped no run of this size, and memorize the text"
-    return f"{read}. {more}: more text would help, more time would not."
+    return f"{read}. More have not been tried, and memorize the text: more text would help."
 
 
 def heading(surveys: Sequence[Survey], hours: float) -> list[str]:

@@ -23,7 +23,9 @@ _OF_MOST_EPOCHS = 0.75
 _MOST_AT_ONCE = 32768  # tokens per step: as in preset v2, which fits a GPU
 _MOST_AT_ONCE_ON_CPU = 16384
 _FEWEST_STEPS = 10
+_BATCH_EPOCHS = 8  # more do not make a batch larger: those runs were measured with the batch of 6 to 12
 TAUGHT = 2.4  # time of a teacher and its student over that of one run; measured: docs/recipe.md
+_LEAST_TAUGHT = 2_000_000  # parameters: a smaller student was no better than a plain model
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class PlannedRun:
     def expected(self, law: Callable[..., Any]) -> Any:
         """Return what a law of model/size.py says about this run."""
         a_token = bytes_per_token(self.V)
-        reading = Reading(self.text_tokens * a_token, self.tokens * a_token, taught=self.taught)
+        reading = Reading(self.text_tokens * a_token, self.tokens * a_token, in_epochs=True)
         return law(self.parameters, [reading], steps=self.steps)
 
     def seconds(self, machine: Machine) -> float:
@@ -115,13 +117,13 @@ _WANTED = ((1e6, 1024), (4e6, 4096), (16e6, 8192), (math.inf, 16128))
 def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> PlannedRun:
     """Return the run with the lowest expected loss for `text_bytes` of training text and `seconds` of training.
 
-    It gets a teacher if there is time for both to read the text more often than a plain run would.
+    It gets a teacher if there is time for both to read the text as often as helps.
     """
     fitting = [size for size in SIZES if text_bytes >= size.least_text]
     runs = [_run(size, text_bytes, V, machine, seconds) for size in fitting]
     plain = min(runs, key=lambda run: run.expected(expected_bits_per_byte))
     taught = _run(plain.size, text_bytes, V, machine, seconds, taught=True)
-    return taught if taught.tokens > plain.tokens else plain
+    return taught if taught.limited_by == "text" and taught.parameters >= _LEAST_TAUGHT else plain
 
 
 def _run(
@@ -130,12 +132,11 @@ def _run(
     parameters, flops = _cost(size, V)
     text_tokens = text_bytes / bytes_per_token(V)
     by_time = machine.flops * seconds / flops / (TAUGHT if taught else 1)
-    by_text, plain = (_OF_MOST_EPOCHS * most_epochs(parameters, taught=of) * text_tokens for of in (taught, False))
+    by_text = _OF_MOST_EPOCHS * most_epochs(parameters, in_epochs=True) * text_tokens
     tokens = min(by_time, by_text)
     most = _MOST_AT_ONCE if machine.cuda else _MOST_AT_ONCE_ON_CPU
-    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md);
-    # students were measured with the batch of a plain run.
-    B = round(min(most, 2 * math.sqrt(min(tokens, plain))) / size.T)
+    # Batches of about 2 * sqrt(tokens) tokens were near the best in runs of 2 M and 8 M tokens (docs/recipe.md).
+    B = round(min(most, 2 * math.sqrt(min(tokens, _BATCH_EPOCHS * text_tokens))) / size.T)
     B = min(max(4, B), max(1, int(tokens / size.T / _FEWEST_STEPS)))
     steps = max(1, int(tokens / (B * size.T)))
     limit = "time" if by_time < by_text else "text"

@@ -27,7 +27,7 @@ def ability(card: Mapping[str, float]) -> str:
     ends = f"and {card.get('form', 0.0):.0%} of its answers end like a sentence"
     match measured_ability(card):
         case Ability.NO_WORDS:
-            return f"Your model does not form words yet: {words}. More text or more hours would help."
+            return f"Your model does not form words yet: {words}. More text or a pretrained model would help."
         case Ability.WORDS:
             return f"Your model forms words, not sentences: {words}, {ends}."
         case _:

@@ -79,12 +79,13 @@ def recite(
             for context in (end_of_text, None):
                 predicted = _predicted(model, [sentences[i].ids for i in rows], context) if rows else ()
                 near = []
-                for i, hit, log in zip(rows, *predicted, strict=True) if predicted else ():
-                    recital = _recital(sentences[i], hit, log, surprise=surprise, least=needed_log_pz(SAMPLES))
+                for i, missed, log in zip(rows, *predicted, strict=True) if predicted else ():
+                    recital = _recital(sentences[i], missed, log, surprise=surprise, least=needed_log_pz(SAMPLES))
                     if recital and (i not in out or recital.words < out[i].words):
                         out[i] = recital
                     # Near is a span of which at least half of the tokens are the most probable ones.
-                    if any(2 * int(hit[first:end].sum()) >= end - first for _, first, end in sentences[i].spans):
+                    spans = ((first, end) for _, first, end in sentences[i].spans if end < len(missed))
+                    if any(2 * (missed[end] - missed[first]) <= end - first for first, end in spans):
                         near.append(i)
                 rows = near
     return [out[i] for i in sorted(out)]
@@ -102,10 +103,11 @@ def _batches(order: Sequence[int], sentences: Sequence[Sentence], B: int) -> Ite
         yield batch
 
 
-def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return (most probable?, log probability) of each token after the token `context`, or after nothing.
+def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[list[list[int]], np.ndarray]:
+    """Return what the model makes of each token after the token `context`, or after nothing.
 
-    Both are (B, width); log probabilities are at TEMPERATURE, and -inf for a token that has to be given.
+    For every row: how many of its first n tokens are not the most probable ones, for n from 0 to the width; and the log
+    probability of each token at TEMPERATURE, (B, width), -inf for a token that has to be given.
     """
     device, T = model.tok_emb.weight.device, model.cfg.T
     width = min(max(map(len, rows)), T)
@@ -116,21 +118,23 @@ def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> t
     before, start = targets[:, :-1], 1  # after nothing, the first token has to be given
     if context is not None:
         before, start = F.pad(before, (1, 0), value=context), 0
-    hits, logs = np.zeros(wanted.shape, dtype=bool), np.full(wanted.shape, -np.inf)
+    wrong, logs = np.ones(wanted.shape, dtype=bool), np.full(wanted.shape, -np.inf)
     if before.shape[1]:
         logits, asked = model(before).float(), targets[:, start:]
-        hits[:, start:] = (logits.max(-1).indices == asked).cpu().numpy()  # argmax takes three times as long on a CPU
+        wrong[:, start:] = (logits.max(-1).indices != asked).cpu().numpy()  # argmax takes three times as long on a CPU
         logs[:, start:] = (logits / TEMPERATURE).log_softmax(-1).gather(-1, asked[..., None])[..., 0].cpu().numpy()
-    return hits, logs
+    return np.pad(wrong.cumsum(axis=1), ((0, 0), (1, 0))).tolist(), logs
 
 
 def _recital(
-    sentence: Sentence, hits: np.ndarray, logs: np.ndarray, *, surprise: np.ndarray, least: float
+    sentence: Sentence, missed: Sequence[int], logs: np.ndarray, *, surprise: np.ndarray, least: float
 ) -> Recital | None:
     for words, first, end in sentence.spans:
-        if end <= len(hits) and ((greedy := bool(hits[first:end].all())) or logs[first:end].sum() >= least):
+        wrong = missed[end] - missed[first] if end < len(missed) else math.inf
+        # A token that is not the most probable one has a probability of 1/2 at most.
+        if not wrong or (wrong * math.log(2) <= -least and logs[first:end].sum() >= least):
             span = sentence.ids[first:end]
-            return Recital(sentence, words, span, greedy, float(surprise[span].sum()))
+            return Recital(sentence, words, span, not wrong, float(surprise[span].sum()))
     return None
 
 

@@ -47,20 +47,20 @@ def flops_per_token(model: GPT, *, T: int) -> int:
 #
 # N: millions of parameters; D: megabytes of text seen once; S: hundreds of steps. Fitted to 44 runs of preset v2's
 # recipe on mixed English, with an RMS error of 0.03 (0.06 at most). Repeated text has diminishing returns: it is worth
-# at most 2.67 times its size (12 more runs, error within 0.06), to the student of a teacher 4.2 times (6 runs on three
-# texts, within 0.05). See docs/recipe.md for the runs and recommendations.
+# at most 2.67 times its size if windows are drawn at random (12 more runs, error within 0.06), 4.5 times if they are
+# drawn in epochs (8 runs on two texts, within 0.05). See docs/recipe.md for the runs and recommendations.
 
 # Range of the fitted runs. Below it the law is wrong (too high by 0.4 on the small sample text); above it, it has only
 # been compared with published results.
 SMALLEST_TEXT, LARGEST_TEXT = 0.7e6, 40e6  # bytes
 SMALLEST_MODEL, LARGEST_MODEL = 900_000, 124_000_000  # parameters
-# Fitted: worth of all epochs after the first, in multiples of the text; without and with a teacher.
-_READ_AGAIN, _READ_AGAIN_TAUGHT = 1.67, 3.2
+# Fitted: worth of all epochs after the first, in multiples of the text; for windows at random and in epochs.
+_READ_AGAIN, _READ_AGAIN_IN_EPOCHS = 1.67, 3.5
 # Most useful epochs, by upper limit of model size. Of 12 runs with 2 to 32 epochs, those with 4 M parameters gained
 # nothing after epoch 8 (0.8 MB for 16 epochs without dropout ends at 3.43 bits per byte, for 8 with dropout at 2.29),
-# those with 0.9 M nothing after epoch 16. Sizes in between use the nearer of the two. Students of 4 M and 14 M still
-# gained a little from epoch 12 to 24, one of 0.5 M was no better than its teacher.
-_READINGS = {2_000_000: (16, 16), None: (8, 32)}  # without and with a teacher
+# those with 0.9 M nothing after epoch 16. Sizes in between use the nearer of the two. With windows in epochs, an
+# average and more weight decay, models of 0.5 M to 14 M still gained from epoch 12 to 24; more was not tried.
+_READINGS = {2_000_000: (16, 32), None: (8, 32)}  # for windows at random and in epochs
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Reading:
 
     size: float
     read: float
-    taught: bool = False  # by a model of the same text
+    in_epochs: bool = False  # every window once before any again, not at random
 
     @property
     def as_new(self) -> float:
         """Return the equivalent number of bytes of new text, each read once."""
-        again, worth = max(0.0, self.read / self.size - 1), _READ_AGAIN_TAUGHT if self.taught else _READ_AGAIN
+        again, worth = max(0.0, self.read / self.size - 1), _READ_AGAIN_IN_EPOCHS if self.in_epochs else _READ_AGAIN
         return min(self.read, self.size * (1 + worth * (1 - math.exp(-again / worth))))
 
 
@@ -84,9 +84,9 @@ def expected_bits_per_byte(parameters: int, readings: Iterable[Reading], *, step
     return 0.8 + 0.358 * (parameters / 1e6) ** -0.45 + 1.344 * text**-0.239 + 0.124 * (steps / 100) ** -1.47
 
 
-def most_epochs(parameters: int, *, taught: bool = False) -> int:
-    """Return the largest number of epochs over a text that still helped a model of this size, `taught` by another."""
-    return next(most[taught] for below, most in _READINGS.items() if below is None or parameters < below)
+def most_epochs(parameters: int, *, in_epochs: bool = False) -> int:
+    """Return the largest number of epochs over a text that helps a model of this size; `in_epochs`: see Reading."""
+    return next(most[in_epochs] for below, most in _READINGS.items() if below is None or parameters < below)
 
 
 BYTES = 260  # vocabulary of the byte tokenizer: 256 byte values and 4 chat tokens
