@@ -16,13 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.cache.sft_dataset import open_chats
+from niels_gpt.cache.windows import open_mix
 from niels_gpt.checkpoint import load_model
 from niels_gpt.eval import card as probes
 from niels_gpt.eval.card import Card, blind_card, measure_card
-from niels_gpt.eval.generations import held_out_replies
+from niels_gpt.eval.generations import held_out_replies, known_words
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params, read_params
+from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.training import open_pretraining
 from niels_gpt.rng import derive_seed, set_seed
 from niels_gpt.tokenizer import load_tokenizer
@@ -46,7 +48,7 @@ def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
 def row(name: str, cards: Sequence[Card]) -> str:
     """The mean over cards, and their standard deviation."""
     shown = []
-    for key in ("spelling", "grammar", "closing", "form", "length", "repetition", "distinct"):
+    for key in ("words", "spelling", "grammar", "closing", "form", "length", "repetition", "distinct"):
         values = [card[key].value for card in cards if key in card]
         shown.append(
             f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
@@ -63,12 +65,15 @@ def main() -> None:
     T = params.model.T
     chats = open_chats(layout.CHAT_MIX, names=list(params.chats), T=T, device="cpu", root=Path())
     replies = held_out_replies(chats.val, tokenizer, weights=params.p_sft, at_most=64)
+    mix = open_mix(layout.MIX, places=token_places(params))
+    known = known_words(mix.train.values(), tokenizer)
 
     def card(model: GPT, renderer: str, seed: int = probes.SEED) -> Card:
-        return measure_card(model, tokenizer, renderer=renderer, replies=replies, T=T, B=64, seed=seed)  # type: ignore[arg-type]
+        asked = {"known": known, "replies": replies, "T": T, "B": 64, "seed": seed}
+        return measure_card(model, tokenizer, renderer=renderer, **asked)  # type: ignore[arg-type]
 
-    print("| model | spelling | grammar | closing | form | length | repetition | distinct |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| model | words | spelling | grammar | closing | form | length | repetition | distinct |")
+    print("|---|---|---|---|---|---|---|---|---|")
     print(row("by chance", [blind_card(tokenizer)]), flush=True)
     for name, folder in {"pretrain": layout.PRETRAINED, "sft": layout.TUNED}.items():
         renderer = renderer_for(tokenizer, chats=folder == layout.TUNED)

@@ -13,7 +13,7 @@ from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.ability import measured_ability
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
 from niels_gpt.eval.chats import score_chats
-from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts
+from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts, known_words
 from niels_gpt.eval.held_out import YARDSTICKS, Score, score_stream, yardstick_bits
 from niels_gpt.eval.settings import EvalRules
 from niels_gpt.files.atomic import write_json
@@ -92,7 +92,8 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
         for name, stream in streams.items()
     }
     scores |= {how: {name: {"bits_per_byte": found[how]} for name, found in bits.items()} for how in YARDSTICKS}
-    asked: dict[str, Any] = {"replies": replies, "T": T, "B": settings.B}
+    known = known_words(mix.train.values(), tokenizer)
+    asked: dict[str, Any] = {"known": known, "replies": replies, "T": T, "B": settings.B}
     cards: dict[str, Card] = {
         name: measure_card(model, tokenizer, renderer=renderer_for(tokenizer, chats=name == layout.TUNED.name), **asked)
         for name, model in models.items()
@@ -110,7 +111,7 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
 
     samples = samples_of(models, tokenizer, settings)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies)
+    people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies, known=known)
     card = card_rows(cards, blind=blind_card(tokenizer), people=people)
     flops = flops_per_token(pretrained, T=T)
     write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})

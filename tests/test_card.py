@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from niels_gpt.eval.generations import (
     held_out_replies,
     held_out_texts,
     in_form,
+    known_words,
     opening_prompt,
     question_prompt,
     repeated_share,
@@ -287,30 +289,31 @@ def test_a_card_of_what_was_written() -> None:
     stopped = answer_card([Text("x" * MAX_BYTES, False)] * 2, replies=[Text("y" * 5000, True)] * 2)
     assert stopped["length"].value == pytest.approx(1)  # a reply is not held against an answer that was stopped
     drawn, likeliest = ([Text(text, False) for text in side] for side in (["a b c d", "a b x y"], ["a b a b a b a"]))
-    card = text_card(drawn, likeliest)
+    card = text_card(drawn, likeliest, known={"aa"})
     assert card["repetition"] == Measured(pytest.approx(2 / 4), 0.0)
     assert card["distinct"] == Measured(pytest.approx(5 / 6), pytest.approx(0))
-    uneven = text_card([Text("a b a b a", False), Text("c d e", False)], likeliest)["distinct"]
+    uneven = text_card([Text("a b a b a", False), Text("c d e", False)], likeliest, known=())["distinct"]
     assert uneven == Measured(pytest.approx(4 / 6), pytest.approx(abs(1 - 2 / 4) / 2))
 
 
 def test_people_are_scored_by_the_same_rules() -> None:
     replies = [Text("A good answer.", True), Text("No end", True), Text("x. " * 100, True), Text("Cut", False)]
-    card = human_card(["a b c d e"] * 2, replies)
+    card = human_card(["a b c d e"] * 2, replies, known=())
     assert card["form"].value == pytest.approx(2 / 3)
     assert card["distinct"].value == pytest.approx(0.5)
     assert "length" not in card
-    assert "form" not in human_card(["a b"], [])
+    assert "form" not in human_card(["a b"], [], known=())
 
 
 @pytest.mark.slow
 def test_a_model_that_answers_well_has_form_and_no_variety() -> None:
     model = sure("chat_tokens", [*b"Not yes.", 259])
-    card = measure_card(model, BYTES, renderer="chat_tokens", replies=[Text("Not yes.", True)], T=64, B=64)
+    asked: dict[str, Any] = {"known": {"yes"}, "replies": [Text("Not yes.", True)], "T": 64, "B": 64}
+    card = measure_card(model, BYTES, renderer="chat_tokens", **asked)
     assert set(card) == set(MEASURES)
     assert card["form"] == Measured(1.0, 0.0)
     assert card["length"] == Measured(1.0, 0.0)
-    other = measure_card(model, BYTES, renderer="transcript", replies=[Text("Not yes.", True)], T=64, B=64)
+    other = measure_card(model, BYTES, renderer="transcript", **asked)
     assert other["form"].value == 0
 
 
@@ -362,6 +365,14 @@ def test_the_table_has_every_number_with_its_error_and_what_to_hold_it_against()
     ]
 
 
+def test_words_are_those_of_the_training_text() -> None:
+    arrays = [np.frombuffer(text, dtype=np.uint8) for text in (b"The boat, 12 boats; a", b"Harbour_x rope")]
+    assert known_words([TokenStream(arrays[:1]), TokenStream(arrays)], BYTES) == {"the", "boat", "boats", "rope"}
+    texts = [Text("The boat 12 z", True), Text("boat xx Boats yy", True), Text("1 2 a", True)]
+    card = text_card(texts, texts, known={"the", "boat", "boats"})
+    assert card["words"] == Measured.mean([1.0, 0.5, 0.0])
+
+
 @pytest.mark.parametrize(
     ("spelling", "closing", "words"),
     [
@@ -384,14 +395,16 @@ def test_a_model_that_does_not_loop_is_served_cooler() -> None:
 
 def test_what_a_model_writes_is_read_off_its_card() -> None:
     """The cards of docs/report-card.md: two vaults, the sample, a pretrained base, and one that goes in circles."""
-    for spelling, closing, repetition, expected in (
-        (0.638, 0.53, 0.73, Ability.NO_WORDS),
-        (0.787, 0.07, 0.14, Ability.NO_WORDS),
-        (0.851, 2.55, 0.37, Ability.WORDS),
-        (0.915, 0.95, 0.61, Ability.WORDS),
-        (1.0, 10.94, 0.26, Ability.SENTENCES),
-        (1.0, 10.94, 0.9, Ability.WORDS),
+    for words, spelling, closing, repetition, expected in (
+        (0.50, 0.404, 0.0, 0.9, Ability.NO_WORDS),
+        (0.67, 0.638, 0.53, 0.73, Ability.NO_WORDS),
+        (0.52, 0.681, 0.07, 0.14, Ability.NO_WORDS),
+        (0.81, 0.649, 0.53, 0.73, Ability.WORDS),  # notes with few of the card's words
+        (0.6, 0.851, 2.55, 0.37, Ability.WORDS),
+        (0.77, 0.915, 0.95, 0.61, Ability.WORDS),
+        (0.7, 1.0, 10.94, 0.26, Ability.SENTENCES),  # a base has more words than the notes
+        (0.9, 1.0, 10.94, 0.9, Ability.WORDS),
     ):
-        values = {"spelling": spelling, "closing": closing, "repetition": repetition}
+        values = {"words": words, "spelling": spelling, "closing": closing, "repetition": repetition}
         assert measured_ability(values) == expected
     assert Ability.WORDS.measured == "forms words, not sentences"

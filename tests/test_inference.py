@@ -285,6 +285,7 @@ def test_a_slot_forgets_the_penalties_and_biases_of_the_row_before(model: GPT) -
         ({"temperature": -1}, "temperature must be >= 0 and finite"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"top_p": 0.0}, "top_p must be in"),
+        ({"top_p": 1.01}, "top_p must be in"),
         ({"min_p": 1.5}, "min_p must be in"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be in"),
         ({"repetition_penalty": 1e-46}, "repetition_penalty must be in"),  # 0 as a float32

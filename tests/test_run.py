@@ -254,8 +254,9 @@ raise SystemExit(stage.wait())
 
 
 def test_what_a_model_can_do_follows_its_report_card() -> None:
-    known = {"spelling": 0.98, "closing": 8.0, "form": 0.8, "repetition": 0.0}
-    assert ability({**known, "spelling": 0.3}).startswith("Your model does not form words yet: it tells 30% of words")
+    known = {"words": 0.9, "spelling": 0.98, "closing": 8.0, "form": 0.8, "repetition": 0.0}
+    worst = ability({**known, "words": 0.3, "spelling": 0.3})
+    assert worst.startswith("Your model does not form words yet: 30% of what it writes are words of its training text.")
     for worse in ({"closing": 1.0}, {"repetition": 0.9}):
         assert ability({**known, **worse}).startswith("Your model forms words, not sentences: ")
     assert ability(known).startswith("Your model writes sentences: ")

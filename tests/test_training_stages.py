@@ -29,7 +29,7 @@ from niels_gpt.config import Renderer, to_dict
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
 from niels_gpt.eval.card import measure_card
 from niels_gpt.eval.chats import score_chats
-from niels_gpt.eval.generations import generate_reply, held_out_replies
+from niels_gpt.eval.generations import generate_reply, held_out_replies, known_words
 from niels_gpt.eval.held_out import evaluate, score_stream
 from niels_gpt.files.atomic import publish, write_json
 from niels_gpt.files.checks import Damaged, list_files, sha256_file
@@ -417,9 +417,11 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
         (6, 3, 3),
     ]
     replies = held_out_replies(chats.val, VOCABULARY, weights=params.p_sft, at_most=64)
+    known = known_words(held_out.train.values(), VOCABULARY)
     models = {"pretrain": load_model("models/pretrain/best.pt", "cpu"), "sft": tuned}
     for name, renderer in RENDERERS.items():
-        card = measure_card(models[name], VOCABULARY, renderer=renderer, replies=replies, T=32, B=params.eval.B)
+        asked: dict[str, Any] = {"known": known, "replies": replies, "T": 32, "B": params.eval.B}
+        card = measure_card(models[name], VOCABULARY, renderer=renderer, **asked)
         assert scores["card"][name] == pytest.approx({key: it.value for key, it in card.items()}, rel=1e-5)
     rows = json.loads(EVALUATED.read_text())["card"]
     assert any(f"{scores['card']['sft']['spelling']:.3f} ± 0.0" in cell for row in rows for cell in row)

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from niels_gpt.model.size import Ability
 
 # Bounds between untrained models, runs that write words, and SmolLM2-135M: docs/report-card.md has their cards.
-_SPELLS, _SPELLS_ALL, _CLOSES, _REPEATS = 0.82, 0.97, 7.0, 0.6
+_WORDS, _SPELLS, _SPELLS_ALL, _CLOSES, _REPEATS = 0.72, 0.82, 0.97, 7.0, 0.6
 _LOOPS = 0.3  # share of greedy text that is repeated
 _COOL, _WARM = 0.2, 0.8
 
 
 def measured_ability(card: Mapping[str, float]) -> Ability:
     """Return what a model writes, given the values of its report card."""
-    spelling, closing, repetition = (card.get(name, 0.0) for name in ("spelling", "closing", "repetition"))
-    if spelling < _SPELLS:
+    numbers = ("words", "spelling", "closing", "repetition")
+    words, spelling, closing, repetition = (card.get(name, 0.0) for name in numbers)
+    # Notes may have few of the English words of `spelling`, and a base has many more words than the notes.
+    if words < _WORDS and spelling < _SPELLS:
         return Ability.NO_WORDS
     sentences = spelling >= _SPELLS_ALL and closing >= _CLOSES and repetition <= _REPEATS
     return Ability.SENTENCES if sentences else Ability.WORDS
@@ -23,7 +25,7 @@ def measured_ability(card: Mapping[str, float]) -> Ability:
 
 def ability(card: Mapping[str, float]) -> str:
     """Return what a model can do in one or two sentences, given the values of its report card."""
-    words = f"it tells {card.get('spelling', 0.0):.0%} of words from misspellings (25% is chance)"
+    words = f"{card.get('words', 0.0):.0%} of what it writes are words of its training text"
     ends = f"and {card.get('form', 0.0):.0%} of its answers end like a sentence"
     match measured_ability(card):
         case Ability.NO_WORDS:

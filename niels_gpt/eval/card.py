@@ -6,7 +6,7 @@ A text is scored as a whole, in nats, so that models can be compared even if the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from niels_gpt.eval.generations import (
     in_form,
     opening_prompt,
     question_prompt,
+    real_words,
     repeated_share,
     write_texts,
 )
@@ -183,12 +184,21 @@ Card = dict[str, Measured]
 
 
 def measure_card(
-    model: GPT, tokenizer: Tokenizer, *, renderer: Renderer, replies: Sequence[Text], T: int, B: int, seed: int = SEED
+    model: GPT,
+    tokenizer: Tokenizer,
+    *,
+    renderer: Renderer,
+    known: Collection[str],
+    replies: Sequence[Text],
+    T: int,
+    B: int,
+    seed: int = SEED,
 ) -> Card:
     """Measure the report card of a model: values with standard errors, by name of MEASURES.
 
-    `replies` are assistant turns of held-out chats, to compare the lengths of the model's answers with; if empty, there
-    is no "length". `T` is the context length, `B` the batch size for scoring.
+    `known` are the words of its training text. `replies` are assistant turns of held-out chats, to compare the lengths
+    of the model's answers with; if empty, there is no "length". `T` is the context length, `B` the batch size for
+    scoring.
     """
     asked = [(question_prompt(tokenizer, question, renderer), SAMPLING) for question in QUESTIONS]
     openings = [opening_prompt(tokenizer, opening) for opening in OPENINGS]
@@ -198,7 +208,7 @@ def measure_card(
     return {
         **likelihood_card(model, tokenizer, T=T, B=B, seed=seed),
         **answer_card(answers, replies=replies),
-        **text_card(texts, likeliest),
+        **text_card(texts, likeliest, known=known),
     }
 
 
@@ -213,10 +223,10 @@ def blind_card(tokenizer: Tokenizer, *, seed: int = SEED) -> Card:
     return _by_nats(lambda texts: np.array([len(ids) * nats for ids in tokenizer.encode_batch(texts)]), seed)
 
 
-def human_card(texts: Sequence[str], replies: Sequence[Text]) -> Card:
+def human_card(texts: Sequence[str], replies: Sequence[Text], *, known: Collection[str]) -> Card:
     """Return the card of held-out text written by people, using only the replies that fit the context."""
     cut = [Text.cut(text) for text in texts]
-    return {**answer_card([reply for reply in replies if reply.ended], replies=[]), **text_card(cut, cut)}
+    return {**answer_card([reply for reply in replies if reply.ended], replies=[]), **text_card(cut, cut, known=known)}
 
 
 def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
@@ -229,9 +239,11 @@ def answer_card(answers: Sequence[Text], *, replies: Sequence[Text]) -> Card:
     return card
 
 
-def text_card(texts: Sequence[Text], likeliest: Sequence[Text]) -> Card:
-    """Return the diversity of sampled `texts` and the repetition in greedy ones."""
+def text_card(texts: Sequence[Text], likeliest: Sequence[Text], *, known: Collection[str]) -> Card:
+    """Return the known words and the diversity of sampled `texts`, and the repetition in greedy ones."""
+    shares = [float(np.mean([word in known for word in real_words(text.text)] or [False])) for text in texts]
     return {
+        "words": Measured.mean(shares),
         "repetition": Measured.mean([repeated_share(text.text, _REPEATED_WORDS) for text in likeliest]),
         "distinct": _jackknifed([text.text for text in texts]),
     }
@@ -319,6 +331,7 @@ def _length_ratio(answers: Sequence[str], replies: Sequence[str]) -> Measured:
 
 
 MEASURES = {
+    "words": "words of the training text, share of all in sampled text",
     "spelling": "words preferred to their misspellings",
     "grammar": "sentences preferred to the same with a mistake, of 300 pairs",
     "closing": "nats by which an opened quote or bracket makes its closing more probable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ MAX_BYTES = 200  # per text; in bytes, because tokens differ in length between t
 _TAGS = tuple(f"\n{role}: ".encode() for role in chat_format.ROLES)
 _ROLE = re.compile(rf"^(?:{'|'.join(chat_format.ROLES)}):", re.MULTILINE)
 _ENDS = (".", "!", "?", "…", '"', "”", ")")
+_COUNTED_TOKENS, _DECODED = 4_000_000, 65_536  # per stream; at once
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,23 @@ def in_form(answer: Text) -> bool:
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case, without punctuation."""
     return re.findall(r"\w+", text.lower())
+
+
+def real_words(text: str) -> list[str]:
+    """Return the words of two letters or more, in lower case: pieces of words are often single letters."""
+    return [word for word in words(text) if len(word) > 1 and word.isalpha()]
+
+
+def known_words(streams: Iterable[TokenStream], tokenizer: Tokenizer) -> set[str]:
+    """Return the words of training text, of the first 4 M tokens of each stream."""
+    found: set[str] = set()
+    for stream in streams:
+        left = _COUNTED_TOKENS
+        for array in stream.arrays:
+            for start in range(0, min(left, len(array)), _DECODED):
+                found.update(real_words(tokenizer.decode(array[start : start + _DECODED].tolist())))
+            left -= min(left, len(array))
+    return found
 
 
 def grams(text: str, n: int) -> list[tuple[str, ...]]:
