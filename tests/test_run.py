@@ -95,6 +95,13 @@ def test_a_board_follows_training_by_its_own_lines(titles: list[str]) -> None:
     assert "2 min 05 s left  loss 3.25  █▁" in line
 
 
+def test_a_bar_goes_back_only_for_a_student_after_its_teacher(titles: list[str]) -> None:
+    board, shares = read(Board(titles), running("train")), []
+    for line in (report(25, loss=4.0), "train: 24% of 100 steps, 9 s left", report(100, loss=3.0), report(2, loss=5.0)):
+        shares.append(read(board, [line]).phases[3].share)
+    assert shares == [0.25, 0.25, 1.0, 0.02]
+
+
 def test_a_loss_is_the_number_of_a_phase_that_trains_alone(titles: list[str]) -> None:
     board = Board(titles, lambda phase: f"number of {phase}")
     trained = [report(100, loss=2.0, val_loss=1.0)]

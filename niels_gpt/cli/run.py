@@ -75,6 +75,10 @@ class Phase:
     def done(self) -> bool:
         return not self.waiting
 
+    def advance(self, share: float, *, left: str) -> None:
+        """Set what is done of the running stage: a little less is a rounding, much less a student after its teacher."""
+        self.share, self.left = share if share < self.share - 0.05 else max(share, self.share), left
+
 
 class Board:
     """State of a run, from the lines that DVC and its stages print."""
@@ -100,11 +104,11 @@ class Board:
                 self.note = "running"
         elif self.running and (found := _STEP.match(line)):
             phase = self.running[0]
-            phase.share, phase.left = int(found[1]) / int(found[2]), found[5]
+            phase.advance(int(found[1]) / int(found[2]), left=found[5])
             phase.losses.append(float(found[3]))
             phase.number = f"loss {float(found[4] or found[3]):.2f}"
         elif self.running and (found := _SHARE.match(line)):
-            self.running[0].share, self.running[0].left = int(found[1]) / 100, found[2]
+            self.running[0].advance(int(found[1]) / 100, left=found[2])
         elif line.startswith("ERROR: ") and "failed to reproduce" not in line:  # DVC's names the stage only
             self.error = line.removeprefix("ERROR: ")
         elif line.strip() and not line.startswith("ERROR: "):
