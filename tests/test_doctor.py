@@ -173,14 +173,15 @@ def test_the_loss_that_a_run_will_end_at_is_told(params: dict[str, Any], tmp_pat
     params["train"] |= {"total_steps": 1000, "B": 32, "optimizer": "muon"}
     parameters = parameter_count(model_config(params))
     read = 1000 * 32 * 256  # its tokens are bytes
-    bits = expected_bits_per_byte(parameters, [Reading(9e6, read)], steps=1000)
+    bits = expected_bits_per_byte(parameters, [Reading(9e6, read, in_epochs=True)], steps=1000)
     assert (
         f"9.0 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {bits:.2f} bits per byte"
         in told()
     )
     params["p_train"] |= {"wiki": 1.0}
     (tmp_path / params["sources"]["wiki"]["input"] / "a").write_bytes(b"x" * 400_000)
-    both = expected_bits_per_byte(parameters, [Reading(9e6, read / 2), Reading(4e5, read / 2)], steps=1000)
+    halves = [Reading(size, read / 2, in_epochs=True) for size in (9e6, 4e5)]
+    both = expected_bits_per_byte(parameters, halves, steps=1000)
     assert (
         f"9.4 MB of text and {parameters / 1e6:.1f} M parameters, expected loss about {both:.2f} bits per byte"
         in told()
