@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,13 @@ from niels_gpt.data.corpus.split_files import Split, Splits, part_rows
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, Worker
 
-_RUNS = "runs.npy"
 RUN = 13  # words; GPT-3's contamination analysis (Brown et al., 2020) uses 13-grams, too
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class PartToRead:
-    """Part of a source, the split of its rows, and the folder `wanted` with the hashes to look for.
+    """Part of a source, the split of its rows, and the file `wanted` with the hashes to look for, ascending.
 
     `documents`: numbers, within the side, of the documents to read; None reads all.
     """
@@ -41,6 +40,10 @@ class PartToRead:
     @property
     def name(self) -> str:
         return f"{self.source}/{self.part.name}"
+
+    def lookup(self) -> _Lookup:
+        """Return the index of the wanted hashes."""
+        return _Lookup(np.load(self.wanted))
 
 
 def parts_to_read(sources: Mapping[str, tuple[Texts, Splits]], wanted: Path) -> list[PartToRead]:
@@ -77,17 +80,22 @@ def measure_overlap(
 
     Three passes: collect the hashes of held-out runs, look for them in training text, and count what was found.
     """
-    items, wanted = parts_to_read(sources, scratch), scratch / _RUNS
-    held_out = distinct(found for _, found in engine.map(held_out_runs, items, tick=bool))
-    np.save(wanted, held_out)
-    found = np.zeros(len(held_out), dtype=bool)
-    for _, places in engine.map(runs_in_training, items, tick=bool):
-        found[places] = True
-    np.save(wanted, held_out[found])
+    items = parts_to_read(sources, scratch / "runs.npy")
+    runs = distinct(found for _, found in engine.map(held_out_runs, items, tick=bool))
+    save_shared(runs, items[0].wanted, engine.map(runs_in_training, items, tick=bool))
     total = dict.fromkeys(sources, Overlap())
     for item, overlap in engine.map(overlap_of_part, items, tick=bool):
         total[item.source] += overlap
     return total
+
+
+def save_shared(hashes: np.ndarray, path: Path, found: Iterable[tuple[PartToRead, np.ndarray]]) -> None:
+    """Save the hashes for workers that yield, by part, the indices of those they found; then save only these."""
+    np.save(path, hashes)
+    shared = np.zeros(len(hashes), dtype=bool)
+    for _, places in found:
+        shared[places] = True
+    np.save(path, hashes[shared])
 
 
 def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
@@ -97,18 +105,14 @@ def held_out_runs(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def runs_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
     """Return the indices of the wanted hashes that occur in the part's training rows."""
-    wanted = np.load(item.wanted / _RUNS)
-    lookup, found = _Lookup(wanted), np.zeros(len(wanted), dtype=bool)
-    for _, runs, _ in _runs(item, "train") if len(wanted) else ():
-        found[lookup.find(runs)[1]] = True
-    return np.flatnonzero(found)
+    return item.lookup().found_in(runs for _, runs, _ in _runs(item, "train"))
 
 
 def overlap_of_part(item: PartToRead, worker: Worker) -> Overlap:
     """Count the runs of the part's held-out rows, those in training text, and the characters these cover."""
-    wanted, total = np.load(item.wanted / _RUNS), Overlap()
+    lookup, total = item.lookup(), Overlap()
     for words, runs, starts in _runs(item, "val"):
-        found = starts[np.isin(runs, wanted)]
+        found = starts[lookup.find(runs)[0]]
         # Difference array: +1 where a run begins, -1 where it ends; its running sum is nonzero inside of runs.
         depth = np.zeros(int(words.ends[-1]) + 1 if len(words.ends) else 1, dtype=np.int32)
         np.add.at(depth, words.begins[found], 1)
@@ -135,7 +139,8 @@ def _runs(item: PartToRead, side: str) -> Iterator[tuple[Words, np.ndarray, np.n
 # 1. Hash seeds of 145 characters: in held-out text one at every 12th character, in training text one at every 13th.
 #    12 and 13 have no common divisor, so any shared run of 300 characters (12 * 13 + 145 - 1) has a seed both hash.
 # 2. Around held-out seeds that also occur in training text, hash every window of 300 characters, and look for these in
-#    the training documents that have such seeds. A hash match counts only if the characters are equal.
+#    the training documents that have such seeds. Hashes have 64 bits: 10^6 of them meet a wrong one among 10^9
+#    characters with a probability of 5 * 10^-5.
 # 3. Merge the held-out windows that were found: their unions are the quotes.
 #
 # Only held-out seeds are kept in memory (8 bytes per 12 characters). Training text is streamed part by part, once; only
@@ -151,7 +156,6 @@ _SEED = QUOTE - _STEPS["val"] * _STEPS["train"] + 1
 # Separators between texts: lone surrogates, which no UTF-8 text has. They differ by side, so no match spans two texts.
 _BETWEEN = {"val": "\ud800", "train": "\ud801"}
 _MARK, _NO_BREAK_SPACE = re.compile(r"\n[ \t]*>[> \t]*"), 0xA0
-_COMPARED_AT_ONCE = 1 << 14  # windows, which bounds the memory of a comparison
 
 Spans = dict[str, list[tuple[int, int]]]
 
@@ -235,33 +239,24 @@ class Quotes:
 
 def find_quotes(engine: Engine, sources: Mapping[str, tuple[Texts, Splits]], *, scratch: Path) -> dict[str, Quotes]:
     """Return, by source, the quotes its held-out documents share with the training documents of all sources."""
-    items = parts_to_read(sources, scratch)
+    seed_file, window_file = scratch / "seeds.npy", scratch / "windows.npy"
+    items = parts_to_read(sources, seed_file)
     seeds = {item.name: hashes for item, hashes in engine.map(held_out_seeds, items, tick=bool)}
     wanted = distinct(seeds.values())
-    np.save(scratch / "seeds.npy", wanted)
-    shared = np.zeros(len(wanted), dtype=bool)
-    training = []
+    np.save(seed_file, wanted)
+    shared, training = np.zeros(len(wanted), dtype=bool), []
     for item, (places, documents) in engine.map(seeds_in_training, items, tick=bool):
         shared[places] = True
         if len(documents):
-            training.append(replace(item, documents=documents))
-    if not training:
-        return {name: Quotes({}, 0) for name in sources}
-    wanted = wanted[shared]
-    np.save(scratch / "seeds.npy", wanted)
-    held_out = [item for item in items if len(_Lookup(wanted).find(seeds[item.name])[0])]
-    del seeds
-    codes = np.concatenate([codes for _, codes in engine.map(held_out_windows, held_out, tick=bool)])
-    begins = np.arange(len(codes) - QUOTE + 1)
-    hashes, firsts = np.unique(hash_ranges(codes, begins, begins + QUOTE), return_index=True)
-    _Windows(hashes, firsts, codes).save(scratch)
-    shared = np.zeros(len(hashes), dtype=bool)
-    for _, places in engine.map(windows_in_training, training, tick=bool):
-        shared[places] = True
-    _Windows(hashes[shared], firsts[shared], codes).save(scratch)
+            training.append(replace(item, documents=documents, wanted=window_file))
+    np.save(seed_file, wanted[shared])
+    held_out = [item for item in items if np.isin(seeds[item.name], wanted[shared]).any()]
+    windows = distinct(found for _, found in engine.map(held_out_windows, held_out, tick=bool))
+    save_shared(windows, window_file, engine.map(windows_in_training, training, tick=bool))
     spans: dict[str, Spans] = {name: {} for name in sources}
     total = dict.fromkeys(sources, 0)
-    for item, quotes in engine.map(held_out_quotes, held_out, tick=bool):
+    quoted = [replace(item, wanted=window_file) for item in held_out]
+    for item, quotes in engine.map(held_out_quotes, quoted, tick=bool):
         spans[item.source] |= quotes.spans
         total[item.source] += quotes.characters
     return {name: Quotes(dict(sorted(spans[name].items())), total[name]) for name in sources}
@@ -274,9 +269,9 @@ def held_out_seeds(item: PartToRead, worker: Worker) -> np.ndarray:
 
 def seeds_in_training(item: PartToRead, worker: Worker) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the wanted seeds found in training rows, and the numbers of the documents with one."""
-    wanted = np.load(item.wanted / "seeds.npy")
-    lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [np.empty(0, dtype=np.int64)]
-    for characters in _read(item, "train") if len(wanted) else ():
+    wanted = np.load(item.wanted)
+    lookup, found, documents = _Lookup(wanted), np.zeros(len(wanted), dtype=bool), [_NONE]
+    for characters in _read(item, "train"):
         begins, hashes = characters.hashes(_SEED, step=_STEPS["train"])
         hit, places = lookup.find(hashes)
         found[places] = True
@@ -285,76 +280,34 @@ def seeds_in_training(item: PartToRead, worker: Worker) -> tuple[np.ndarray, np.
 
 
 def held_out_windows(item: PartToRead, worker: Worker) -> np.ndarray:
-    """Return the characters around seeds found in training text: they contain every window that may be a quote."""
-    lookup, found = _Lookup(np.load(item.wanted / "seeds.npy")), [np.empty(0, dtype=np.uint32)]
+    """Return the distinct hashes of the windows around seeds found in training text: only they may be quotes."""
+    lookup, found = item.lookup(), []
     for characters in _read(item, "val"):
-        begins, hashes = characters.hashes(_SEED, step=_STEPS["val"])
-        begins = begins[lookup.find(hashes)[0]]
-        for first, last in _union(np.maximum(0, begins + _SEED - QUOTE), begins + QUOTE):
-            found += [characters.codes[first:last], np.array([ord(_BETWEEN["val"])], dtype=np.uint32)]
-    return np.concatenate(found)
+        begins, seeds = characters.hashes(_SEED, step=_STEPS["val"])
+        begins = begins[lookup.find(seeds)[0]]
+        _, hashes = characters.hashes(QUOTE)
+        found += [hashes[first:last] for first, last in _union(np.maximum(0, begins + _SEED - QUOTE), begins + 1)]
+    return distinct(found)
 
 
 def windows_in_training(item: PartToRead, worker: Worker) -> np.ndarray:
-    """Return the indices of the wanted windows that occur in training rows, character for character."""
-    windows = _Windows.load(item.wanted)
-    found = np.zeros(len(windows.hashes), dtype=bool)
-    for characters in _read(item, "train"):
-        found[windows.equal(characters, unless=found)[1]] = True
-    return np.flatnonzero(found)
+    """Return the indices of the wanted windows that occur in training rows."""
+    return item.lookup().found_in(characters.hashes(QUOTE)[1] for characters in _read(item, "train"))
 
 
 def held_out_quotes(item: PartToRead, worker: Worker) -> Quotes:
     """Return the quotes: merged windows that were found, as byte ranges of each document."""
-    windows, spans, total = _Windows.load(item.wanted), Spans(), 0
+    lookup, spans, total = item.lookup(), Spans(), 0
     with reading_part(item.texts, item.part) as path:
         chats = holds_chats(path)
     for characters in _read(item, "val"):
-        begins, _ = windows.equal(characters)
+        begins, hashes = characters.hashes(QUOTE)
+        begins = begins[lookup.find(hashes)[0]]
         for document, start, end, count in characters.spans(*_union(begins, begins + QUOTE).T):
             key = chat_key(characters.whole(document)) if chats else f"{item.part.name}/{document}"
             spans.setdefault(key, []).append((start, end))
             total += count
     return Quotes({key: sorted({*own}) for key, own in spans.items()}, total)
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """Windows of held-out text to look for: their hashes, ascending, and the start of each in `codes`."""
-
-    hashes: np.ndarray
-    begins: np.ndarray
-    codes: np.ndarray
-
-    @cached_property
-    def _lookup(self) -> _Lookup:
-        return _Lookup(self.hashes)
-
-    @classmethod
-    def load(cls, folder: Path) -> _Windows:
-        with np.load(folder / "windows.npz") as arrays:
-            return cls(**arrays)
-
-    def save(self, folder: Path) -> None:
-        np.savez(folder / "windows.npz", hashes=self.hashes, begins=self.begins, codes=self.codes)
-
-    def equal(self, characters: Characters, *, unless: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (start in `characters`, window index) of each occurrence, verified character by character.
-
-        `unless` is a mask of windows already found: these are skipped, and others are reported once.
-        """
-        at, hashes = characters.hashes(QUOTE)
-        hit, places = self._lookup.find(hashes)
-        if unless is not None:
-            places, first = np.unique(places, return_index=True)
-            places, hit = places[~unless[places]], hit[first][~unless[places]]
-        same = [np.empty(0, dtype=bool)]
-        for start in range(0, len(hit), _COMPARED_AT_ONCE):
-            some = slice(start, start + _COMPARED_AT_ONCE)
-            a, b = (begins[:, None] + np.arange(QUOTE) for begins in (self.begins[places[some]], at[hit[some]]))
-            same.append((self.codes[a] == characters.codes[b]).all(axis=1))
-        kept = np.concatenate(same)
-        return at[hit[kept]], places[kept]
 
 
 def _read(item: PartToRead, side: str) -> Iterator[Characters]:
@@ -392,8 +345,15 @@ class _Lookup:
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (indices of `hashes` that are in the index, their indices in it)."""
         if not len(self._hashes):
-            return (np.empty(0, dtype=np.int64),) * 2
+            return _NONE, _NONE
         likely = np.flatnonzero(self._table[hashes >> self._shift])
         places = np.minimum(np.searchsorted(self._hashes, hashes[likely]), len(self._hashes) - 1)
         hit = self._hashes[places] == hashes[likely]
         return likely[hit], places[hit]
+
+    def found_in(self, batches: Iterable[np.ndarray]) -> np.ndarray:
+        """Return the indices in the index of all hashes that occur in one of the batches."""
+        found = np.zeros(len(self._hashes), dtype=bool)
+        for hashes in batches:
+            found[self.find(hashes)[1]] = True
+        return np.flatnonzero(found)
