@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,19 +85,14 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
         )
         build_stream(fineweb_dataset, pages, out, max_train_tokens, max_val_tokens, config=fineweb_config)
 
-    def build_gutenberg(out: Path) -> str | None:
+    def build_gutenberg(out: Path) -> None:
         books = gutenberg.iter_gutenberg(
             dataset_id=gutenberg_dataset,
             split=gutenberg_split,
             shuffle_buffer_size=gutenberg_shuffle_buffer,
             **streamed,
         )
-        try:
-            build_stream(gutenberg_dataset, books, out, gutenberg_train_tokens, gutenberg_val_tokens)
-        except HubError as error:
-            write_unbuilt_cache(out, source_name=dataset_label(gutenberg_dataset), **common)
-            return str(error)
-        return None
+        build_stream(gutenberg_dataset, books, out, gutenberg_train_tokens, gutenberg_val_tokens)
 
     def build_stream(
         name: str, samples: Iterable[PretrainSample], out: Path, train: int, val: int, *, config: str | None = None
@@ -154,7 +149,7 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
             groups=groups,
         )
 
-    builders: dict[str, Callable[[Path], str | None]] = {
+    builders = {
         "pretrain/fineweb_edu": build_fineweb_edu,
         "pretrain/roam": build_roam,
         "pretrain/wikitext": build_wikitext,
@@ -162,10 +157,9 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
         "sft/dolly15k": build_dolly15k,
         "sft/oasst1": build_oasst1,
     }
-    short = {name.split("/")[1]: name for name in builders}
-    unknown = sorted(set(only or []) - set(short))
-    if unknown:
-        raise typer.BadParameter(f"--only knows {sorted(short)}, not {unknown}")
+    known = {Path(name).name for name in builders}
+    if unknown := sorted(set(only or []) - known):
+        raise typer.BadParameter(f"--only knows {sorted(known)}, not {unknown}")
     try:
         chosen = keep_tokenizer(tokenizer or cache_dir / "tokenizer", cache_dir / "tokenizer")
     except (ValueError, OSError) as error:
@@ -173,22 +167,20 @@ def build_all(  # noqa: PLR0917 (typer makes each a flag)
         raise typer.Exit(1) from None
     common: dict[str, Any] = {"tokenizer": chosen, "shard_bytes": shard_bytes, "seed": seed}
     streamed: dict[str, Any] = {"streaming": streaming, "shuffle": shuffle, "seed": seed}
-    _build({short[name]: builders[short[name]] for name in short if not only or name in only}, cache_dir)
-
-
-def _build(builders: Mapping[str, Callable[[Path], str | None]], cache_dir: Path) -> None:
-    """Run the builders in order; exit with status 1 after the last if any failed.
-
-    A builder returns why an optional cache was not built, or None.
-    """
     failed = []
     for name, build in builders.items():
+        if only and Path(name).name not in only:
+            continue
         try:
-            reason = build(cache_dir / name)
-            typer.echo(f"{name}: not built: {reason}" if reason else f"{name}: built", err=bool(reason))
+            build(cache_dir / name)
+            typer.echo(f"{name}: built")
         except (ValueError, OSError, RuntimeError) as error:
-            failed.append(name)
-            typer.echo(f"{name}: FAILED: {error}", err=True)
+            if build is build_gutenberg and isinstance(error, HubError):
+                write_unbuilt_cache(cache_dir / name, source_name=dataset_label(gutenberg_dataset), **common)
+                typer.echo(f"{name}: not built: {error}", err=True)
+            else:
+                failed.append(name)
+                typer.echo(f"{name}: FAILED: {error}", err=True)
     if failed:
         typer.echo(f"ERROR: {len(failed)} caches were not built: {', '.join(failed)}", err=True)
         raise typer.Exit(1)

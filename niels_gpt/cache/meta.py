@@ -1,4 +1,7 @@
-"""Provenance metadata of a cache (meta.json); never used to decide whether the cache is up to date."""
+"""Provenance metadata of a cache (meta.json); never used to decide whether the cache is up to date.
+
+It must not contain times or absolute paths, so that equal inputs give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.files.atomic import write_json
+from niels_gpt.files.atomic import write_json as write_meta
 from niels_gpt.files.checks import read_meta, sha256_file
 
 __all__ = ["dataset_label", "describe_origin", "read_meta", "sha256_file", "write_meta"]
-
-
-def write_meta(path: str | Path, meta: dict[str, Any]) -> None:
-    """Write meta.json; `meta` must not contain times or absolute paths, so that equal inputs give equal bytes."""
-    write_json(path, meta)
 
 
 def dataset_label(dataset: str) -> str:

@@ -48,6 +48,7 @@ class SFTExampleDataset:
             dtype = named_dtype(meta["token_dtype"])
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
+        self.lengths = np.minimum(self._lengths, T + 1)  # of what the model sees of each example
         self._T, self._device, self._eot = T, device, eot_id
         if asst_id is None:
             if not path.is_file():
@@ -60,24 +61,18 @@ class SFTExampleDataset:
     def __len__(self) -> int:
         return len(self._starts)
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each example that the model sees, at most T+1."""
-        return np.minimum(self._lengths, self._T + 1)
-
     def document(self, row: int) -> np.ndarray:
         """Return the ids of an example, cut to T+1."""
-        return self.whole(row, at_most=self._T + 1)
+        return self.whole(row)[: self._T + 1]
 
-    def whole(self, row: int, *, at_most: int | None = None) -> np.ndarray:
-        """Return the ids of an example, without the limit of T+1 tokens; `at_most` sets another."""
-        start, length = int(self._starts[row]), int(self._lengths[row])
-        return self._tokens[start : start + (length if at_most is None else min(length, at_most))]
+    def whole(self, row: int) -> np.ndarray:
+        """Return all ids of an example."""
+        start = int(self._starts[row])
+        return self._tokens[start : start + int(self._lengths[row])]
 
     def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return (x, y, y_masked) of B random examples, each `(B, T)` int64; see `examples`."""
-        rows = torch.randint(0, len(self), (B,), generator=generator).numpy()
-        return self.examples(rows)
+        return self.examples(torch.randint(0, len(self), (B,), generator=generator).numpy())
 
     def examples(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return (x, y, y_masked) of these examples, each `(B, T)` int64: one chat per row, from its start.
@@ -105,8 +100,7 @@ class SFTExampleDataset:
 
         The first token of a chat is no target, so nothing is learned across chats. Padding is a segment of its own.
         """
-        ids, learned = self._read(rows)
-        lengths = np.minimum(self._lengths[rows], self._T + 1)
+        (ids, learned), lengths = self._read(rows), self.lengths[rows]
         segments = np.full(self._T + 1, len(rows), dtype=np.int64)
         segments[: lengths.sum()] = np.repeat(np.arange(len(rows)), lengths)
         inside = np.arange(ids.shape[1]) < lengths[:, None]
@@ -120,12 +114,12 @@ class SFTExampleDataset:
         rows, kept = np.arange(len(self)), copy(self)
         counts = [self.targets(rows[first : first + _ROWS_AT_ONCE]) for first in range(0, len(rows), _ROWS_AT_ONCE)]
         there = np.concatenate([np.empty(0, dtype=np.int64), *counts]) > 0
-        kept._starts, kept._lengths = self._starts[there], self._lengths[there]
+        kept._starts, kept._lengths, kept.lengths = self._starts[there], self._lengths[there], self.lengths[there]
         return kept
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ids `(B, n)`, n being the longest example's length, and the mask of supervised tokens."""
-        lengths = np.minimum(self._lengths[rows], self._T + 1)
+        lengths = self.lengths[rows]
         inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
         ids = np.full(inside.shape, self._eot, dtype=self._tokens.dtype)
         ids[inside] = np.concatenate((np.empty(0, dtype=ids.dtype), *map(self.document, rows.tolist())))

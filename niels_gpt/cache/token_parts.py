@@ -200,22 +200,18 @@ def _within(store: Store, records: Sequence[Record], split: str, budget: int | N
             continue
         ids, offsets = (file for file in record["files"] if file["file"].startswith(f"{split}/"))
         room = tokens if budget is None else budget - total
-        counts = record[split] if tokens <= room else _cut(store, offsets["file"], tokens, room)
+        counts = record[split]
+        if tokens > room:
+            with store.reading(offsets["file"]) as path:
+                starts, lengths = read_offsets(path, tokens=tokens)
+            documents = int(np.searchsorted(starts + lengths, room, side="right"))  # whole ones that fit
+            counts = {"documents": documents, "tokens": int(lengths[:documents].sum())}
         if counts["tokens"]:
             parts.append({**ids, **counts, "offsets": offsets})
             total += counts["tokens"]
         if tokens > room:  # stop here, even if a short document of a later part would still fit
             break
     return {"tokens": total, "parts": parts}
-
-
-def _cut(store: Store, offsets: str, tokens: int, room: int) -> dict[str, int]:
-    """Return how many whole documents of a part, and how many tokens, fit into `room` tokens."""
-    with store.reading(offsets) as path:
-        starts, lengths = read_offsets(path, tokens=tokens)
-    ends = starts + lengths
-    documents = int(np.searchsorted(ends, room, side="right"))
-    return {"documents": documents, "tokens": int(ends[documents - 1]) if documents else 0}
 
 
 def encode_chats(
