@@ -136,18 +136,6 @@ def test_workers_end_with_the_process_they_work_for_even_by_kill_9(tmp_path: Pat
             time.sleep(0.02)
 
 
-@pytest.mark.slow
-def test_a_function_that_workers_cannot_import_is_told_and_not_waited_for(tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom niels_gpt.jobs.engine import LocalEngine\n"
-        "from tests.part_work import pieces\ndef mine(item, worker): return 1\n"
-        "list(LocalEngine(2).map(mine, pieces(Path(sys.argv[1]), 2), tick=bool))\n"
-    )
-    done = run_python(script, str(tmp_path))
-    assert done.returncode == 1
-    assert "failed 3 times; the last time: Can't get attribute 'mine'" in done.stderr.splitlines()[-1]
-
-
 # Records
 
 

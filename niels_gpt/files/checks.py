@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,12 @@ class Damaged(ValueError):
     The message is "`path` `what`". If there are `others`, `what` should name them.
     """
 
-    def __init__(self, path: str | Path, what: str, *, others: Iterable[str | Path] = ()) -> None:
-        super().__init__(f"{path} {what}")
-        self.paths = tuple(map(str, (path, *others)))
-        self._made_of = (str(path), what, self.paths[1:])
+    def __init__(self, path: str | Path, what: str, others: Iterable[str | Path] = ()) -> None:
+        super().__init__(str(path), what, tuple(map(str, others)))  # all arguments, so that it can be pickled
+        self.paths = (str(path), *self.args[2])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Make the error picklable, so that a worker process can raise it."""
-        path, what, others = self._made_of
-        return partial(Damaged, others=others), (path, what)
+    def __str__(self) -> str:
+        return f"{self.args[0]} {self.args[1]}"
 
 
 # Checksums. A corrupted array of numbers still loads as numbers, so stages list their files with sizes and SHA-256
@@ -58,12 +54,16 @@ def changed_files(files: Sequence[Mapping[str, Any]], *, root: Path) -> dict[str
     """Return {path: "missing" or "changed"} for files below `root` that differ from their listed size or hash."""
     bad = {}
     for file in files:
-        path = root / file["path"]
-        if not path.is_file():
-            bad[file["path"]] = "missing"
-        elif path.stat().st_size != file["bytes"] or sha256_file(path) != file["sha256"]:
-            bad[file["path"]] = "changed"
+        if what := file_problem(root / file["path"], size=file["bytes"], sha256=file["sha256"]):
+            bad[file["path"]] = what
     return bad
+
+
+def file_problem(path: Path, *, size: int, sha256: str) -> str | None:
+    """Return "missing" or "changed" if the file does not have this size and hash, else None."""
+    if not path.is_file():
+        return "missing"
+    return "changed" if path.stat().st_size != size or sha256_file(path) != sha256 else None
 
 
 def write_sums(folder: Path) -> None:

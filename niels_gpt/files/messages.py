@@ -15,9 +15,7 @@ from typing import Protocol
 # is a bug and keeps its traceback.
 EXPECTED = (ValueError, OSError, RuntimeError, MemoryError, OverflowError, EOFError)
 
-
 _TEMPORARY = re.compile(r"\.([^/\s]+)\.tmp\d+")  # temporary names of atomic.py; messages show the final name
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

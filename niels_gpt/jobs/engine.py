@@ -192,7 +192,7 @@ def _processes(workers: int) -> Iterator[Submit]:
         # Workers started here inherit that SIGINT is blocked, and leave Ctrl-C to this process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return pool.submit(_call, pickle.dumps((function, item)))
+            return pool.submit(_call, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -215,10 +215,10 @@ def _start_worker(lifeline: Connection) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _call(task: bytes) -> tuple[Any, int]:
-    """Unpickle and run a task here: a pool breaks if a worker can import no function, or pickle no error."""
+def _call(function: Function[I, R], item: I) -> tuple[R, int]:
+    """Run a task; an error that does not survive pickling, which would break the pool, is replaced by its text."""
     try:
-        return call(*pickle.loads(task))
+        return call(function, item)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
