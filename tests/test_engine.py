@@ -17,7 +17,7 @@ from niels_gpt.files.checks import Damaged
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import LocalEngine, make_parts, read_record
 from tests import part_work
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT
 from tests.part_work import Piece, pieces
 from tests.watchdog import watchdog
 
