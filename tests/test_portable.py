@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from niels_gpt.base.families import config_from_gguf, family_for, family_of
+from niels_gpt.base.family import config_from_gguf, family_for, family_of
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
@@ -60,7 +60,7 @@ def imported(reference: Any) -> GPT:
     family = family_of(config)
     cfg = family.model_config(config)
     model = GPT(cfg).eval()
-    model.load_state_dict(family.weights_from_transformers(reference.state_dict(), cfg))
+    model.load_state_dict(family.weights_from(reference.state_dict(), cfg, "transformers"))
     return model
 
 
@@ -83,7 +83,7 @@ def test_logits_loss_and_gradients_are_those_of_transformers(family: str, change
     ours.backward()
     # The map of the weights is linear and permutes: it maps gradients as well.
     grads = {name: p.grad for name, p in reference.named_parameters()}
-    wanted = family_of(reference.config.to_dict()).weights_from_transformers(grads, model.cfg)
+    wanted = family_of(reference.config.to_dict()).weights_from(grads, model.cfg, "transformers")
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, wanted[name], atol=1e-4 * float(wanted[name].abs().max()), rtol=1e-3)
@@ -122,7 +122,7 @@ def test_weights_go_out_as_they_came_in(family: str, change: str) -> None:
     again = own.weights_to_transformers(model.state_dict(), model.cfg)
     assert set(again) == set(given)
     assert all(torch.equal(again[name], given[name]) for name in given)
-    through_gguf = own.weights_from_gguf(own.weights_to_gguf(model.state_dict(), model.cfg), model.cfg)
+    through_gguf = own.weights_from(own.weights_to_gguf(model.state_dict(), model.cfg), model.cfg, "gguf")
     assert all(torch.equal(through_gguf[name], value) for name, value in model.state_dict().items())
     assert own.model_config(own.transformers_config(model.cfg)) == model.cfg
     fields = {f"{family}.{key}": value for key, value in own.gguf_fields(model.cfg).items()}
@@ -181,8 +181,8 @@ def test_what_the_block_does_not_compute_is_refused_by_name(config: dict[str, An
 def test_theta_and_heads_of_older_configs_are_read() -> None:
     old = {"model_type": "llama", **BASE, "rope_parameters": None, "rope_scaling": None, "rope_theta": 1e5}
     del old["head_dim"], old["num_key_value_heads"]
-    cfg = family_of(old).model_config(old, T=32)
-    assert (cfg.rope_theta, cfg.K, cfg.D, cfg.T, cfg.head_dim, cfg.kv_heads) == (1e5, 6, 4, 32, None, None)
+    cfg = family_of(old).model_config(old)
+    assert (cfg.rope_theta, cfg.K, cfg.D, cfg.T, cfg.head_dim, cfg.kv_heads) == (1e5, 6, 4, 64, None, None)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_missing_misshapen_and_unknown_tensors_are_refused_by_name(changed: dict
     tensors = {name: value for name, value in {**reference.state_dict(), **changed}.items() if value is not None}
     family = family_of(reference.config.to_dict())
     with pytest.raises(ValueError, match=sentence):
-        family.weights_from_transformers(tensors, family.model_config(reference.config.to_dict()))
+        family.weights_from(tensors, family.model_config(reference.config.to_dict()), "transformers")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import gguf
 import torch
 from safetensors.torch import save_file
 
-from niels_gpt.base.families import FAMILIES
+from niels_gpt.base.family import FAMILIES
 from niels_gpt.config import ModelConfig
 from niels_gpt.model.gpt import GPT
 from niels_gpt.tokenizer.pretrained import byte_alphabet

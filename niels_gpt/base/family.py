@@ -1,4 +1,6 @@
-"""Name maps between this project's portable block and the Llama-shaped models of transformers and GGUF.
+"""Families of pretrained models (Llama, Qwen3): their configurations and the names of their weights.
+
+Both have this project's portable block, and a model of this project that has it can be exported as one of them.
 
 Rotary embeddings pair up dimensions of a head in one of two orders. This project and GGUF's `llama` pair neighbours
 (2i, 2i + 1); transformers and GGUF's `qwen3` pair the halves (i, i + D/2). Where the orders differ, the rows of q and k
@@ -7,113 +9,91 @@ and their gains are permuted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from niels_gpt.config import ModelConfig
 
 _Weights = Mapping[str, torch.Tensor]
+_Form = Literal["transformers", "gguf"]
 
-
-@dataclass(frozen=True)
-class Naming:
-    """Names of the weights in a file format."""
-
-    embedding: str
-    norm: str
-    head: str
-    block: str  # prefix of block {i}
-    parts: Mapping[str, str]  # our part of a block -> theirs; q, k and v, which we store together, are apart
-    halves: bool  # whether q and k rotate dimension i with i + D/2
-
-
-TRANSFORMERS = Naming(
-    embedding="model.embed_tokens.weight",
-    norm="model.norm.weight",
-    head="lm_head.weight",
-    block="model.layers.{i}.",
-    parts={
-        "ln1.weight": "input_layernorm.weight",
-        "q": "self_attn.q_proj.weight",
-        "k": "self_attn.k_proj.weight",
-        "v": "self_attn.v_proj.weight",
-        "attn.q_gain": "self_attn.q_norm.weight",
-        "attn.k_gain": "self_attn.k_norm.weight",
-        "attn.proj.weight": "self_attn.o_proj.weight",
-        "ln2.weight": "post_attention_layernorm.weight",
-        "mlp.gate.weight": "mlp.gate_proj.weight",
-        "mlp.fc1.weight": "mlp.up_proj.weight",
-        "mlp.fc2.weight": "mlp.down_proj.weight",
-    },
-    halves=True,
+# Our name, and by form those of config.json of transformers (None: it has none) and of GGUF.
+_SETTINGS = (
+    ("T", "max_position_embeddings", "context_length"),
+    ("C", "hidden_size", "embedding_length"),
+    ("L", "num_hidden_layers", "block_count"),
+    ("d_ff", "intermediate_size", "feed_forward_length"),
+    ("H", "num_attention_heads", "attention.head_count"),
+    ("K", "num_key_value_heads", "attention.head_count_kv"),
+    ("D", "head_dim", "attention.key_length"),
+    ("D", None, "attention.value_length"),
+    ("D", None, "rope.dimension_count"),
+    ("rope_theta", None, "rope.freq_base"),
+    ("norm_eps", "rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("V", "vocab_size", "vocab_size"),
 )
-
-
-def gguf_naming(*, halves: bool) -> Naming:
-    """Return GGUF's names; the order of rotation depends on the architecture."""
-    return Naming(
-        embedding="token_embd.weight",
-        norm="output_norm.weight",
-        head="output.weight",
-        block="blk.{i}.",
-        parts={
-            "ln1.weight": "attn_norm.weight",
-            "q": "attn_q.weight",
-            "k": "attn_k.weight",
-            "v": "attn_v.weight",
-            "attn.q_gain": "attn_q_norm.weight",
-            "attn.k_gain": "attn_k_norm.weight",
-            "attn.proj.weight": "attn_output.weight",
-            "ln2.weight": "ffn_norm.weight",
-            "mlp.gate.weight": "ffn_gate.weight",
-            "mlp.fc1.weight": "ffn_up.weight",
-            "mlp.fc2.weight": "ffn_down.weight",
-        },
-        halves=halves,
-    )
+_WEIGHTS: dict[str, dict[_Form, str]] = {
+    "embedding": {"transformers": "model.embed_tokens.weight", "gguf": "token_embd.weight"},
+    "norm": {"transformers": "model.norm.weight", "gguf": "output_norm.weight"},
+    "head": {"transformers": "lm_head.weight", "gguf": "output.weight"},
+}
+# Parts of a block; q, k and v, which we store together, are apart in both forms.
+_BLOCK: dict[_Form, str] = {"transformers": "model.layers.{i}.", "gguf": "blk.{i}."}
+_PARTS: dict[str, dict[_Form, str]] = {
+    "ln1.weight": {"transformers": "input_layernorm.weight", "gguf": "attn_norm.weight"},
+    "q": {"transformers": "self_attn.q_proj.weight", "gguf": "attn_q.weight"},
+    "k": {"transformers": "self_attn.k_proj.weight", "gguf": "attn_k.weight"},
+    "v": {"transformers": "self_attn.v_proj.weight", "gguf": "attn_v.weight"},
+    "attn.q_gain": {"transformers": "self_attn.q_norm.weight", "gguf": "attn_q_norm.weight"},
+    "attn.k_gain": {"transformers": "self_attn.k_norm.weight", "gguf": "attn_k_norm.weight"},
+    "attn.proj.weight": {"transformers": "self_attn.o_proj.weight", "gguf": "attn_output.weight"},
+    "ln2.weight": {"transformers": "post_attention_layernorm.weight", "gguf": "ffn_norm.weight"},
+    "mlp.gate.weight": {"transformers": "mlp.gate_proj.weight", "gguf": "ffn_gate.weight"},
+    "mlp.fc1.weight": {"transformers": "mlp.up_proj.weight", "gguf": "ffn_up.weight"},
+    "mlp.fc2.weight": {"transformers": "mlp.down_proj.weight", "gguf": "ffn_down.weight"},
+}
+_ROTATED = ("q", "k", "attn.q_gain", "attn.k_gain")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Architecture of pretrained models: its configuration and the names of its weights."""
+    """Architecture of pretrained models."""
 
     name: str  # `model_type` of transformers, and GGUF's architecture
     model_class: str  # of transformers
     gains: bool  # whether q and k have an RMSNorm with gains
-    gguf: Naming
-    transformers: Naming = TRANSFORMERS
+    halves: Collection[_Form]  # forms whose q and k rotate dimension i with i + D/2
 
     @property
     def gguf_name(self) -> str:
         return self.name
 
-    def model_config(self, config: Mapping[str, Any], *, T: int | None = None) -> ModelConfig:
-        """Return our configuration for transformers' config.json, of context `T` (default: the model's own).
+    def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
+        """Return our configuration for transformers' config.json.
 
         Raise a ValueError for what the portable block does not compute.
         """
-        _refuse_unsupported(config)
+        for what in _unsupported(config):
+            raise ValueError(f"this model has {what}, which the portable block does not compute: take another model")
+        given = {ours: config.get(theirs) for ours, theirs, _ in _SETTINGS if theirs}
+        kv_heads, head_dim = given.pop("K"), given.pop("D")
         try:
-            heads = _setting(config, "num_attention_heads")
+            for ours, theirs, _ in _SETTINGS:
+                if ours in given and given[ours] is None:
+                    raise ValueError(f"{theirs} is missing")
             return ModelConfig.from_section(
                 {
-                    "V": _setting(config, "vocab_size"),
-                    "T": _setting(config, "max_position_embeddings") if T is None else T,
-                    "C": _setting(config, "hidden_size"),
-                    "L": _setting(config, "num_hidden_layers"),
-                    "H": heads,
-                    "d_ff": _setting(config, "intermediate_size"),
+                    **given,
                     "dropout": 0.0,
                     "rope_theta": float(_rope(config).get("rope_theta") or config.get("rope_theta") or 10000.0),
                     "norm": "rms",
-                    "norm_eps": _setting(config, "rms_norm_eps"),
                     "bias": False,
                     "activation": "swiglu",
-                    "kv_heads": _different(config.get("num_key_value_heads"), heads),
-                    "head_dim": config.get("head_dim"),
+                    "kv_heads": None if kv_heads == given["H"] else kv_heads,
+                    "head_dim": head_dim,
                     "qk_norm": self.gains,
                     "qk_gain": self.gains,
                     "tied": bool(config.get("tie_word_embeddings", False)),
@@ -125,18 +105,10 @@ class Family:
     def transformers_config(self, cfg: ModelConfig) -> dict[str, Any]:
         """Return transformers' config.json, without the ids of special tokens."""
         return {
+            **{theirs: getattr(cfg, ours) for ours, theirs, _ in _SETTINGS if theirs},
             "architectures": [self.model_class],
             "model_type": self.name,
-            "vocab_size": cfg.V,
-            "max_position_embeddings": cfg.T,
-            "hidden_size": cfg.C,
-            "num_hidden_layers": cfg.L,
-            "num_attention_heads": cfg.H,
-            "num_key_value_heads": cfg.K,
-            "head_dim": cfg.D,
-            "intermediate_size": cfg.d_ff,
             "hidden_act": "silu",
-            "rms_norm_eps": cfg.norm_eps,
             "rope_theta": cfg.rope_theta,  # before transformers 5
             "rope_parameters": {"rope_type": "default", "rope_theta": cfg.rope_theta},
             "attention_bias": False,
@@ -148,91 +120,124 @@ class Family:
 
     def gguf_fields(self, cfg: ModelConfig) -> dict[str, int | float | bool]:
         """Return the model's fields of a GGUF file, without the architecture's prefix."""
-        return {
-            "context_length": cfg.T,
-            "embedding_length": cfg.C,
-            "block_count": cfg.L,
-            "feed_forward_length": cfg.d_ff,
-            "attention.head_count": cfg.H,
-            "attention.head_count_kv": cfg.K,
-            "attention.key_length": cfg.D,
-            "attention.value_length": cfg.D,
-            "rope.dimension_count": cfg.D,
-            "rope.freq_base": cfg.rope_theta,
-            "attention.layer_norm_rms_epsilon": cfg.norm_eps,
-            "vocab_size": cfg.V,
-        }
+        return {theirs: getattr(cfg, ours) for ours, _, theirs in _SETTINGS}
 
-    def weights_from_transformers(self, tensors: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
+    def weights_from(self, tensors: _Weights, cfg: ModelConfig, form: _Form) -> dict[str, torch.Tensor]:
         """Return our state dict; raise a ValueError for a missing, misshapen or unknown tensor."""
-        return _from_theirs(tensors, cfg, self.transformers)
+        names = {name: theirs[form] for name, theirs in _WEIGHTS.items()}
+        used = {names["head"]}  # a tied head may be stored besides
+
+        def take(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+            if name not in tensors:
+                raise ValueError(
+                    f"the weights lack {name}: the file is incomplete, or of another model than its config"
+                )
+            value = tensors[name]
+            if tuple(value.shape) != shape:
+                raise ValueError(f"{name} has the shape {tuple(value.shape)}, but its config asks for {shape}")
+            used.add(name)
+            return value
+
+        ours = {"tok_emb.weight": take(names["embedding"], (cfg.V, cfg.C))}
+        for i in range(cfg.L):
+            prefix = _BLOCK[form].format(i=i)
+            block = {part: take(prefix + _PARTS[part][form], shape) for part, shape in _shapes(cfg).items()}
+            if form in self.halves:
+                block |= {part: _as_pairs(block[part], D=cfg.D) for part in _ROTATED if part in block}
+            block["attn.qkv.weight"] = torch.cat([block.pop(part) for part in "qkv"])
+            ours |= {f"blocks.{i}.{part}": value for part, value in block.items()}
+        ours["ln_f.weight"] = take(names["norm"], (cfg.C,))
+        ours["lm_head.weight"] = ours["tok_emb.weight"] if cfg.tied else take(names["head"], (cfg.V, cfg.C))
+        # Older files store the frequencies of the rotation, which follow from theta.
+        unknown = [name for name in tensors if name not in used and not name.endswith(".inv_freq")]
+        if unknown:
+            raise ValueError(
+                f"the weights have {unknown[0]} ({len(unknown)} such), which this block does not compute with"
+            )
+        return ours
 
     def weights_to_transformers(self, state_dict: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
         """Return a state dict under transformers' names, a tied head left out."""
-        return _to_theirs(state_dict, cfg, self.transformers)
-
-    def weights_from_gguf(self, tensors: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
-        """Return our state dict; raise a ValueError for a missing, misshapen or unknown tensor."""
-        return _from_theirs(tensors, cfg, self.gguf)
+        return self._weights_to(state_dict, cfg, "transformers")
 
     def weights_to_gguf(self, state_dict: _Weights, cfg: ModelConfig) -> dict[str, torch.Tensor]:
         """Return a state dict under GGUF's names, a tied head left out."""
-        return _to_theirs(state_dict, cfg, self.gguf)
+        return self._weights_to(state_dict, cfg, "gguf")
+
+    def _weights_to(self, state_dict: _Weights, cfg: ModelConfig, form: _Form) -> dict[str, torch.Tensor]:
+        theirs = {_WEIGHTS["embedding"][form]: state_dict["tok_emb.weight"]}
+        for i in range(cfg.L):
+            heads = state_dict[f"blocks.{i}.attn.qkv.weight"].split((cfg.H * cfg.D, cfg.K * cfg.D, cfg.K * cfg.D))
+            qkv = dict(zip("qkv", heads, strict=True))
+            for part in _shapes(cfg):
+                value = qkv.get(part)
+                if value is None:  # the norm of q and k may have no gains
+                    value = state_dict.get(f"blocks.{i}.{part}", torch.ones(cfg.D))
+                if form in self.halves and part in _ROTATED:
+                    value = _as_halves(value, D=cfg.D)
+                theirs[_BLOCK[form].format(i=i) + _PARTS[part][form]] = value
+        theirs[_WEIGHTS["norm"][form]] = state_dict["ln_f.weight"]
+        if not cfg.tied:
+            theirs[_WEIGHTS["head"][form]] = state_dict["lm_head.weight"]
+        return theirs
 
 
-def _from_theirs(tensors: _Weights, cfg: ModelConfig, naming: Naming) -> dict[str, torch.Tensor]:
-    used: set[str] = set()
-
-    def take(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        if name not in tensors:
-            raise ValueError(f"the weights lack {name}: the file is incomplete, or of another model than its config")
-        value = tensors[name]
-        if tuple(value.shape) != shape:
-            raise ValueError(f"{name} has the shape {tuple(value.shape)}, but its config asks for {shape}")
-        used.add(name)
-        return value
-
-    ours = {"tok_emb.weight": take(naming.embedding, (cfg.V, cfg.C))}
-    for i in range(cfg.L):
-        prefix, qkv = naming.block.format(i=i), []
-        for part, shape in _shapes(cfg).items():
-            value = take(prefix + naming.parts[part], shape)
-            if naming.halves and part in _ROTATED:
-                value = _as_pairs(value, D=cfg.D)
-            if part in ("q", "k", "v"):
-                qkv.append(value)
-            else:
-                ours[f"blocks.{i}.{part}"] = value
-        ours[f"blocks.{i}.attn.qkv.weight"] = torch.cat(qkv)
-    ours["ln_f.weight"] = take(naming.norm, (cfg.C,))
-    ours["lm_head.weight"] = ours["tok_emb.weight"] if cfg.tied else take(naming.head, (cfg.V, cfg.C))
-    # A tied head may be stored besides, and older files store the frequencies of the rotation, which follow from theta.
-    unknown = [name for name in tensors if name not in used | {naming.head} and not name.endswith(".inv_freq")]
-    if unknown:
-        raise ValueError(f"the weights have {unknown[0]} ({len(unknown)} such), which this block does not compute with")
-    return ours
+LLAMA = Family("llama", "LlamaForCausalLM", gains=False, halves=("transformers",))  # also SmolLM2, TinyLlama and others
+QWEN3 = Family("qwen3", "Qwen3ForCausalLM", gains=True, halves=("transformers", "gguf"))
+FAMILIES = {family.name: family for family in (LLAMA, QWEN3)}
 
 
-def _to_theirs(state_dict: _Weights, cfg: ModelConfig, naming: Naming) -> dict[str, torch.Tensor]:
-    theirs = {naming.embedding: state_dict["tok_emb.weight"]}
-    for i in range(cfg.L):
-        prefix, ours = naming.block.format(i=i), f"blocks.{i}."
-        heads = state_dict[f"{ours}attn.qkv.weight"].split((cfg.H * cfg.D, cfg.K * cfg.D, cfg.K * cfg.D))
-        qkv = dict(zip("qkv", heads, strict=True))
-        for part in _shapes(cfg):
-            value = (
-                qkv[part] if part in qkv else state_dict.get(ours + part, torch.ones(cfg.D))
-            )  # qk_norm without gains
-            theirs[prefix + naming.parts[part]] = (
-                _as_halves(value, D=cfg.D) if naming.halves and part in _ROTATED else value
-            )
-    theirs[naming.norm] = state_dict["ln_f.weight"]
-    if not cfg.tied:
-        theirs[naming.head] = state_dict["lm_head.weight"]
-    return theirs
+def family_of(config: Mapping[str, Any]) -> Family:
+    """Return the family of a model with this config.json; raise a ValueError for another architecture."""
+    name = config.get("model_type")
+    if name not in FAMILIES:
+        raise ValueError(f"{name or 'a model without model_type'} is not supported: take one of {', '.join(FAMILIES)}")
+    return FAMILIES[name]
 
 
-_ROTATED = ("q", "k", "attn.q_gain", "attn.k_gain")
+def family_for(cfg: ModelConfig) -> Family | None:
+    """Return the family that a model of this project can be exported as; None if it has no portable block."""
+    portable = {"norm": "rms", "bias": False, "activation": "swiglu"}
+    apart = {"norm_eps", "kv_heads", "head_dim", "qk_norm", "qk_gain", "tied", "zero_init"}
+    options = {name: value for name, value in cfg.options.items() if name not in apart}
+    if options != portable:
+        return None
+    return QWEN3 if cfg.qk_norm else LLAMA
+
+
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
+    """Return the config.json of a GGUF file with these fields and names of tensors.
+
+    Raise a ValueError for another architecture, and for what config.json cannot say.
+    """
+    name = metadata.get("general.architecture")
+    family_of({"model_type": name})
+    given = {key: metadata.get(f"{name}.{key}") for _, _, key in _SETTINGS}
+    heads, C = given["attention.head_count"], given["embedding_length"]
+    D = given["attention.key_length"] or (C // heads if C and heads else None)
+    defaults = {
+        "attention.head_count_kv": heads,
+        **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), D),
+        "rope.freq_base": 10000.0,
+        "vocab_size": len(metadata.get("tokenizer.ggml.tokens", ())),
+    }
+    for key, value in given.items():
+        given[key] = defaults.get(key) if value is None else value
+        if given[key] is None:
+            raise ValueError(f"the GGUF file has no field {name}.{key}")
+    if {given["attention.value_length"], given["rope.dimension_count"]} != {D}:
+        raise ValueError("the GGUF file has heads whose keys, values and rotations differ in width: take another model")
+    scaling = metadata.get(f"{name}.rope.scaling.type", "none")
+    kind = "llama3" if "rope_freqs.weight" in tensors else "default" if scaling == "none" else scaling
+    # The decimal number that was rounded to this float32: 1e-5 for 9.999999747e-06.
+    eps = float(f"{given['attention.layer_norm_rms_epsilon']:.7g}")
+    return {
+        **{theirs: given[key] for _, theirs, key in _SETTINGS if theirs},
+        "model_type": name,
+        "rms_norm_eps": eps,
+        "rope_parameters": {"rope_type": kind, "rope_theta": given["rope.freq_base"]},
+        "tie_word_embeddings": _WEIGHTS["head"]["gguf"] not in tensors,
+    }
 
 
 def _shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -263,11 +268,6 @@ def _as_halves(rows: torch.Tensor, *, D: int) -> torch.Tensor:
     return rows.unflatten(0, (-1, D // 2, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    for what in _unsupported(config):
-        raise ValueError(f"this model has {what}, which the portable block does not compute: take another model")
-
-
 def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
     kind = _rope(config).get("rope_type") or _rope(config).get("type") or "default"
     if kind != "default":
@@ -287,13 +287,3 @@ def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("rope_parameters") or config.get("rope_scaling") or {}
-
-
-def _setting(config: Mapping[str, Any], key: str) -> Any:
-    if config.get(key) is None:
-        raise ValueError(f"{key} is missing")
-    return config[key]
-
-
-def _different(value: Any, default: Any) -> Any:
-    return None if value == default else value

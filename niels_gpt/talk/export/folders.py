@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from niels_gpt.base.families import family_for
-from niels_gpt.base.family import Family
+from niels_gpt.base.family import Family, family_for
 from niels_gpt.base.imported import Provenance
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
