@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from itertools import takewhile
 
 from niels_gpt.data.secrets import forms
 from niels_gpt.data.secrets.forms import Found
@@ -17,16 +16,14 @@ from niels_gpt.data.secrets.forms import Found
 _NAME = r"(?:(?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V[0-9])-----"
 _HEAD, _FOOT = re.compile(f"-----BEGIN {_NAME}"), re.compile(f"-----END {_NAME}")
 _PUTTY = re.compile(r"Private-Lines: [0-9]{1,3}\r?\n((?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++)")
+_WHOLE = re.compile(rf"((?:(?!-----)[\s\S])*+){_FOOT.pattern}")
 _SOFT = r"(?:\\[nrt]|[^\S\r\n]|[>|\"',#*\\])*+"
 _GAP, _LINE_END = rf"(?:{_SOFT}[\r\n]++)*+{_SOFT}", rf"{_SOFT}(?:\r?\n)?+{_SOFT}"
-_FIELDS = rf"(?:{_GAP}(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{{0,200}}+)*+{_GAP}"
-_LAST_LINE = r"=?[A-Za-z0-9+/]{1,15}+={0,2}"
-# With its foot, whatever its lines; without one, as far as the lines are long and follow one another.
-_WHOLE = re.compile(rf"{_FIELDS}(?:[A-Za-z0-9+/=]{{16,}}+{_GAP})*+(?:{_LAST_LINE}{_GAP})?+{_FOOT.pattern}")
-_NARROW = re.compile(rf"(?:{_GAP}[A-Za-z0-9+/=]++(?=[^\S\r\n]*+[\r\n]))*+{_GAP}{_FOOT.pattern}")
-_CUT_OFF = re.compile(
+_CUT_OFF = re.compile(  # without a foot, as far as the lines are long and follow one another
     # Not possessive: until 3.11.5 Python kept too much of a possessive group that ends in the middle.
-    rf"{_FIELDS}[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*(?:{_LINE_END}{_LAST_LINE}(?![\w ]))?"
+    rf"((?:{_GAP}(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash):[^\n\\]{{0,200}}+)*+{_GAP}"
+    rf"[A-Za-z0-9+/=]{{16,}}+(?:{_LINE_END}[A-Za-z0-9+/=]{{16,}}+)*"
+    rf"(?:{_LINE_END}=?[A-Za-z0-9+/]{{1,15}}+={{0,2}}(?![\w ]))?)"
 )
 _LINE_BEFORE = re.compile(r"[\s>|\"',#*]*[A-Za-z0-9+/=]+[\s\"',]*")
 
@@ -39,8 +36,8 @@ def find_private_keys(text: str) -> Found:
         return
     end = 0
     for head in _HEAD.finditer(text):
-        body = next((body for form in (_WHOLE, _NARROW, _CUT_OFF) if (body := form.match(text, head.end()))), None)
-        if body and _holds_key(body[0].partition("-----")[0]):
+        body = _WHOLE.match(text, head.end()) or _CUT_OFF.match(text, head.end())
+        if body and _holds_key(body[1]):
             end = body.end()
             yield head.start(), end, forms.PRIVATE_KEY
     for foot in _FOOT.finditer(text):  # whose head stood in another document
@@ -55,8 +52,8 @@ def find_private_keys(text: str) -> Found:
 
 
 def _holds_key(body: str) -> bool:
-    """In fewer characters there is no key: somebody wrote about one."""
-    return len(re.sub(r"[^A-Za-z0-9+/]", "", body)) >= 32
+    """Check for enough characters of a key, and some in a row: with fewer, somebody wrote about one."""
+    return len(re.sub(r"[^A-Za-z0-9+/]", "", body)) >= 32 and bool(re.search(r"[A-Za-z0-9+/]{16}", body))
 
 
 # Tokens of providers. All of them have a digit, so that only words with one are looked at.
@@ -135,14 +132,15 @@ def _logins(text: str) -> Found:
             yield login.start(1), login.start(1) + len(forms.without_closing(login[1], "")), forms.PASSWORD
 
 
-# Runs of digits with at most one gap between two of them (also a typesetter's).
-_GAP_IN_NUMBER = "[ \u00a0\u2007\u2009\u202f\u2010\u2011\u2013.-]?+"
-_DIGITS = re.compile("[0-9]+")
-_RUN = re.compile(rf"[0-9](?:{_GAP_IN_NUMBER}[0-9]){{12,}}+")
-_IBAN = re.compile(rf"(?<![A-Za-z0-9_])[A-Za-z]{{2}}[0-9]{{2}}(?:{_GAP_IN_NUMBER}[A-Za-z0-9]){{11,30}}")
-_BEFORE_A_CARD = re.compile(r"[^\W]|[./]")  # part of a name, of a path, of another number
-# How cards print their digits; without any gap, a number of 13 to 19.
-_CARD_GROUPS = ((4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 6, 5), (4, 6, 4))
+_GAP_IN_NUMBER = "[ \u00a0\u2007\u2009\u202f\u2010\u2011\u2013.-]"  # also a typesetter's
+_IBAN = re.compile(rf"(?<![A-Za-z0-9_])[A-Za-z]{{2}}[0-9]{{2}}(?:{_GAP_IN_NUMBER}?+[A-Za-z0-9]){{11,30}}")
+_RUN = re.compile(rf"[0-9](?:{_GAP_IN_NUMBER}?+[0-9]){{12,}}+")
+_GROUP_END = re.compile("[A-Za-z0-9](?![A-Za-z0-9])")
+# Groups of digits as cards print them, or no gap at all; no part of a name, of a path, of another number.
+_CARDS = tuple(
+    re.compile(r"[0-9](?<![\w./].)(?=(" + _GAP_IN_NUMBER.join(f"[0-9]{{{size}}}" for size in sizes) + r")(?!\w))")
+    for sizes in (("12,18",), (3, 4, 4, 4), (3, 4, 4, 4, 3), (3, 6, 5), (3, 6, 4))
+)
 _CARD_ISSUERS = (
     ("4", (13, 16, 19)),  # Visa
     ("5[1-5]|222[1-9]|22[3-9]|2[3-6]|27[01]|2720", (16,)),  # Mastercard
@@ -156,44 +154,15 @@ _CARD_ISSUERS = (
 
 def find_numbers(text: str, digits: Sequence[tuple[int, int]]) -> Found:
     """Yield card numbers and IBANs. `digits` are (start, end) from the first digit of each word to its end."""
-    done = 0
-    for first, end in digits:
-        iban = _IBAN.match(text, max(0, first - 2)) if text[first - 1 : first].isalpha() else None
-        if iban and (length := _iban_end(iban[0], text[iban.end() : iban.end() + 1])):
-            yield iban.start(), iban.start() + length, forms.IBAN
-        if first < done:
-            continue
-        if end - first > 12:
-            done = first
-            while run := _RUN.search(text, done, end + 30):
-                done = run.end()
-                yield from _cards_in(text, *run.span())
-        elif text[end + 1 : end + 2].isdigit() and (alone := _RUN.match(text, first)):
-            done = alone.end()
-            yield from _cards_in(text, *alone.span())
-
-
-def _cards_in(text: str, first: int, last: int) -> Found:
-    for start, end in _cards(text[first:last]):
-        inside = start == 0 and _BEFORE_A_CARD.match(text[first - 1 : first] if first else "")
-        if not inside and not (first + end == last and re.match(r"\w", text[last : last + 1])):
-            yield first + start, first + end, forms.CARD
-
-
-def _cards(run: str) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of the card numbers in a run of digits; an expiry date may stand behind them."""
-    groups = [match.span() for match in _DIGITS.finditer(run)]
-    end = 0
-    for first, (start, _) in enumerate(groups):
-        if start < end:
-            continue
-        for count in (1, *map(len, _CARD_GROUPS)):
-            chosen = groups[first : first + count]
-            sizes = tuple(b - a for a, b in chosen)
-            if (count == 1 or sizes in _CARD_GROUPS) and is_card("".join(run[a:b] for a, b in chosen)):
-                end = chosen[-1][1]
-                yield start, end
-                break
+    runs = [(run.start(), run.end() + 1) for run in _RUN.finditer(text)] if digits else []
+    for card in (card for run in runs for form in _CARDS for card in form.finditer(text, *run)):
+        if is_card(re.sub("[^0-9]", "", card[0] + card[1])):
+            yield card.start(), card.end(1), forms.CARD
+    for start in (first - 2 for first, _ in digits if first > 1 and text[first - 1].isalpha()):
+        found = _IBAN.match(text, start)
+        ends = [last.end() for last in _GROUP_END.finditer(text, start, found.end() + 1)] if found else []
+        if end := next((end for end in ends if _is_iban(text[start:end])), None):
+            yield start, end, forms.IBAN
 
 
 def is_card(digits: str) -> bool:
@@ -205,24 +174,10 @@ def is_card(digits: str) -> bool:
     return bool(luhn.is_valid(digits))
 
 
-def _iban_end(text: str, after: str) -> int:
-    """Return how many characters at the head of a text, gaps included, are an IBAN; 0 where there is none."""
-    places = [place for place, character in enumerate(text, start=1) if character.isalnum()]
-    length = _iban_length(text[:2].upper())
-    if not 0 < length <= len(places) or (text[places[length - 1] :] + after)[:1].isalnum():
-        return 0
+def _is_iban(text: str) -> bool:
     from stdnum import iban
 
-    end = places[length - 1]
-    return end if iban.is_valid(re.sub("[^A-Za-z0-9]", "", text[:end]), check_country=False) else 0
-
-
-@cache
-def _iban_length(country: str) -> int:
-    from stdnum import numdb
-
-    known = numdb.get("iban").info(country)[0][1]
-    return 4 + sum(map(int, re.findall("[0-9]+", known["bban"]))) if "bban" in known else 0
+    return bool(iban.is_valid(re.sub("[^A-Za-z0-9]", "", text), check_country=False))
 
 
 _LANGUAGES = ("english", "french", "spanish", "italian", "portuguese")  # German and Dutch have no list
@@ -240,27 +195,18 @@ _NEAR, _FAR = 160, 700  # characters that 12 words may have, with numbers betwee
 
 def find_seed_phrases(lower: str) -> Found:
     """Yield runs of 12 or more words of one list in a text in lower case."""
-    done, match = 0, _THREE.match
-    every = _every_word() if len(lower) > 46 else frozenset()
+    done = 0
+    every, *lists = _lists() if len(lower) > 46 else [frozenset[str]()]
     for place in range(0, len(lower) - 12, _STRIDE):
-        three = match(lower, place)
+        three = _THREE.match(lower, place)
         if three is None or not every.issuperset(three.groups()) or place < done:
             continue
-        middle = three.start(1)
-        ahead = (word[0] in every for word in _WORD.finditer(lower, middle, middle + _NEAR))
-        behind = (word in every for word in reversed(_WORD.findall(lower, max(done, middle - _NEAR), middle)))
-        if _count(ahead) + _count(behind) < _FEWEST:
-            continue
-        first = max(done, middle - _NEAR)
-        for listed in _lists():
-            for run in _runs(lower, first, middle + _FAR, listed):
-                done = max(done, run[-1].end())
-                if 4 * len({word[0] for word in run}) >= 3 * len(run):  # in prose more of them are repeated
-                    yield run[0].start(), run[-1].end(), forms.SEED
-
-
-def _count(listed: Iterable[bool]) -> int:
-    return sum(1 for _ in takewhile(bool, listed))
+        first, middle = max(done, three.start(1) - _NEAR), three.start(1)
+        lists_here = lists if _runs(lower, first, middle + _NEAR, every) else ()
+        for run in (run for listed in lists_here for run in _runs(lower, first, middle + _FAR, listed)):
+            done = max(done, run[-1].end())
+            if 4 * len({word[0] for word in run}) >= 3 * len(run):  # in prose more of them are repeated
+                yield run[0].start(), run[-1].end(), forms.SEED
 
 
 def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[list[re.Match[str]]]:
@@ -277,15 +223,12 @@ def _runs(lower: str, start: int, end: int, listed: frozenset[str]) -> list[list
 
 
 @cache
-def _lists() -> tuple[frozenset[str], ...]:
+def _lists() -> list[frozenset[str]]:
+    """Return the words of all lists, and those of each."""
     from mnemonic import Mnemonic
 
-    return tuple(frozenset(unicodedata.normalize("NFC", w) for w in Mnemonic(name).wordlist) for name in _LANGUAGES)
-
-
-@cache
-def _every_word() -> frozenset[str]:
-    return frozenset().union(*_lists())
+    lists = [frozenset(unicodedata.normalize("NFC", word) for word in Mnemonic(name).wordlist) for name in _LANGUAGES]
+    return [frozenset().union(*lists), *lists]
 
 
 # Personal data. Telephone numbers are judged by the `phonenumbers` package and ids by the check digits that
