@@ -123,9 +123,9 @@ IBANS = (
 PASSWORD = "Tr0ub4dor&3"
 
 
-def pem(kind: str = "RSA ", *, width: int = 64, line_end: str = "\n", end: bool = True) -> str:
+def pem(kind: str = "RSA ", *, line_end: str = "\n", end: bool = True) -> str:
     body = base64.b64encode(_RNG.randbytes(901)).decode()
-    lines = [body[i : i + width] for i in range(0, len(body), width)]
+    lines = [body[i : i + 64] for i in range(0, len(body), 64)]
     foot = [f"-----END {kind}PRIVATE KEY-----"] if end else []
     return line_end.join([f"-----BEGIN {kind}PRIVATE KEY-----", *lines, *foot])
 

@@ -101,6 +101,12 @@ KEY, PRIVATE_KEY, TOKEN, PASSWORD, CARD, IBAN = "api key", "private key", "token
 PIN, CODE, SEED = "pin", "recovery code", "seed phrase"
 EMAIL, PHONE, ID = "e-mail address", "telephone number", "national id"
 
+
+def kind_of(name: re.Match[str]) -> str:
+    """Return the kind of secret that a match of `NAME` says."""
+    return PASSWORD if name["password"] or name["short"] else KEY
+
+
 _ALPHABETS = {
     "%A": "[A-Za-z0-9]",
     "%B": "[A-Za-z0-9+/]",
@@ -205,9 +211,9 @@ ANCHORS = (
     r"|er)gunta )|question(?: sec|(?<=[yt] question))|u(?:th(?<=auth)|tel(?<=sleutel)|k(?<=puk)|nscharf)|üssel(?:box"
     r"|safe|tresor)?|v(?:e(?<=clave|chave|hiave)|[vc](?<=cv[vc])|[ea]r(?<=activ[ea]r)|are(?<=attivare)|raag)"
     r"|w(?:oor(?:d(?<=twoord)|den)|ort(?<=swort|mwort)|i-?fi|lan|ords(?<=[24] words)|örter|er(?<=[yt] answer)|(?<=pw)"
-    r"|(?<=psw)|(?<=ww)(?![\w.]))|z(?:ugang|ahl(?<=heimzahl)|in(?<=stelzin))|ösenord"
+    r"|(?<=psw)|(?<=ww)(?![\w.]))|z(?:ugang|ahl(?<=heimzahl)|in(?<=stelzin))|ösenord|пароль"
 )
-OTHER_ANCHORS = ("senha", "пароль", "seed", "tan ")  # without a rare letter, or of no other use
+OTHER_ANCHORS = ("senha", "seed", "tan ")  # without a rare letter
 FOR_WHAT = (  # "password for the router", "Passwort vom WLAN"
     "for|of|to|on|from|at|für|fürs|zum|zur|vom|von|des|der|im|am|beim|pour|de|du|del|della|dello|dei|para|do|da|dos|das"
     "|per|di|van|voor|op|til"
@@ -230,7 +236,7 @@ ARTICLES = (
 
 # Names of a pair, a user and a password; of a number; of a list of codes.
 LOGIN_NAMES = (
-    "(?<=lo)g-?in|credentials?|creds|zugang(?:sdaten)?|(?<=an)meldedaten|(?<=identi)fiants?|credenciales|credenciais"
+    r"(?<![\w./-]ad)(?<=ad)(?=min)|(?<=lo)g-?in|credentials?|creds|zugang(?:sdaten)?|(?<=an)meldedaten|(?<=identi)fiants?|credenciales|credenciais"
     "|credenziali|(?<=inlog)gegevens|(?<=user/|name/)pass(?:wor[dt])?"
 )
 PIN_NAMES = (  # behind these a number is a secret, whatever else the line says

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from niels_gpt.data.secrets import forms
-from niels_gpt.data.secrets.codes import COLUMN_ENDS, below_head, find_code, find_columns, find_number, find_words
+from niels_gpt.data.secrets.codes import find_columns, find_list, find_number
 from niels_gpt.data.secrets.forms import Found
 
 _QUOTED = (  # the first is JSON within a string
@@ -53,7 +53,9 @@ _VALUE_FIRST = re.compile(
     r"[ \t]+(?:[\w-]{1,12}[ -])?[\w-]{0,12}\Z"
 )
 _VALUE_BEFORE = re.compile(rf"(?i)[ \t](?:{forms.VALUE_FIRST_VERBS})[ \t]")  # a quick look
-_PIPED = re.compile(r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}\Z")
+_PIPED = re.compile(
+    r"\becho[ \t]+(?:-\w+[ \t]+)?[\"']?(?P<value>[^\s|\"']{4,200})[\"']?[ \t]*\|[^|\n]{0,80}?(?:passw|sudo -S)"
+)
 _ODD = re.compile(r"(?![#-])(?=\S*(?:[\d!@#$%^&*+=~]|[a-z][A-Z]))\S*[^\s:]")
 _LIKE_A_PASSWORD = re.compile(f"{_ODD.pattern}|(?![#-])[a-z]+")
 _RANDOM_WORD = re.compile(rf"(?<![\w+/=.~-])[\w+/=~-]{{{forms.SHORTEST_KEY},}}+")
@@ -71,24 +73,24 @@ _IN_LOGIN = re.compile(r"[^\s@/]*")
 
 def find_named(text: str, lower: str) -> Found:
     """Yield values behind a name; `lower` is the text in lower case, of the same length."""
-    done = 0
-    for anchor in _ANCHORS.finditer(lower):
-        if anchor.start() >= done:
-            for found in _BY_ANCHOR.get(anchor[0], _any_at)(text, anchor.start()):
-                yield found
-                done = max(done, found[1])
+    done = in_table = 0
+    for place in (anchor.start() for anchor in _ANCHORS.finditer(lower)):
+        if place >= in_table and (cells := list(find_columns(text, place))):
+            yield from cells
+            in_table, done = max(end for _, end, _ in cells), text.index("\n", place)
+        for found in _first_at(text, place) if place >= done else ():
+            yield found
+            done = max(done, found[1])
     for other in forms.OTHER_ANCHORS:
         place = -1
         while (place := lower.find(other, place + 1)) >= 0:
-            yield from _any_at(text, place)
+            yield from _first_at(text, place)
     yield from _options(text)
-    if any(rule in text for rule in ("|-", "-|", "| -", "- |", "|:")):
-        yield from find_columns(text)
 
 
-def _any_at(text: str, place: int) -> Found:
+def _first_at(text: str, place: int) -> Found:
     """Yield what the first rule finds at a name that several rules know."""
-    for rule in (_value_at, find_number, find_words, _login_at):
+    for rule in (_plain_at, find_list, _value_at, find_number, _login_at):
         if found := list(rule(text, place)):
             yield from found
             return
@@ -102,11 +104,6 @@ def _value_at(text: str, place: int) -> Found:
     before = forms.line_before(text, place)
     if _IN_MASK.search(before[-10:]) and text.startswith("]", name.end()):  # no name, but what was masked
         return
-    if text[name.end() : name.end() + 2].lstrip("\"' ")[:1] in COLUMN_ENDS and (
-        found_below := [*below_head(text, name, before)]
-    ):
-        yield from found_below
-        return
     for form in _SAID:
         said = form.match(text, place)
         if said and (found := _said(text, said, before)):
@@ -115,12 +112,11 @@ def _value_at(text: str, place: int) -> Found:
     word = _NEXT_WORD.match(text, place)
     if word and (found := _next_word(text, word, before) or _random_word(text, word)):
         yield found
-    elif name["password"]:
-        for form in (_VALUE_FIRST, _PIPED):
-            first = form.search(before) if form is _PIPED or _VALUE_BEFORE.search(before[-50:]) else None
-            if first and forms.is_mixed(first["value"]) and not forms.is_harmless(first["value"]):
-                offset = place - len(before)
-                yield offset + first.start("value"), offset + first.end("value"), forms.PASSWORD
+        return
+    first = _VALUE_FIRST.search(before) if name["password"] and _VALUE_BEFORE.search(before[-50:]) else None
+    if first and forms.is_mixed(first["value"]) and not forms.is_harmless(first["value"]):
+        offset = place - len(before)
+        yield offset + first.start("value"), offset + first.end("value"), forms.PASSWORD
 
 
 def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] | None:
@@ -167,7 +163,7 @@ def _said(text: str, said: re.Match[str], before: str) -> tuple[int, int, str] |
         form = {"=": _IN_QUERY, ":": _IN_LOGIN}.get(sign, _WORD) if in_url else _WORD
         value = _whole(text, start, before + said[0][: start - said.start()], form)
         value = forms.first_field(value) if sign == "=" else value.rstrip(".") if verb else value
-    return (start, start + len(value), forms.PASSWORD if is_password else forms.KEY) if value else None
+    return (start, start + len(value), forms.kind_of(said)) if value else None
 
 
 def _is_assigned(said: re.Match[str], value: str, quoted: bool, alone: bool) -> bool:
@@ -203,7 +199,7 @@ def _next_word(text: str, word: re.Match[str], before: str) -> tuple[int, int, s
     if not good or value[0] == "-" or forms.is_harmless(value):
         return None
     value = value if quoted else _whole(text, start, before + word[0][: start - word.start()], _WORD)
-    return start, start + len(value), forms.PASSWORD if is_password else forms.KEY
+    return start, start + len(value), forms.kind_of(word)
 
 
 def _random_word(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
@@ -212,7 +208,7 @@ def _random_word(text: str, name: re.Match[str]) -> tuple[int, int, str] | None:
     for random in _RANDOM_WORD.finditer(text, *behind.span()) if behind else ():
         whole = _RANDOM_WORD.match(text, random.start()) or random
         if forms.is_random(whole[0]) and not forms.is_harmless(whole[0]) and not _UUID.fullmatch(whole[0]):
-            return *whole.span(), forms.PASSWORD if name["password"] or name["short"] else forms.KEY
+            return *whole.span(), forms.kind_of(name)
     return None
 
 
@@ -236,65 +232,64 @@ def _whole(text: str, start: int, before: str, form: re.Pattern[str]) -> str:
     return forms.without_closing(whole[0], before) if whole else ""
 
 
-# Headers, cookies, SQL, numbers, logins and lists of codes
+# Headers, cookies, SQL, logins, answers, and phrases with words that no list has
 
-_AUTHORIZED = re.compile(
-    r"(?i)uth(?:orization|enticate)?[\"']?[ \t]{0,3}[:= ][ \t]{0,3}[\"']?"
-    r"(?:basic|bearer|token|digest|api-?key|plain|login|key)[ \t]+(?P<value>[^\s\"'`<>]{6,})"
+_NEXT = r"[a-zß-ÿ]{2,14},?[ \t\n]+"
+# (form, check that the value has to pass, or else it must not be harmless, kind)
+_PLAIN = (
+    (
+        r"(?i)uth(?:orization|enticate)?[\"']?[ \t]{0,3}[:= ][ \t]{0,3}[\"']?"
+        r"(?:basic|bearer|token|digest|api-?key|plain|login|key)[ \t]+(?P<value>[^\s\"'`<>]{6,})",
+        None,
+        forms.TOKEN,
+    ),
+    (r"(?i)bearer[ \t]+[\"'`]?(?P<value>[\w.~+/=-]{16,})", forms.is_random, forms.TOKEN),
+    (r"(?i)fied[ \t]+(?:with[ \t]+\S+[ \t]+)?by[ \t]+[\"'](?P<value>[^\"'\n]+)", None, forms.PASSWORD),
+    (
+        rf"(?i)(?:{forms.ANSWERS})[^\r\n,;.`]{{0,80}}(?:[:=?\u2192]|->)[ \t*_]+"
+        r"(?P<value>[\w'\u2019-]+(?: [\w'\u2019-]+){0,3})[ \t]*(?=[.)\r\n]|\Z)",
+        None,
+        forms.PASSWORD,
+    ),
+    (  # 12, 15, 18, 21 or 24 words
+        rf"(?i:{forms.PHRASES})(?:[^\r\n:=\u2192]{{0,50}}(?:[:=\u2192]|->)|[^\r\n]{{0,20}}\n)\s{{0,4}}[\"'`]?"
+        rf"(?P<value>(?:{_NEXT}){{9}}(?:(?:{_NEXT}){{3}}){{0,4}}(?:{_NEXT}){{2}}[a-zß-ÿ]{{2,14}})"
+        r"[\"'`]?[ \t]*(?=[\r\n]|\Z)",
+        None,
+        forms.SEED,
+    ),
 )
-_BEARER = re.compile(r"(?i)bearer[ \t]+[\"'`]?(?P<value>[\w.~+/=-]{16,})")
+_PLAIN_FORMS = tuple((re.compile(form), check, kind) for form, check, kind in _PLAIN)
 _COOKIE = re.compile(r"[\w.-]{1,40}=(?P<value>[^\s;\"']{16,})")
-_IDENTIFIED = re.compile(r"(?i)fied[ \t]+(?:with[ \t]+\S+[ \t]+)?by[ \t]+(?P<value>\"[^\"\n]+\"|'[^'\n]+')")
 _LOGIN = re.compile(
-    rf"(?i)(?:{forms.LOGIN_NAMES}|wi-?fi|wlan|(?<![\w./-])(?=admin))"
-    rf"(?:(?=admin)|(?![^\W_])[^:=\n]{{0,40}}[:=]{{1,2}}[*_]{{0,2}}\s{{0,4}}|(?![^\W_])[^:=\n]{{0,40}}?[ \t](?=\S+ / ))"
+    rf"(?i)(?:{forms.LOGIN_NAMES}|wi-?fi|wlan)"
+    rf"(?:(?=min)|(?![^\W_])[^:=\n]{{0,40}}[:=]{{1,2}}[*_]{{0,2}}\s{{0,4}}|(?![^\W_])[^:=\n]{{0,40}}?[ \t](?=\S+ / ))"
     r"[\"'`]?(?P<user>[^\s/:|,;&\"'`]{2,60}(?: [^\s/:|,;\"'`]{1,20}){0,3})[\"'`]?"
     r"[ \t]{0,3}[/:|,;\u2013\u2014\u2192-][ \t]{0,3}[\"'`]?(?P<value>[^\s\"'`]{6,100})"
 )
 
 
-def _pass_at(text: str, place: int) -> Found:
-    yield from _login_at(text, place) if text[place - 1 : place] == "/" else ()
-    yield from _any_at(text, place)
-
-
-def _auth_at(text: str, place: int) -> Found:
-    found = _AUTHORIZED.match(text, place)
-    if found and not forms.is_harmless(found["value"]):
-        yield found.start("value"), found.start("value") + len(forms.without_closing(found["value"], "")), forms.TOKEN
-    else:
-        yield from _value_at(text, place)
-
-
-def _bearer_at(text: str, place: int) -> Found:
-    found = _BEARER.match(text, place)
-    if found and forms.is_random(found["value"]):
-        yield *found.span("value"), forms.TOKEN
-
-
-def _cookies_at(text: str, place: int) -> Found:
-    line = _SAME_LINE.match(text, place, place + 1000)
+def _plain_at(text: str, place: int) -> Found:
+    """Yield what a form says by itself."""
+    for form, check, kind in _PLAIN_FORMS:
+        found = form.match(text, place)
+        if found and (check(found["value"]) if check else not forms.is_harmless(found["value"])):
+            yield found.start("value"), found.start("value") + len(forms.without_closing(found["value"], "")), kind
+    line = _SAME_LINE.match(text, place, place + 1000) if text.startswith("kie:", place) else None
     for cookie in _COOKIE.finditer(text, *line.span()) if line else ():
         if forms.is_random(cookie["value"]):
             yield *cookie.span("value"), forms.TOKEN
-
-
-def _identified_at(text: str, place: int) -> Found:
-    found = _IDENTIFIED.match(text, place)
-    if found and not forms.is_harmless(found["value"][1:-1]):
-        yield found.start("value") + 1, found.end("value") - 1, forms.PASSWORD
+    if text[place - 1 : place] == "/":
+        yield from _login_at(text, place)
 
 
 def _login_at(text: str, place: int) -> Found:
+    """Yield the password of `login: me / x`."""
     found = _LOGIN.match(text, place)
-    in_path = found and found.start("user") == place and "/" in found["value"]
-    if (
-        found
-        and not in_path
-        and "//" not in found[0]
-        and (forms.is_mixed(found["value"]) or re.match("[0-9]{8}", found["value"]))
-        and not forms.is_harmless(found["value"])
-    ):
+    if found is None or "//" in found[0] or (found.start("user") == place and "/" in found["value"]):  # a path
+        return
+    mixed = forms.is_mixed(found["value"]) or re.match("[0-9]{8}", found["value"])
+    if mixed and not forms.is_harmless(found["value"]):
         value = forms.without_closing(found["value"], text[place : found.start("value")]).rstrip(".,")
         yield found.start("value"), found.start("value") + len(value), forms.PASSWORD
 
@@ -308,11 +303,14 @@ _OPTION_OF = tuple(
     )
     for commands, option in forms.OPTIONS
 )
-_OPTION_START = re.compile(" -(?=[apuwAPUXkKcbBmiS-])")
+_OPTION_START = re.compile(" -(?=[apuwAPUXkKcbBmi-])")
 
 
 def _options(text: str) -> Found:
-    """Yield passwords behind options of commands that are known to take one."""
+    """Yield passwords behind options of commands that are known to take one, or piped into a command."""
+    for piped in _PIPED.finditer(text) if "echo" in text else ():
+        if not forms.is_harmless(piped["value"]):
+            yield *piped.span("value"), forms.PASSWORD
     for place in (dash.start() for dash in _OPTION_START.finditer(text)):
         before = forms.line_before(text, place)
         for command, option in _OPTION_OF:
@@ -323,19 +321,6 @@ def _options(text: str) -> Found:
                     value = value if quoted else forms.without_closing(value, before + found[0][: -len(value)])
                     yield start, start + len(value), forms.PASSWORD
                     break
-        piped = _PIPED.search(before) if text.startswith("-S", place + 1) else None
-        if piped and not forms.is_harmless(piped["value"]):
-            yield place - len(before) + piped.start("value"), place - len(before) + piped.end("value"), forms.PASSWORD
 
 
 _ANCHORS = re.compile(forms.ANCHORS)
-_BY_ANCHOR = {
-    **dict.fromkeys(("cred", "fiant", "gin", "g-in", "gegevens", "meldedaten", "zugang"), _login_at),
-    **dict.fromkeys(("code", "codic", "codig", "códig"), find_code),
-    "min": lambda text, place: _login_at(text, place - 2),
-    "pass": _pass_at,
-    "uth": _auth_at,
-    "bearer ": _bearer_at,
-    "fied ": _identified_at,
-    "kie:": _cookies_at,
-}
