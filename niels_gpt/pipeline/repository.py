@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -163,40 +163,21 @@ def _md5(path: Path) -> str:
 # Repair of files that DVC rewrites in place.
 #
 # If DVC is killed while it writes dvc.lock or .dvc/tmp/rwlock, the file is left empty or truncated, and DVC refuses to
-# run from then on. So each stage keeps a copy of a complete dvc.lock when it starts, and `mend` restores it. Stages
-# that finished after the copy look changed to DVC, which restores them from its run cache: nothing is lost.
+# run from then on. `mend` restores the committed dvc.lock, or none. Stages that finished since look changed to DVC,
+# which restores them from its run cache: nothing is lost.
 
 _TMP = Path(".dvc/tmp")
-_KEPT = _TMP / "dvc.lock.whole"  # git and DVC ignore .dvc/tmp
-_BROKEN = _TMP / "dvc.lock.broken"
 _BUSY = _TMP / "rwlock"  # which process reads and writes which path, as JSON
 _GUARD = _TMP / "lock"  # held by DVC, except while a stage's command runs
 _RUNS = Path(".dvc/cache/runs")
 
 
-def keep_lock(root: Path) -> None:
-    """Keep a copy of dvc.lock if it is complete, with the git hash of the committed one it is based on."""
-    text = _read(root / LOCK)
-    if text is None or not is_whole(text):
-        return
-    kept = f"# {_committed_name(root)}\n{text}"
-    if kept != _read(root / _KEPT):
-        # On a full disk the stage's own outputs matter more, and will report the error.
-        with suppress(OSError), atomic_path(root / _KEPT) as temporary:
-            temporary.write_text(kept, encoding="utf-8")
-
-
-def is_whole(text: str) -> bool:
-    """Return whether the text of dvc.lock is complete.
+def read_records(text: str) -> dict[str, Any] | None:
+    """Return the record of each stage in dvc.lock; None if the text is not complete.
 
     A truncated file ends within a line, or a record lacks a field. If it was cut between two records, DVC itself
     notices that the second is missing.
     """
-    return read_records(text) is not None
-
-
-def read_records(text: str) -> dict[str, Any] | None:
-    """Return the record of each stage in dvc.lock; None if the text is not complete."""
     if not text.endswith("\n"):
         return None
     try:
@@ -207,12 +188,6 @@ def read_records(text: str) -> dict[str, Any] | None:
         return None
 
 
-def recorded(root: Path, stage: str) -> str:
-    """Return what dvc.lock records of a stage, as text to compare; "" if it records nothing."""
-    stages = read_records(_read(root / LOCK) or "") or {}
-    return json.dumps(stages[stage], sort_keys=True) if stage in stages else ""
-
-
 def _is_recorded(stage: dict[str, Any]) -> bool:
     files = [*stage.get("deps", []), *stage["outs"]]
     return "cmd" in stage and all(
@@ -221,61 +196,57 @@ def _is_recorded(stage: dict[str, Any]) -> bool:
     )
 
 
+def recorded(root: Path, stage: str) -> str:
+    """Return what dvc.lock records of a stage, as text to compare; "" if it records nothing."""
+    stages = read_records(_read(root / LOCK) or "") or {}
+    return json.dumps(stages[stage], sort_keys=True) if stage in stages else ""
+
+
 def broken_files(root: Path) -> list[str]:
     """Return the half-written files of DVC that keep it from running."""
-    text = _read(root / LOCK)
-    broken = [] if text is None or is_whole(text) else [str(LOCK)]
-    return [*broken, *([] if _is_json(root / _BUSY) else [str(_BUSY)]), *map(str, _half_written_runs(root))]
+    lock, busy = _read(root / LOCK), _read(root / _BUSY)
+    try:
+        broken = busy is not None and not isinstance(json.loads(busy), dict)
+    except ValueError:
+        broken = True
+    locks = [LOCK] if lock is not None and read_records(lock) is None else []
+    return list(map(str, [*locks, *([_BUSY] if broken else []), *_half_written_runs(root)]))
 
 
 def mend(root: Path) -> list[str]:
     """Repair DVC's files and return a sentence for each repair; raise a ValueError if DVC holds its lock."""
-    broken = broken_files(root)
-    with without_dvc(root, broken):
-        done = []
+    done = []
+    with without_dvc(root):
         for name in broken_files(root):
             if name == str(LOCK):
                 done.append(_mend_lock(root))
             else:
                 discard(root / name)
                 done.append(f"{name} was half-written and was deleted; DVC makes it again")
-        keep_lock(root)
     return done
 
 
 def _mend_lock(root: Path) -> str:
-    text = _read(root / LOCK) or ""
-    if any(line.startswith("<<<<<<< ") for line in text.splitlines()):
+    if "<<<<<<< " in (_read(root / LOCK) or ""):
         raise ValueError("dvc.lock has both sides of a git merge: `git checkout --ours dvc.lock`, then `dvc repro`")
-    with atomic_path(root / _BROKEN) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    head, _, kept = (_read(root / _KEPT) or "").partition("\n")
-    # If dvc.lock was committed or fetched after the copy was made, the committed one is newer.
-    in_order = [(kept, "as the last stage found it"), (committed(root, LOCK) or "", "as committed")]
-    if head != f"# {_committed_name(root)}":
-        in_order.reverse()
-    for whole, origin in in_order:
-        if is_whole(whole):
-            with atomic_path(root / LOCK) as temporary:
-                temporary.write_text(whole, encoding="utf-8")
-            return f"{LOCK} was half-written and is restored {origin}; `dvc repro` resumes from there"
-    discard(root / LOCK)
-    return f"{LOCK} was half-written and was deleted; `dvc repro` restores finished stages from its cache"
+    whole = committed(root, LOCK) or ""
+    if read_records(whole) is None:
+        discard(root / LOCK)
+        return f"{LOCK} was half-written and was deleted; `dvc repro` restores finished stages from its cache"
+    with atomic_path(root / LOCK) as temporary:
+        temporary.write_text(whole, encoding="utf-8")
+    return f"{LOCK} was half-written and is restored as committed; `dvc repro` restores later stages from its cache"
 
 
 @contextmanager
-def without_dvc(root: Path, broken: Sequence[str] = ()) -> Iterator[None]:
-    """Hold DVC's lock, so that no file is being written and nothing DVC reads changes.
-
-    If DVC is running, a ValueError names the `broken` files.
-    """
+def without_dvc(root: Path) -> Iterator[None]:
+    """Hold DVC's lock, so that no file is being written and nothing DVC reads changes; a ValueError if DVC runs."""
     (root / _TMP).mkdir(parents=True, exist_ok=True)
     with (root / _GUARD).open("a+") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            files = f" on {', '.join(broken)}" if broken else ""
-            raise ValueError(f"DVC is running here{files}: wait for it, then try again") from error
+            raise ValueError("DVC is running here: wait for it, then try again") from error
         yield
 
 
@@ -286,23 +257,10 @@ def _half_written_runs(root: Path) -> list[Path]:
     """
     found: list[Path] = []
     for folder in sorted((root / _RUNS).glob("*/*")):
-        entries = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+        entries = sorted(folder.iterdir())
         half = [entry for entry in entries if entry.name.startswith(".")]
         found += [folder] if half == entries else half
     return [path.relative_to(root) for path in found]
-
-
-def _is_json(path: Path) -> bool:
-    text = _read(path)
-    try:
-        return text is None or isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
-
-
-def _committed_name(root: Path) -> str:
-    """Return git's hash of the committed dvc.lock."""
-    return (ask_git(root, "rev-parse", f"HEAD:./{LOCK}") or "none").strip()
 
 
 def _read(path: Path) -> str | None:

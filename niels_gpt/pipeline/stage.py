@@ -28,7 +28,7 @@ from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.repository import DvcCache, keep_lock
+from niels_gpt.pipeline.repository import DvcCache
 from niels_gpt.pipeline.sources import Source
 from niels_gpt.pipeline.yaml_files import parse_yaml
 
@@ -284,7 +284,6 @@ def identify(address: str) -> tuple[str, str]:
 
 def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
     """Run `main` as this stage of dvc.yaml, check that its inputs did not change, and publish its outputs."""
-    keep_lock(Path())
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
     records = [Path(dep) for dep in inputs.deps if Path(dep).is_relative_to(layout.CODE)]
