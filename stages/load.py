@@ -13,7 +13,7 @@ from niels_gpt.files.messages import Tally, plural, progress
 from niels_gpt.files.store import Store
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import located
-from niels_gpt.pipeline.sources import COMMON
+from niels_gpt.pipeline.sources import CommonLoad
 from niels_gpt.pipeline.stage import Stage, run_stage
 from niels_gpt.pipeline.stores import open_engine, place_of
 
@@ -25,10 +25,10 @@ def main(stage: Stage) -> None:
     path, revision = located(source.input, settings)
     request = Request(path, revision, max_tokens=max_tokens, patience_s=runtime.hub_patience_s)
     engine, out = open_engine(runtime), layout.RAW / stage.key
-    asked = source.load.model_dump(exclude=set(COMMON))
+    asked = source.load.model_dump(exclude=set(CommonLoad.model_fields))
     # Nothing for the default, so that fingerprints from before this key existed stay valid.
-    personal = [] if source.on_personal == "keep" else [source.on_personal]
-    whole = Slice(source.kind.name, settings, request, Store(""), text_bytes, source.on_secret, source.on_personal)
+    personal = [] if source.load.on_personal == "keep" else [source.load.on_personal]
+    whole = Slice(source.kind.name, settings, request, Store(""), text_bytes, source.on_secret, source.load.on_personal)
     stage.out(out).mkdir()
     for line in say_left_out(source.kind.name, settings, path):
         stage.say(line)

@@ -890,8 +890,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "splice.spans.alpah": 1,
         "runtime.compile": "maybe",
     }
-    text = with_values((finished / "params.yaml").read_text(), wrong)
-    (finished / "params.yaml").write_text(text.replace("seed: 42\n", "seed: 42\nseed: 43\n", 1))
+    (finished / "params.yaml").write_text(with_values((finished / "params.yaml").read_text(), wrong))
     shutil.rmtree(finished / "data/roam")
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
@@ -914,8 +913,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "roam: data/roam does not exist",
     ):
         assert sum(words in line for line in bad) == 1, (words, result.output)
-    assert any("duplicate key" in line for line in bad)
-    assert len(bad) == 14
+    assert len(bad) == 13
 
 
 def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:

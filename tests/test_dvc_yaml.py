@@ -23,7 +23,7 @@ from niels_gpt.data.kinds import source_kinds
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.code import code_of
 from niels_gpt.pipeline.params import Params, parse_params
-from niels_gpt.pipeline.sources import COMMON, Source
+from niels_gpt.pipeline.sources import CommonLoad, Source
 from niels_gpt.pipeline.stage import Stage, execute, only_declared, read_inputs
 from niels_gpt.pipeline.yaml_files import default_of, members, parse_yaml
 from tests.conftest import ITERATED, ROOT, STAGES, make_repo
@@ -198,7 +198,7 @@ def defaults_below(shape: Any, path: str) -> Iterator[tuple[str, str]]:
         if get_origin(kind) is dict:
             yield from defaults_below(get_args(kind)[1], path)
         for key, field in getattr(kind, "__pydantic_fields__", {}).items():
-            if key not in ("run", *COMMON) and default_of(field) not in (..., None, {}):
+            if key not in ("run", *CommonLoad.model_fields) and default_of(field) not in (..., None, {}):
                 (owner, *_) = [of for of in kind.__mro__ if key in vars(of).get("__annotations__", {})]
                 yield f"{path}.{key}", owner.__module__
             yield from defaults_below(field.annotation, f"{path}.{key}")

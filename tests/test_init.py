@@ -418,10 +418,10 @@ WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".d
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "FOLDER: the name is empty: give the file or folder with the text"),
-        (" ", "FOLDER: the name is empty: give the file or folder with the text"),
-        (".", ".: this is the project itself: put the text in a folder of its own"),
-        ("../project", "../project: this is the project itself: put the text in a folder of its own"),
+        ("", "FOLDER: the name is empty or not printable: give the file or folder with the text"),
+        (" ", "FOLDER: the name is empty or not printable: give the file or folder with the text"),
+        (".", ".: the project itself lies in there: put the text in a folder of its own"),
+        ("../project", "../project: the project itself lies in there: put the text in a folder of its own"),
         ("..", "..: the project itself lies in there: put the text in a folder of its own"),
         ("/", "/: the project itself lies in there: put the text in a folder of its own"),
         ("cache/raw/notes", "cache/raw/notes: cache/ is no place for text, the pipeline or its tools write it"),

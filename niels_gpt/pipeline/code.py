@@ -10,10 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,45 +97,23 @@ def fingerprint(source: str) -> str:
     return hashlib.sha256(said.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
-@contextmanager
-def holding_to(record: Path) -> Iterator[None]:
-    """Check that the code that runs in this context is the recorded code.
+def check_code(record: Path) -> None:
+    """Raise a ValueError if the code is not the recorded code.
 
-    Files are checked at the start, and files imported later at the end. Edits in between to modules that are already
-    imported do not affect the run and are allowed.
+    Files that are unchanged to the byte are not parsed, which takes longer than many a stage.
     """
     if not record.is_file():
         raise ValueError(f"{record} does not exist yet: `dvc repro` writes it before it runs the stage")
-    recorded = read_meta(record)
-    changed = [] if _untouched([str(record), *recorded]) else _changed(record, recorded)
+    recorded, root = read_meta(record), code_root()
+    then = read_meta(FILES) if FILES.is_file() else {}
+    places = {str(record): record, **{file: root / file for file in recorded}}
+    if all(path.is_file() and sha256_file(path) == then.get(file) for file, path in places.items()):
+        return
+    stage, _, kind = record.relative_to(layout.CODE).with_suffix("").as_posix().partition("/")
+    now = code_of(stage, root, kind=kind)
+    changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
     if changed:
         raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
-    imported = _imported_files()
-    yield
-    late = {file for file in _imported_files() - imported if file in recorded}
-    root = code_root()
-    changed = sorted(file for file in late if fingerprint(read_text(root / file)) != recorded[file])
-    if changed:
-        raise ValueError(f"{', '.join(changed)} changed before the stage came to import it: run again")
-
-
-def _untouched(files: Sequence[str]) -> bool:
-    """Return whether all files are unchanged to the byte: a fast path, since parsing takes longer than many a stage."""
-    then, root = read_meta(FILES) if FILES.is_file() else {}, code_root()
-    places = {file: Path(file) if file.startswith(f"{layout.CODE}/") else root / file for file in files}
-    return all(name in then and path.is_file() and sha256_file(path) == then[name] for name, path in places.items())
-
-
-def _changed(record: Path, recorded: Mapping[str, str]) -> list[str]:
-    stage, _, kind = record.relative_to(layout.CODE).with_suffix("").as_posix().partition("/")
-    now = code_of(stage, code_root(), kind=kind)
-    return sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
-
-
-def _imported_files() -> set[str]:
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    root = code_root()
-    return {os.path.relpath(file, root) for file in files if file}
 
 
 def _is_neutral(name: str) -> bool:

@@ -25,15 +25,9 @@ from niels_gpt.leak import LeakRules, MemorizeRules
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.rules import disagreements
 from niels_gpt.pipeline.sources import Base, ModelOnBase, Source, section
-from niels_gpt.pipeline.yaml_files import DuplicateKey, ParamsError, Problem, completed, explain, parse_yaml
+from niels_gpt.pipeline.yaml_files import ParamsError, Problem, completed, explain, parse_yaml
 from niels_gpt.splice.spans import SelectionRules, SpanRules
 from niels_gpt.tokenizer.training import SentencePieceRules
-
-_CHATS_MOVED = (
-    "chats are sources now: move its entries to sources and give each `use: chat` and a `budget`, the others `use: "
-    "text`; move `stored` into `load`; set a tokenizer.corpus of cache/split to cache/split/text; or start anew with "
-    "`niels-gpt preset sample`"
-)
 
 
 class Byte(Section):
@@ -228,19 +222,14 @@ def read_params(file: Path = layout.PARAMS) -> tuple[Params, dict[str, Any]]:
 
 def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, dict[str, Any]]:
     """Return the validated parameters, and the plain mapping they came from, with all defaults."""
-    problems: list[Problem] = []
     try:
         raw = parse_yaml(text, name=name)
-    except DuplicateKey as error:
-        problems.append(Problem(("",), str(error)))  # at no existing key, so that all other checks still run
-        raw = parse_yaml(text, name=name, allow_duplicates=True)
     except ValueError as error:
         raise ParamsError([Problem((), str(error))], {}) from error
     if not isinstance(raw, dict):
         sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
         raise ParamsError([Problem((), sentence)], {})
-    if "chats" in raw:
-        raise ParamsError([Problem(("chats",), f"{name}: {_CHATS_MOVED}")], raw)
+    problems: list[Problem] = []
     params: Params | None = None
     shape, raw = shape_of(raw), complete(raw)
     try:

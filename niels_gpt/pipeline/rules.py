@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import permutations, product
+from operator import le, lt
 from typing import Any
 
 from niels_gpt.config import ModelConfig
@@ -23,65 +25,20 @@ _SPANS = ("mode", "content_start_mode", "alpha", "include_tail", "suffix_starts"
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule between several values.
+    """Rule between the values at the paths `of`, reported at the path `at`.
 
-    `refuse` raises a ValueError if the values at the paths `of` are not compatible; the error is reported at the path
-    `at`. The rule is skipped if one of its `stages` is disabled.
+    `holds` raises a ValueError, or returns False, for which `sentence` is the error, with the values filled in. The
+    rule is skipped if one of the sections is disabled.
     """
 
     at: str
     of: tuple[str, ...]
-    refuse: Callable[..., object]
-    stages: tuple[str, ...] = ()
+    holds: Callable[..., bool | None]
+    sentence: str = ""
 
 
-def _check_prompt(prompt_tokens: int, chunk_size: int) -> None:
-    if prompt_tokens >= chunk_size:
-        raise ValueError(f"{prompt_tokens} must be less than chunk_size={chunk_size}")
-
-
-def _check_window(chunk_size: int, T: int) -> None:
-    if chunk_size > T:
-        raise ValueError(f"{chunk_size} must fit into model.T={T}")
-
-
-def _check_warm_up(warmup_steps: int, total_steps: int) -> None:
-    if warmup_steps > total_steps:
-        raise ValueError(
-            f"{warmup_steps} is more than total_steps={total_steps}, so that the learning rate never comes near "
-            "base_lr: lower it, or raise total_steps"
-        )
-
-
-def _check_decay(min_lr: float, base_lr: float) -> None:
-    if min_lr > base_lr:
-        raise ValueError(f"{min_lr} is above base_lr={base_lr}, from which it is to fall: lower it, or raise base_lr")
-
-
-def _check_longest(longest: int | None, shortest: int | None) -> None:
-    if longest is not None and shortest is not None and longest < shortest:
-        raise ValueError(f"{longest} is less than min_doc_length={shortest}: no document is both, so raise it")
-
-
-def _check_documents(chunk_size: int, longest: int | None) -> None:
-    if longest is not None and chunk_size > longest:
-        raise ValueError(
-            f"{chunk_size} is more than splice.max_doc_length={longest}, so that no document holds a window: lower it, "
-            "or raise that"
-        )
-
-
-def _check_subset(restrict: bool, source: str, weights: dict[str, float]) -> None:
-    if restrict and weights.get(source) == 0:
-        raise ValueError(
-            f"it is true, but p_train.{source} is 0, so that the model is trained on nothing of it: give it a weight, "
-            "or set this to false"
-        )
-
-
-def _check_processes(nproc: int, B: int) -> None:
-    if nproc > B:
-        raise ValueError(f"{nproc} processes share B={B} rows per step: lower it, or raise B")
+def _at_most(smaller: float | None, larger: float | None) -> bool:
+    return smaller is None or larger is None or smaller <= larger
 
 
 def _check_stores(stores: dict[str, str | None]) -> None:
@@ -91,16 +48,14 @@ def _check_stores(stores: dict[str, str | None]) -> None:
         for name, place in stores.items()
         if place
     }
-    for name, place in places.items():
-        for other, outer in places.items():
-            if name != other and place.startswith(outer):
-                raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
+    for (name, place), (other, outer) in permutations(places.items(), 2):
+        if place.startswith(outer):
+            raise ValueError(f"{name} lies in {other} ({outer}): give each remote a store of its own")
 
 
 def _check_heads(C: int | None, H: int | None, head_dim: int | None) -> None:
-    if C is None:  # as the base has them
-        return
-    ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
+    if C is not None:  # else as the base has them
+        ModelConfig.from_section({"C": C, "H": H, "head_dim": head_dim})
 
 
 def _check_uses(sources: dict[str, Any], tuned: bool | None) -> None:
@@ -111,64 +66,85 @@ def _check_uses(sources: dict[str, Any], tuned: bool | None) -> None:
         raise ValueError("none has `use: chat`: sft needs at least one, or set sft.run to false")
 
 
-def _check_frozen(blocks: int, L: int | None) -> None:
-    if blocks and L is not None and blocks >= L:
-        raise ValueError(f"{blocks} leaves no block to train, since model.L is {L}: lower it")
-
-
-def _check_vocabulary(kind: str, base: str | None) -> None:
-    if base is not None and kind != "hf":
-        raise ValueError(
-            f"{kind} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base"
-        )
-    if base is None and kind == "hf":
-        raise ValueError("hf is the tokenizer of a base, and base.from is null: name a base, or use another kind")
-
-
-def _check_measured(measured: bool | None, spliced: bool | None) -> None:
-    if measured is not False and spliced is False:
-        raise ValueError(
-            "splice.run is false, and what splice learns is what memorize measures: set this to false, too"
-        )
+def _check_spans(*values: Any) -> None:
+    SpanRules(S=2, **dict(zip(_SPANS, values, strict=True)))
 
 
 RULES = (
     Rule("runtime.stores", ("runtime.stores",), _check_stores),
     Rule("sources", ("sources", "sft.run"), _check_uses),
-    Rule("memorize.run", ("memorize.run", "splice.run"), _check_measured),
-    Rule("tokenizer.kind", ("tokenizer.kind", "base.from"), _check_vocabulary),
-    Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
     Rule(
-        "splice.spans",
-        tuple(f"splice.spans.{key}" for key in _SPANS),
-        lambda *values: SpanRules(S=2, **dict(zip(_SPANS, values, strict=True))),
-        ("splice",),
+        "memorize.run",
+        ("memorize.run", "splice.run"),
+        lambda measured, spliced: measured is False or spliced is not False,
+        "splice.run is false, and what splice learns is what memorize measures: set this to false, too",
     ),
-    Rule("splice.doc_index", ("splice.num_docs", "splice.doc_index"), check_doc_index, ("splice",)),
-    Rule("splice.max_doc_length", ("splice.max_doc_length", "splice.min_doc_length"), _check_longest, ("splice",)),
+    Rule(
+        "tokenizer.kind",
+        ("tokenizer.kind", "base.from"),
+        lambda kind, base: base is None or kind == "hf",
+        "{0} does not go with a base, which has its own tokenizer: use kind: hf, corpus: models/base",
+    ),
+    Rule(
+        "tokenizer.kind",
+        ("tokenizer.kind", "base.from"),
+        lambda kind, base: base is not None or kind != "hf",
+        "hf is the tokenizer of a base, and base.from is null: name a base, or use another kind",
+    ),
+    Rule("model.H", ("model.C", "model.H", "model.head_dim"), _check_heads),
+    Rule("splice.spans", tuple(f"splice.spans.{key}" for key in _SPANS), _check_spans),
+    Rule("splice.doc_index", ("splice.num_docs", "splice.doc_index"), check_doc_index),
+    Rule(
+        "splice.max_doc_length",
+        ("splice.min_doc_length", "splice.max_doc_length"),
+        _at_most,
+        "{1} is less than min_doc_length={0}: no document is both, so raise it",
+    ),
     Rule(
         "splice.restrict_to_training_subset",
         ("splice.restrict_to_training_subset", "splice.dataset_name", "p_train"),
-        _check_subset,
-        ("splice",),
+        lambda restrict, source, weights: not restrict or weights.get(source) != 0,
+        "it is true, but p_train.{1} is 0, so that the model is trained on nothing of it: give it a weight, or set "
+        "this to false",
     ),
-    Rule("memorize.chunk_size", ("memorize.chunk_size", "splice.max_doc_length"), _check_documents, ("memorize",)),
+    Rule(
+        "memorize.chunk_size",
+        ("memorize.chunk_size", "splice.max_doc_length"),
+        _at_most,
+        "{0} is more than splice.max_doc_length={1}, so that no document holds a window: lower it, or raise that",
+    ),
     *(
-        Rule(f"{section}.{key}", (f"{section}.{key}", other), refuse, (section,))
+        Rule(at, (at, other), holds, sentence)
         for section in ("memorize", "leak")
-        for key, other, refuse in (
-            ("prompt_tokens", f"{section}.chunk_size", _check_prompt),
-            ("chunk_size", "model.T", _check_window),
+        for at, other, holds, sentence in (
+            (f"{section}.chunk_size", "model.T", le, "{0} must fit into model.T={1}"),
+            (f"{section}.prompt_tokens", f"{section}.chunk_size", lt, "{0} must be less than chunk_size={1}"),
         )
     ),
     *(
-        Rule(at, (at, other), refuse, (section.split(".")[0],))
+        Rule(at, (at, other), holds, sentence)
         for section in ("train", "sft", "splice.train")
-        for at, other, refuse in (
-            (f"{section}.warmup_steps", f"{section}.total_steps", _check_warm_up),
-            (f"{section}.min_lr", f"{section}.base_lr", _check_decay),
-            (f"{section}.freeze_blocks", "model.L", _check_frozen),
-            ("runtime.nproc", f"{section}.B", _check_processes),
+        for at, other, holds, sentence in (
+            (
+                f"{section}.warmup_steps",
+                f"{section}.total_steps",
+                le,
+                "{0} is more than total_steps={1}, so that the learning rate never comes near base_lr: lower it, or "
+                "raise total_steps",
+            ),
+            (
+                f"{section}.min_lr",
+                f"{section}.base_lr",
+                le,
+                "{0} is above base_lr={1}, from which it is to fall: lower it, or raise base_lr",
+            ),
+            (
+                f"{section}.freeze_blocks",
+                "model.L",
+                lambda blocks, L: not blocks or L is None or blocks < L,
+                "{0} leaves no block to train, since model.L is {1}: lower it",
+            ),
+            ("runtime.nproc", f"{section}.B", le, "{0} processes share B={1} rows per step: lower it, or raise B"),
         )
     ),
 )
@@ -209,11 +185,13 @@ _Found = Iterator[tuple[tuple[str, ...], str]]
 def _broken_rules(raw: dict[str, Any], wrong: Collection[tuple[str, ...]]) -> _Found:
     for rule in RULES:
         paths = [tuple(dotted.split(".")) for dotted in rule.of]
-        left_out = any(_at(raw, stage, "run") is False for stage in rule.stages)
-        if left_out or not all(is_sound(path, wrong) for path in paths):
+        disabled = any(_at(raw, path[0], "run") is False for path in paths if path[-1] != "run")
+        if disabled or not all(is_sound(path, wrong) for path in paths):
             continue
+        values = [_at(raw, *path) for path in paths]
         try:
-            rule.refuse(*(_at(raw, *path) for path in paths))
+            if rule.holds(*values) is False:
+                raise ValueError(rule.sentence.format(*values))
         except ValueError as error:
             yield tuple(rule.at.split(".")), f"{rule.at}: {error}"
 
@@ -272,23 +250,23 @@ def _torn_dialogues(texts: dict[str, Any], chats: dict[str, Any], wrong: Collect
     Dialogues held out in one would be trained on in the other.
     """
     read_as_text, read_as_chats = (
-        {
-            key: (entry, os.path.realpath(entry["input"]))
+        [
+            (key, entry)
             for key, entry in entries.items()
             if is_sound(("sources", key), wrong) and "delimiter" in entry["load"]
-        }
+        ]
         for entries in (texts, chats)
     )
-    for text, (one, file) in read_as_text.items():
-        for chat, (other, same) in read_as_chats.items():
-            for path in (("load", "delimiter"), ("split",)):
-                if file == same and _at(one, *path) != _at(other, *path):
-                    yield (
-                        ("sources", chat),
-                        f"sources.{chat}.{'.'.join(path)} is not that of sources.{text}, and both read "
-                        f"{other['input']}: give them the same, or dialogues held out in one are trained on in the "
-                        "other",
-                    )
+    for (text, one), (chat, other) in product(read_as_text, read_as_chats):
+        if os.path.realpath(one["input"]) != os.path.realpath(other["input"]):
+            continue
+        for path in (("load", "delimiter"), ("split",)):
+            if _at(one, *path) != _at(other, *path):
+                yield (
+                    ("sources", chat),
+                    f"sources.{chat}.{'.'.join(path)} is not that of sources.{text}, and both read {other['input']}: "
+                    "give them the same, or dialogues held out in one are trained on in the other",
+                )
 
 
 def _bad_weights(weights: dict[Any, Any], names: list[str], table: str, *, every: bool, used: bool) -> Iterator[str]:

@@ -42,21 +42,17 @@ def section(
     return create_model(of.__name__, __base__=base, __doc__=of.__doc__, __module__=of.__module__, **keys)
 
 
-COMMON = ("on_secret", "on_personal", "stored")  # keys under `load` that all source kinds have
-_ON_SECRET = "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask"
-_ON_PERSONAL = "what becomes of e-mail addresses, telephone numbers and national ids"
-_STORED = "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them"
-_KERNELS = ("/dev", "/proc", "/sys")  # virtual file systems of the kernel
+class CommonLoad(Section):
+    """Keys under `load` that all source kinds have."""
 
-
-def _load_section(kind: Kind) -> Any:
-    tag: Any = (Literal[kind.name], ...)
-    common: Any = {
-        "on_secret": (Annotated[OnSecret | None, _ON_SECRET], None),
-        "on_personal": (Annotated[OnPersonal, _ON_PERSONAL], "keep"),
-        "stored": (Annotated[bool, _STORED], False),
-    }
-    return create_model(kind.name, __base__=section(kind.settings), kind=tag, **common)
+    on_secret: Annotated[
+        OnSecret | None,
+        "what becomes of keys, passwords, card numbers, IBANs; null: keep where remote is store, else mask",
+    ] = None
+    on_personal: Annotated[OnPersonal, "what becomes of e-mail addresses, telephone numbers and national ids"] = "keep"
+    stored: Annotated[
+        bool, "true: its parts lie in the store of its remote (runtime.stores), where DVC neither hashes nor moves them"
+    ] = False
 
 
 class GivenSplit(Section):
@@ -69,7 +65,12 @@ if TYPE_CHECKING:
     from typing import Any as Load
     from typing import Any as Split
 else:
-    Load = Union[tuple(map(_load_section, source_kinds().values()))]  # noqa: UP007
+    Load = Union[  # noqa: UP007
+        tuple(
+            create_model(name, __base__=(CommonLoad, section(kind.settings)), kind=(Literal[name], ...))
+            for name, kind in source_kinds().items()
+        )
+    ]
     Split = GivenSplit | create_model(
         "DrawnSplit", __base__=section(Drawn), by=(Literal["document", "tree", "hash"], ...)
     )
@@ -119,11 +120,6 @@ class Source(Section):
         written: OnSecret | None = self.load.on_secret
         return written or ("mask" if self.private else "keep")
 
-    @property
-    def on_personal(self) -> OnPersonal:
-        written: OnPersonal = self.load.on_personal
-        return written
-
     def settings(self) -> Any:
         """Return the keys under `load` as the kind's own dataclass."""
         return _settings(self.load)
@@ -131,8 +127,6 @@ class Source(Section):
     @field_validator("input")
     @classmethod
     def _holds_text(cls, written: str) -> str:
-        if not written.isprintable():
-            raise ValueError("a path of printable characters is needed")
         check_place(written)
         return written
 
@@ -164,23 +158,19 @@ def check_place(written: str) -> None:
 
     DVC hashes all of an input and the loader reads it, so it must not contain the project itself or its outputs.
     """
-    if not written.strip():
-        raise ValueError("the name is empty: give the file or folder with the text")
+    if not written.strip() or not written.isprintable():
+        raise ValueError("the name is empty or not printable: give the file or folder with the text")
     path, project = Path(os.path.realpath(written)), Path.cwd()
-    if path == project:
-        raise ValueError("this is the project itself: put the text in a folder of its own")
-    if path in project.parents:
+    if path in (project, *project.parents):
         raise ValueError("the project itself lies in there: put the text in a folder of its own")
     if path.is_relative_to(project) and (top := path.relative_to(project).parts[0]) in layout.WRITTEN_HERE:
         raise ValueError(
             f"{top}/ is no place for text, the pipeline or its tools write it: put it in a folder of its own"
         )
-    if any(path.is_relative_to(place) for place in _KERNELS):
-        raise ValueError("there are no texts there, only what the system makes up: give a file or a folder")
 
 
 def _settings(load: Any) -> Any:
-    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *COMMON}))
+    return source_kinds()[load.kind].settings(**load.model_dump(exclude={"kind", *CommonLoad.model_fields}))
 
 
 # Section `base`, the pretrained model to start from, and section `model` beside one.

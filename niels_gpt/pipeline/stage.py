@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -26,7 +25,7 @@ from niels_gpt.files.atomic import discard, publish, temporary_beside, write_jso
 from niels_gpt.files.checks import Damaged, check_keys, read_meta, sha256_file
 from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.code import holding_to
+from niels_gpt.pipeline.code import check_code
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import DvcCache
 from niels_gpt.pipeline.sources import Source
@@ -166,9 +165,9 @@ def read_metrics(path: str | Path, *, required: Sequence[str] = ()) -> dict[str,
 
 
 def metric_details(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the details in a parsed file of metrics; earlier versions wrote them alone."""
-    details = metrics.get(_DETAILS)
-    return details[0] if isinstance(details, list) and details else metrics
+    """Return the details in a parsed file of metrics; that of a disabled stage is empty."""
+    details: dict[str, Any] = metrics.get(_DETAILS, [metrics])[0]
+    return details
 
 
 def leave_out(stage: Stage, *outs: Path) -> None:
@@ -286,12 +285,11 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
     """Run `main` as this stage of dvc.yaml, check that its inputs did not change, and publish its outputs."""
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
-    records = [Path(dep) for dep in inputs.deps if Path(dep).is_relative_to(layout.CODE)]
     try:
-        with ExitStack() as held:
-            for record in records:
-                held.enter_context(holding_to(record))
-            main(stage)
+        for dep in inputs.deps:
+            if dep.startswith(f"{layout.CODE}/"):
+                check_code(Path(dep))
+        main(stage)
         changed = inputs.differences(read_inputs(name, key)[1])
         if changed:
             raise ValueError(
@@ -314,52 +312,39 @@ def read_inputs(name: str, key: str) -> tuple[Params, Inputs]:
     """Return the parameters, and a snapshot of the stage's declared inputs."""
     params, raw = _parsed_params(read_text(layout.PARAMS))
     declared, deps = declaration(name, key, raw)
-    seen = only_declared(params, declared)
-    return seen if "seed" in declared else _without_seeds(seen), Inputs(
+    seen: Params = only_declared(params, declared)
+    return seen, Inputs(
         params={name: lookup(raw, name) for name in declared}, deps={dep: digest(Path(dep)) for dep in deps}
     )
 
 
 _parsed_params = lru_cache(maxsize=2)(parse_params)  # read again when a stage ends, mostly unchanged
+_OF_SOURCES = ("use", "input", "remote")  # always seen, as is `runtime`, which changes no result
 
 
-def only_declared(section: Section, declared: Sequence[str]) -> Any:
+def only_declared(section: Any, declared: Sequence[str], path: str = "", *, whole: bool = False) -> Any:
     """Return the parameters without those that dvc.yaml does not declare for the stage.
 
-    So no stage can depend on a parameter without DVC's knowledge. `runtime` is kept, since it changes no result, and so
-    are the names, uses, inputs and remotes of sources.
+    So no stage can depend on a parameter without DVC's knowledge: any other, even one with a default, is an
+    AttributeError. A seed may be the one at the top, and is only kept for a stage that declares that.
     """
     seen: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        below = [path.removeprefix(f"{name}.") for path in declared if path.startswith(f"{name}.")]
-        if name in declared or name in ("runtime", "use", "input", "remote"):
+    for name, value in section.items() if isinstance(section, dict) else section:
+        at = f"{path}.{name}".removeprefix(".")
+        known = whole or at in declared or at == "runtime" or (path.startswith("sources.") and name in _OF_SOURCES)
+        if name == "seed" and "seed" not in declared and not path.endswith(".load"):
+            continue
+        if isinstance(value, Section | dict):
+            below = only_declared(value, declared, at, whole=known)
+            if known or dict(below):
+                seen[name] = below
+        elif known:
             seen[name] = value
-        elif name == "sources":
-            seen[name] = {
-                key: only_declared(item, [path.removeprefix(f"{key}.") for path in below if path.startswith(f"{key}.")])
-                for key, item in value.items()
-            }
-        elif below:
-            seen[name] = only_declared(value, below)
-    return _bare(section, seen)
-
-
-def _without_seeds(value: Any) -> Any:
-    """Return parameters without the seeds that may be the one at the top, for a stage that does not declare it."""
-    if isinstance(value, dict):
-        return {key: _without_seeds(entry) for key, entry in value.items()}
-    if not isinstance(value, Section):
-        return value
-    kept = {key: entry if key == "load" else _without_seeds(entry) for key, entry in value if key != "seed"}
-    return _bare(value, kept)
-
-
-def _bare(section: Section, values: dict[str, Any]) -> Section:
-    """Return a section with these values alone: any other, even one with a default, is an AttributeError."""
+    if isinstance(section, dict):
+        return seen
     bare = type(section).model_construct()
     bare.__dict__.clear()
-    bare.__dict__.update(values)
+    bare.__dict__.update(seen)
     return bare
 
 
@@ -370,16 +355,13 @@ def project_root() -> Path:
 
 def digest(path: Path, *, whole: bool = False) -> str:
     """Return a hash of a file or folder; large files count by size and mtime unless `whole`."""
-    if path.is_file():  # not a FIFO or device, which would be read forever
+    if path.is_file():
         status = path.stat()
         if status.st_size > _SMALL_BYTES and not whole:
             return f"{status.st_size} bytes, mtime {status.st_mtime_ns}"
-        try:
-            return sha256_file(path)
-        except OSError as error:  # the code that needs the file will report it by name
-            return f"unreadable: {error.strerror}"
+        return sha256_file(path)
     if not path.is_dir():
-        return "no file" if path.is_symlink() or path.exists() else "absent"
+        return "absent"
     tree = hashlib.sha256()
     # Like DVC, do not follow linked folders, which may form a cycle; only the link itself counts.
     for folder, subfolders, files in os.walk(path):
