@@ -10,7 +10,7 @@ import numpy as np
 
 from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.device import KEEP_FREED, use_allocation
+from niels_gpt.device import keep_freed_memory
 from niels_gpt.model.gpt import GPT
 from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.meter import StepReport
@@ -27,7 +27,7 @@ def resident(pid: int | str = "self") -> dict[str, float]:
 
 
 def main() -> None:
-    use_allocation(KEEP_FREED)
+    keep_freed_memory()
     cfg = TrainConfig(
         total_steps=STEPS, B=8, p_train={"text": 1.0}, p_val={"text": 1.0}, eval_every=STEPS, eval_steps=1
     )

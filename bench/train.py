@@ -22,7 +22,7 @@ from bench.reference import PlainLoop, synthetic_tokens
 from bench.rounds import median_ratio, medians
 from niels_gpt.cache.windows import TokenStream
 from niels_gpt.config import ModelConfig, TrainConfig
-from niels_gpt.device import KEEP_FREED, SYSTEM, use_allocation
+from niels_gpt.device import keep_freed_memory
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
 from niels_gpt.model.size import flops_per_token
@@ -76,7 +76,7 @@ def tokens_a_second(
     for number in range(rounds + 1):
         for name, step in loops.items():
             # Part of what this project does for a CPU, and of what a plain loop leaves alone.
-            use_allocation(SYSTEM if name.startswith("plain") else KEEP_FREED)
+            keep_freed_memory(not name.startswith("plain"))
             step()
             wait_for_gpu()
             start = time.perf_counter()

@@ -7,40 +7,28 @@ import os
 import platform
 import re
 import subprocess
-from dataclasses import dataclass
 
 # mallopt parameter numbers from glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """glibc malloc settings: maximum number of mmapped blocks, and bytes of free memory kept before trimming."""
+def keep_freed_memory(keep: bool = True) -> None:
+    """Have glibc's malloc keep freed memory, or not; do nothing if the C library has no mallopt (macOS).
 
-    mmap_max: int
-    trim_threshold: int
-
-
-# What glibc's dynamic thresholds settle at when large tensors are allocated and freed.
-SYSTEM = Allocation(mmap_max=65536, trim_threshold=64 << 20)
-# Every step frees what the next one allocates. Memory returned to the system comes back by one page fault per page,
-# which took a tenth of a CPU step.
-KEEP_FREED = Allocation(mmap_max=0, trim_threshold=2**31 - 1)
-
-
-def use_allocation(allocation: Allocation) -> None:
-    """Apply malloc settings to this process; do nothing if the C library has no mallopt (macOS)."""
+    Every step frees what the next one allocates. Memory returned to the system comes back by one page fault per page,
+    which took a tenth of a CPU step.
+    """
     libc = ctypes.CDLL(None)
-    mallopt = getattr(libc, "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_MMAP_MAX, allocation.mmap_max)
-        mallopt(_M_TRIM_THRESHOLD, allocation.trim_threshold)
-        mallopt(_M_TOP_PAD, 64 << 20 if allocation == KEEP_FREED else 128 << 10)
-        if allocation == KEEP_FREED:
-            mallopt(_M_ARENA_MAX, 1)  # per-thread arenas cannot keep blocks above 64 MiB
-        if allocation == SYSTEM:
-            libc.malloc_trim(0)  # return what KEEP_FREED has accumulated
+    if not hasattr(libc, "mallopt"):
+        return
+    libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    libc.mallopt(_M_MMAP_MAX, 0 if keep else 65536)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1 if keep else 64 << 20)
+    libc.mallopt(_M_TOP_PAD, 64 << 20 if keep else 128 << 10)
+    if keep:
+        libc.mallopt(_M_ARENA_MAX, 1)  # per-thread arenas cannot keep blocks above 64 MiB
+    else:
+        libc.malloc_trim(0)
 
 
 def get_device() -> str:
@@ -81,7 +69,7 @@ def prepare_device(name: str, *, threads: int) -> str:
 
     if threads:
         torch.set_num_threads(threads)
-    use_allocation(KEEP_FREED)
+    keep_freed_memory()
     device, local = resolve_device(name), os.environ.get("LOCAL_RANK")
     if device == "cuda" and local is not None:
         device = f"cuda:{local}"

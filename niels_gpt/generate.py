@@ -1,4 +1,4 @@
-"""Text generation, whole or streamed, and single-row reference implementations of top-k, top-p and sampling."""
+"""Text generation, whole or streamed, and single-row reference implementations of top-k and sampling."""
 
 from __future__ import annotations
 
@@ -20,28 +20,14 @@ def top_k_filter(logits: torch.Tensor, k: int) -> torch.Tensor:
     return torch.full_like(logits, float("-inf")).scatter(-1, kept.indices, kept.values)
 
 
-def top_p_filter(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the smallest set of most probable tokens with total probability >= p; set other logits to -inf."""
-    Sampling(top_p=p)  # checks it
-    if p == 1.0:
-        return logits  # a float32 cumulative sum may reach 1 before the last token
-    ordered = logits.sort(dim=-1, descending=True)
-    probabilities = ordered.values.softmax(dim=-1)
-    dropped = probabilities.cumsum(dim=-1) - probabilities >= p
-    dropped[..., 0] = False  # keep the most probable token even if p rounds to 0 in float32
-    kept = ordered.values.masked_fill(dropped, float("-inf"))
-    return torch.full_like(logits, float("-inf")).scatter(-1, ordered.indices, kept)
-
-
 def sample_next_token(
     logits_1d: torch.Tensor,
     *,
     temperature: float,
     top_k: int | None,
     generator: torch.Generator | None = None,
-    top_p: float | None = None,
 ) -> int:
-    """Sample one id from softmax(`(V,)` logits / temperature) after top-k and top-p; temperature 0 is greedy."""
+    """Sample one id from softmax(`(V,)` logits / temperature) after top-k; temperature 0 is greedy."""
     Sampling(temperature)  # checks it
     if temperature == 0:
         return int(logits_1d.argmax())
@@ -52,8 +38,6 @@ def sample_next_token(
     # float32's range, since torch would round it to 0 or inf, and 0 / 0 and -inf / inf are NaN.
     room = torch.finfo(logits.dtype)
     logits = (logits - logits.max()) / min(max(temperature, room.tiny), room.max)
-    if top_p is not None:
-        logits = top_p_filter(logits, top_p)
     return int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator))
 
 
@@ -64,7 +48,6 @@ def generate(
     max_new_tokens: int,
     temperature: float = 0.9,
     top_k: int | None = 50,
-    top_p: float | None = None,
     tokenizer: Tokenizer | None = None,
     generator: torch.Generator | None = None,
 ) -> str:
@@ -78,7 +61,7 @@ def generate(
         model,
         ids,
         max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, top_k, top_p),
+        sampling=Sampling(temperature, top_k),
         stop=None if tokenizer is None else tokenizer.special_token_ids()["eot"],
         generator=generator,
     )

@@ -100,28 +100,12 @@ def test_a_flipped_bit_anywhere_in_a_state_is_refused_and_says_what_to_delete(tm
                 folder.load()
 
 
-@pytest.mark.slow
-def test_a_plain_dict_of_torch_loads_and_its_values_are_never_others(tmp_path: Path) -> None:
-    """What torch.save alone wrote has the checksums of a zip archive, and marks that none of them covers."""
+def test_a_plain_dict_of_torch_loads_without_a_seal(tmp_path: Path) -> None:
     path, weights = tmp_path / "plain.pt", {"w": torch.arange(50.0), "b": torch.ones(3)}
     torch.save({"config": {"T": 8}, "model": weights, "optimizer": None, "step": 3}, path)
-    whole = path.read_bytes()
-    tables = whole.index(b"PK\x01\x02")
-    flips = [(place, place % 8) for place in spread(tables)]
-    flips += [(place, bit) for place in range(tables, len(whole), 3) for bit in (place % 8, 4)]
-    # 38 bytes into an entry of the table of contents a bit says "folder", and torch then reads nothing into a tensor.
-    flips += [(place + 38, 4) for place in range(tables, len(whole)) if whole[place : place + 4] == b"PK\x01\x02"]
-    refused = 0
-    for place, bit in flips:
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-        try:
-            config, model, _, step = load_checkpoint(path, "cpu")
-        except ValueError:
-            refused += 1
-        else:
-            assert (config, step, list(model)) == ({"T": 8}, 3, ["w", "b"])
-            assert all(torch.equal(model[name], value) for name, value in weights.items())
-    assert refused > 50
+    config, model, _, step = load_checkpoint(path, "cpu")
+    assert (config, step, list(model)) == ({"T": 8}, 3, ["w", "b"])
+    assert all(torch.equal(model[name], value) for name, value in weights.items())
     torch.save({"config": {}, "model": {}, "optimizer": None, "step": 1}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"plain\.pt is not a checkpoint of this project, or is damaged"):
         load_checkpoint(path, "cpu")

@@ -141,8 +141,8 @@ def test_cached_and_uncached_text_are_equal_far_past_the_context(any_model: GPT)
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(t, k, p) for t in (0.3, 1.0, 3.0) for k in (None, 1, 7, 50, 999) for p in (None, 0.3, 0.95, 1.0)],
-    ids=lambda sampling: f"{sampling.temperature}-{sampling.top_k}-{sampling.top_p}",
+    [Sampling(t, k) for t in (0.3, 1.0, 3.0) for k in (None, 1, 7, 50, 999)],
+    ids=lambda sampling: f"{sampling.temperature}-{sampling.top_k}",
 )
 def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
     logits = torch.randn(40, 6, 80, generator=torch.Generator().manual_seed(0)) * 3
@@ -151,9 +151,7 @@ def test_a_draw_is_that_of_one_row_by_itself(sampling: Sampling) -> None:
     for batch in logits:
         noise = torch.stack([torch.empty(80).exponential_(generator=g) for g in dice])
         expected = [
-            sample_next_token(
-                row, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, generator=g
-            )
+            sample_next_token(row, temperature=sampling.temperature, top_k=sampling.top_k, generator=g)
             for row, g in zip(batch, again, strict=True)
         ]
         assert draw.ids(batch, Drawn(80, noise)).tolist() == expected
@@ -185,11 +183,11 @@ def test_equal_logits_are_cut_off_as_for_a_row_by_itself() -> None:
 
 @pytest.mark.slow
 def test_text_for_a_generator_is_that_of_a_plain_loop(model: GPT) -> None:
-    for sampling in SAMPLINGS[:5]:
+    for sampling in (sampling for sampling in SAMPLINGS[:5] if sampling.top_p is None):
         ids, dice = list(b"hello"), torch.Generator().manual_seed(7)
         for _ in range(40):
-            how = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
-            ids.append(sample_next_token(plain(model, ids[-CFG.T :]), generator=dice, **how))
+            row = plain(model, ids[-CFG.T :])
+            ids.append(sample_next_token(row, temperature=sampling.temperature, top_k=sampling.top_k, generator=dice))
         generator = torch.Generator().manual_seed(7)
         assert generate_ids(model, b"hello", max_new_tokens=40, sampling=sampling, generator=generator) == ids
 

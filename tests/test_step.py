@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.config import ModelConfig
-from niels_gpt.device import KEEP_FREED, use_allocation
+from niels_gpt.device import keep_freed_memory
 from niels_gpt.files.ranks import Ranks
 from niels_gpt.lr_schedule import scheduled_lr
 from niels_gpt.model import loss, precision
@@ -660,7 +660,7 @@ def test_memory_does_not_grow_with_steps_or_with_the_corpus(tmp_path: Path) -> N
     cfg = replace(CONFIG, total_steps=1000, p_train={"wiki": 1.0}, eval_every=1000, eval_steps=1)
     tiny = ModelConfig(V=260, T=16, C=16, L=1, H=2, d_ff=32, dropout=0.0)
     task = PretrainTask(train={"wiki": stream}, val={"wiki": STREAMS["wiki"]}, cfg=cfg, T=16, device="cpu")
-    use_allocation(KEEP_FREED)
+    keep_freed_memory()
     mib: dict[int, dict[str, float]] = {}
 
     def note(report: StepReport) -> None:
