@@ -23,7 +23,7 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.model.size import flops_per_token
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
-from niels_gpt.pipeline.stores import open_models, token_places
+from niels_gpt.pipeline.stores import open_model, token_places
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import format_samples, score_rows
 from niels_gpt.tokenizer import load_tokenizer
@@ -43,7 +43,7 @@ def main(stage: Stage) -> None:
     device = stage_device(runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
-    models = open_models(files, device, V=tokenizer.vocab_size)
+    models = {name: open_model(file, device) for name, file in files.items()}
     T, n = models[layout.PRETRAINED.name].cfg.T, settings.max_new_tokens
     held_out = read_meta(layout.MIX, required=["sources.*.val.tokens"])["sources"].values()
     read = sum(min(settings.max_tokens or math.inf, source["val"]["tokens"]) for source in held_out)

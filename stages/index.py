@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.data.corpus.parts import Texts, open_texts, read_chats, read_column, read_texts, reading_part, transcript
-from niels_gpt.data.corpus.split_files import Splits, part_rows, read_split
+from niels_gpt.data.corpus.parts import Texts, read_chats, read_column, read_texts, reading_part, transcript
+from niels_gpt.data.corpus.split_files import Splits, part_rows
 from niels_gpt.duplicates.overlap import Quotes, find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
-from niels_gpt.pipeline.stores import open_engine, store_of
+from niels_gpt.pipeline.stores import open_engine, open_source
 from niels_gpt.trace.index import Row, write_index
 
 Sources = Mapping[str, tuple[Texts, Splits]]
@@ -94,11 +94,7 @@ def write_indexes(stage: Stage, sources: Sources) -> None:
 def main(stage: Stage) -> None:
     """Write overlap statistics and quotes, and the indexes unless params.yaml disables them."""
     params = stage.params
-    texts = {name: open_texts(layout.RAW / name, stored=store_of(params, name)) for name in params.sources}
-    sources = {
-        name: (texts[name], read_split(layout.SPLIT / source.use / name, texts[name]))
-        for name, source in params.sources.items()
-    }
+    sources = {name: open_source(params, name) for name in params.sources}
     write_overlap(stage, sources)
     if params.index.run:
         write_indexes(stage, sources)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from niels_gpt.data.corpus.parts import open_texts
-from niels_gpt.data.corpus.split_files import document_names, read_split
+from niels_gpt.data.corpus.split_files import document_names
 from niels_gpt.files.checks import sha256_file
 from niels_gpt.leak.extraction import Questions
 from niels_gpt.leak.measure import Leak, Subject, measure_leak
@@ -22,10 +21,9 @@ from niels_gpt.leak.page import (
     verdict,
 )
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.private_text import measure_planted_run, open_sources
 from niels_gpt.pipeline.stage import Stage, final_models, run_stage, write_metrics
-from niels_gpt.pipeline.stores import open_library, open_models, store_of
+from niels_gpt.pipeline.stores import open_library, open_model, open_source
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.trace.library import Place
@@ -38,19 +36,13 @@ _LEAST_TOKENS = 8192  # also after a training of a few steps, so that something 
 _FOR_PASSAGES = 0.5  # of these; the others are for sentences and sampled texts
 
 
-def trained_names(params: Params, source: str) -> list[str]:
-    """Return the names of the training documents of a source."""
-    texts = open_texts(layout.RAW / source, stored=store_of(params, source))
-    return document_names(texts, read_split(layout.SPLIT / params.sources[source].use / source, texts))["train"]
-
-
 def main(stage: Stage) -> None:
     """Measure the leakage of each private source in each final model, and of planted canaries."""
     params, settings = stage.params, stage.params.leak
     device = stage_device(params.runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {name: folder / layout.BEST for name, folder in final_models().items()}
-    models = open_models(files, device, V=tokenizer.vocab_size)
+    models = {name: open_model(file, device) for name, file in files.items()}
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
     # A GPU idles between small batches: as many passages as give 1 GiB of logits.
     B = settings.B if device == "cpu" else max(settings.B, 2**28 // (tokenizer.vocab_size * settings.chunk_size))
@@ -83,7 +75,7 @@ def main(stage: Stage) -> None:
     result = {**window, "budget_tokens": budget, "measured": measured, "sources": stats, "canaries": planted}
     leaks = extractable(stats, without=layout.BASE.name) if stats else None
     write_metrics(stage.out(layout.LEAK), result, leaks=leaks)
-    names = {source: trained_names(params, source) for source in found}
+    names = {source: document_names(*open_source(params, source))["train"] for source in found}
     page = render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget)
     library = open_library(params, in_files=False)
 

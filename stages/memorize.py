@@ -16,7 +16,7 @@ from niels_gpt.leak.memorized import (
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.stage import Stage, leave_out, run_stage, write_metrics
-from niels_gpt.pipeline.stores import open_documents, open_models
+from niels_gpt.pipeline.stores import open_documents, open_model
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.tables import write_tsv
 from niels_gpt.tokenizer import load_tokenizer
@@ -50,7 +50,7 @@ def main(stage: Stage) -> None:
     device = stage_device(runtime, say=stage.say)
     tokenizer = load_tokenizer(layout.TOKENIZER)
     files = {"before": layout.PRETRAINED / layout.BEST, "after": layout.SPLICED / layout.LAST}
-    models = open_models(files, device, V=tokenizer.vocab_size)
+    models = {name: open_model(file, device) for name, file in files.items()}
     documents = chosen_documents(stage.params, at_least=settings.chunk_size)
     how = settings.model_dump(exclude={"run"})
     measured = {name: measure_extraction(models, tokens, **how) for name, tokens in documents.items()}

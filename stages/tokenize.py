@@ -14,14 +14,14 @@ from niels_gpt.cache.token_parts import (
     write_sft_files,
 )
 from niels_gpt.chat_template import chat_renderer
-from niels_gpt.data.corpus.parts import Texts, open_texts
-from niels_gpt.data.corpus.split_files import Splits, read_split
+from niels_gpt.data.corpus.parts import Texts
+from niels_gpt.data.corpus.split_files import Splits
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import list_files
 from niels_gpt.files.messages import progress
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.stores import open_engine, place_of, store_of
+from niels_gpt.pipeline.stores import open_engine, open_source, place_of
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
@@ -94,8 +94,7 @@ def tokenize_chats(stage: Stage, tokenizer: Tokenizer, texts: Texts, splits: Spl
 def main(stage: Stage) -> None:
     """Encode the texts or the chats of one source."""
     tokenizer = load_tokenizer(layout.TOKENIZER)
-    texts = open_texts(layout.RAW / stage.key, stored=store_of(stage.params, stage.key))
-    splits = read_split(layout.SPLIT / stage.source.use / stage.key, texts)
+    texts, splits = open_source(stage.params, stage.key)
     meta = {**describe_tokenizer(tokenizer), **describe_origin(texts.facts, splits.facts)}
     (tokenize_chats if stage.source.use == "chat" else tokenize_texts)(stage, tokenizer, texts, splits, meta)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from niels_gpt.base.imported import TOKENIZER as BASE_TOKENIZER
 from niels_gpt.base.imported import open_base
-from niels_gpt.data.corpus.parts import open_texts
-from niels_gpt.data.corpus.split_files import read_split, sampled_texts
+from niels_gpt.data.corpus.split_files import sampled_texts
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import Pretrained, SentencePiece
 from niels_gpt.pipeline.stage import Stage, run_stage
-from niels_gpt.pipeline.stores import store_of
+from niels_gpt.pipeline.stores import open_source
 from niels_gpt.tokenizer.tokenizers import copy_tokenizer, write_tokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
 
@@ -18,10 +17,7 @@ def main(stage: Stage) -> None:
     """Train SentencePiece on a sample of all text sources, or write the byte or the base's tokenizer."""
     settings, model = stage.params.tokenizer, None
     if isinstance(settings, SentencePiece):
-        texts = {
-            name: open_texts(layout.RAW / name, stored=store_of(stage.params, name)) for name in stage.params.texts
-        }
-        sources = {name: (found, read_split(layout.SPLIT / "text" / name, found)) for name, found in texts.items()}
+        sources = {name: open_source(stage.params, name) for name in stage.params.texts}
         sample = list(sampled_texts(sources, sample_bytes=settings.sample_bytes, seed=settings.seed))
         model = train_sentencepiece(
             [text for _, text in sample],

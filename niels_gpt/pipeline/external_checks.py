@@ -78,7 +78,13 @@ def problems_around(params: Mapping[str, Any], *, wrong: Collection[tuple[str, .
     if is_sound(("base",), wrong):
         inputs.setdefault(params["base"]["input"], ("base", "input"))
     for file, path in inputs.items():
-        yield from _input_problems(file, path)
+        if Path(file).exists():
+            yield from (Problem(path, fault) for fault in check_input(file))
+            continue
+        fix = "put the text there, or remove the source"
+        if path[0] in ("base", "tokenizer"):
+            fix = "put it back from git" if file == NO_INPUT else "put the model there, or set base.from to null"
+        yield Problem(path, f"{'.'.join(path)} is {file}, which does not exist: {fix}")
     yield from remote_problems(params, folder=Path(), wrong=wrong)
     for name in broken_files(Path()):
         yield Problem((), f"{name} is half-written, DVC was stopped while it wrote it: run `niels-gpt doctor --fix`")
@@ -88,15 +94,9 @@ def remote_problems(
     params: Mapping[str, Any], *, folder: Path, wrong: Collection[tuple[str, ...]]
 ) -> Iterator[Problem]:
     """Yield a problem for each source whose remote is not configured in the checkout at `folder`."""
-    try:
-        known = known_remotes(folder)
-    except ValueError as error:
-        yield Problem((), f"DVC's configuration cannot be read ({' '.join(str(error).split())}): fix that file")
-        return
-    if known is None:
-        return
+    known = known_remotes(folder)
     for path, source in _sources(params):
-        if is_sound((*path, "remote"), wrong) and source["remote"] not in known:
+        if known is not None and is_sound((*path, "remote"), wrong) and source["remote"] not in known:
             where, remote = ".".join((*path, "remote")), source["remote"]
             yield Problem(
                 (*path, "remote"),
@@ -114,20 +114,12 @@ def known_remotes(folder: Path) -> set[str] | None:
     try:
         return set(Config(str(folder / ".dvc"))["remote"])
     except ConfigError as error:
-        raise ValueError(error) from error
+        raise ValueError(
+            f"DVC's configuration cannot be read ({' '.join(str(error).split())}): fix .dvc/config"
+        ) from error
 
 
 def _sources(params: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
     entries = params.get("sources")
     for name, source in entries.items() if isinstance(entries, dict) else ():
         yield ("sources", str(name)), source
-
-
-def _input_problems(file: str, path: tuple[str, ...]) -> Iterator[Problem]:
-    if not Path(file).exists():
-        fix = "put the text there, or remove the source"
-        if path[0] in ("base", "tokenizer"):
-            fix = "put it back from git" if file == NO_INPUT else "put the model there, or set base.from to null"
-        yield Problem(path, f"{'.'.join(path)} is {file}, which does not exist: {fix}")
-    else:
-        yield from (Problem(path, fault) for fault in check_input(file))

@@ -60,20 +60,15 @@ def open_questions(params: Params, talker: Talker, *, names: Collection[str] | N
 NAME = "canaries"
 
 
-def planted_source(params: Params) -> str:
-    """Return the private source with the highest sampling weight in p_train."""
+def measure_planted_run(stage: Stage) -> dict[str, Any]:
+    """Train or resume the copy, with canaries in its most sampled private source, and return their exposure."""
+    params, settings = stage.params, stage.params.leak
     drawn = {name: weight for name, weight in params.p_train.items() if weight and params.sources[name].private}
     if not drawn:
         raise ValueError(
             "leak.canaries: no source with a weight in p_train is private, so none can be inserted: set it to 0"
         )
-    return max(sorted(drawn), key=drawn.__getitem__)
-
-
-def measure_planted_run(stage: Stage) -> dict[str, Any]:
-    """Train or resume the copy, and return the exposure of its canaries."""
-    params, settings = stage.params, stage.params.leak
-    source, tokenizer = planted_source(params), load_tokenizer(layout.TOKENIZER)
+    source, tokenizer = max(sorted(drawn), key=drawn.__getitem__), load_tokenizer(layout.TOKENIZER)
     canaries = make_canaries(settings.canaries, seed=settings.seed)
     checkpoints = project_root() / layout.CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.cache.windows import Places, TokenStore
-from niels_gpt.files.checks import Damaged, described_by, read_meta
+from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
@@ -20,6 +20,8 @@ from niels_gpt.pipeline.params import Params, Runtime
 from niels_gpt.pipeline.stage import Stage, project_root
 
 if TYPE_CHECKING:
+    from niels_gpt.data.corpus.parts import Texts
+    from niels_gpt.data.corpus.split_files import Splits
     from niels_gpt.model.gpt import GPT
     from niels_gpt.trace.library import Library
 
@@ -34,54 +36,31 @@ def open_engine(runtime: Runtime) -> Engine:
 def model_folders() -> list[str]:
     """Return the model folders in models/, and the exports in the working folder."""
     trained = sorted(layout.MODELS.glob(f"*/{layout.CONFIG}"))
-    exported = (path for path in sorted(Path().glob(f"*/{layout.CONFIG}")) if (path.parent / _WEIGHTS).is_file())
+    exported = (
+        path for path in sorted(Path().glob(f"*/{layout.CONFIG}")) if (path.parent / "model.safetensors").is_file()
+    )
     return [str(path.parent) for path in (*trained, *exported)]
 
 
 def check_model(folder: str) -> None:
     """Raise a ValueError if a folder has no model, and no pipeline is here that would make one."""
-    planned = Path(os.path.relpath(folder)) in layout.MODEL_OF.values()
     if (Path(folder) / layout.CONFIG).is_file():
         return
-    if planned and not any(path.exists() for path in (layout.DAG, layout.LOCK, layout.MODELS, layout.PARAMS)):
+    if Path(os.path.relpath(folder)) not in layout.MODEL_OF.values():
+        if known := model_folders():
+            raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
+    elif not any(path.exists() for path in (layout.DAG, layout.LOCK, layout.MODELS, layout.PARAMS)):
         raise ValueError(
             "there is no dvc.yaml here: run this in the project's folder, or name a model with --model FOLDER"
         )
-    if not planned and (known := model_folders()):
-        raise ValueError(f"{folder} holds no model; these do: {', '.join(known)}")
 
 
-def open_models(files: Mapping[str, Path], device: str, *, V: int, dropout: float | None = None) -> dict[str, GPT]:
-    """Load models by name, and check that they belong together.
-
-    Their vocabulary must have `V` entries, and all must have the shape of the first, which further training keeps.
-    """
+def open_model(file: Path, device: str) -> GPT:
+    """Load a model; a base, which takes more context than training uses, with the context of the pretrained one."""
     from niels_gpt.checkpoint import load_model
 
-    models: dict[str, GPT] = {}
-    for name, file in files.items():
-        # A base takes more context than training uses: scores are compared at the same.
-        based = file.parent == layout.BASE
-        T = read_meta(layout.PRETRAINED / layout.CONFIG, required=["T"])["T"] if based else None
-        model = models[name] = load_model(file, device, dropout=dropout, T=T)
-        if model.cfg.V != V:
-            raise Damaged(
-                file,
-                f"is a model of {model.cfg.V} tokens, and {layout.TOKENIZER} a tokenizer of {V}: they do not belong "
-                "together",
-            )
-        first, own = (asdict(each.cfg) for each in (next(iter(models.values())), model))
-        other = [key for key in own if own[key] != first[key] and key != "dropout"]
-        if other:
-            own_values, first_values = (", ".join(f"{key}={of[key]}" for key in other) for of in (own, first))
-            raise Damaged(
-                file,
-                f"is a model with {own_values}, and {next(iter(files.values()))} has {first_values}: one is foreign",
-            )
-    return models
-
-
-_WEIGHTS = "model.safetensors"  # in an export
+    based = file.parent == layout.BASE
+    return load_model(file, device, T=read_meta(layout.PRETRAINED / layout.CONFIG)["T"] if based else None)
 
 
 # The parts of a source are in the stage's output, which DVC caches and pushes, or in a store of the user's.
@@ -157,6 +136,15 @@ def open_library(params: Params, *, private: bool = True, in_files: bool = True)
     ]
     inputs = {name: Path(source.input) if in_files else None for name, source in names}
     return Library([SourceIndex(name, layout.INDEX / name, input) for name, input in inputs.items()])
+
+
+def open_source(params: Params, name: str) -> tuple[Texts, Splits]:
+    """Return the rows of a source, and which of them are held out."""
+    from niels_gpt.data.corpus.parts import open_texts
+    from niels_gpt.data.corpus.split_files import read_split
+
+    texts = open_texts(layout.RAW / name, stored=store_of(params, name))
+    return texts, read_split(layout.SPLIT / params.sources[name].use / name, texts)
 
 
 def open_documents(params: Params, source: str, *, ranks: Ranks = ALONE) -> TokenStore:

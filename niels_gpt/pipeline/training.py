@@ -15,7 +15,7 @@ from typing import Any
 from niels_gpt.base.imported import is_imported, open_base
 from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.checkpoint import load_model, save_checkpoint
-from niels_gpt.config import ModelConfig, Renderer, TrainConfig, to_dict
+from niels_gpt.config import ModelConfig, TrainConfig, to_dict
 from niels_gpt.data.corpus.mix import mix_probabilities
 from niels_gpt.device import machine_name
 from niels_gpt.files.atomic import write_json
@@ -26,7 +26,7 @@ from niels_gpt.pipeline.hosts import check_agreement, end_with_parent, find_rend
 from niels_gpt.pipeline.params import Further, Params, Pretraining, read_params
 from niels_gpt.pipeline.repository import current_commit, recorded
 from niels_gpt.pipeline.stage import Stage, project_root
-from niels_gpt.pipeline.stores import open_models, token_places
+from niels_gpt.pipeline.stores import token_places
 from niels_gpt.pipeline.trial import stage_device
 from niels_gpt.report.history import History
 from niels_gpt.rng import derive_seed, set_seed
@@ -48,8 +48,7 @@ def train_config(settings: Pretraining, *, p_train: Mapping[str, float], p_val: 
 def pretrained(params: Params, settings: Further, *, device: str) -> GPT:
     """Load the pretrained model, with the dropout for further training."""
     dropout = params.model.dropout if settings.dropout is None else settings.dropout
-    name, V = layout.PRETRAINED.name, load_tokenizer(layout.TOKENIZER).vocab_size
-    return open_models({name: layout.PRETRAINED / layout.BEST}, device, V=V, dropout=dropout)[name]
+    return load_model(layout.PRETRAINED / layout.BEST, device, dropout=dropout)
 
 
 def trained_by_ranks(stage: Stage) -> bool:
@@ -132,7 +131,7 @@ def train_and_write(
     chats: bool = False,
     teacher: Teacher | None = None,
 ) -> bool:
-    """Train or resume, then write the model and its history to `out`.
+    """Train or resume, then write the last weights, those with the lowest validation loss, and the history to `out`.
 
     `chats`: the model was fine-tuned on chats, in the format of its tokenizer. Returns False on all data-parallel ranks
     except the first, which writes.
@@ -140,10 +139,16 @@ def train_and_write(
     run = train_to_the_end(stage, model, task, cfg, execution=execution, name=stage.name, teacher=teacher)
     if not execution.ranks.first:
         return False
+    assert run.best_model is not None, "a finished run has been validated"
+    assert run.best_step is not None
+    folder, config = stage.out(out), to_dict(model.cfg)
+    save_checkpoint(folder / layout.LAST, model, None, run.step, config)
+    model.load_state_dict(run.best_model)
+    save_checkpoint(folder / layout.BEST, model, None, run.best_step, config)
     renderer = renderer_for(load_tokenizer(layout.TOKENIZER), chats=chats)
-    _write_model(stage.out(out), model, run, renderer=renderer)
+    write_json(folder / layout.CONFIG, {**config, "renderer": renderer})
     history = History.of(run, cfg, T=task.T, parameters=model.parameter_count())
-    history.write(stage.out(out) / layout.HISTORY)
+    history.write(folder / layout.HISTORY)
     return True
 
 
@@ -191,19 +196,6 @@ def train_to_the_end(
     if ranks.first:
         stage.on_success.append(partial(RunFolder(folder).finish, record))
     return run
-
-
-def _write_model(folder: Path, model: GPT, run: RunState, *, renderer: Renderer) -> None:
-    """Write the last weights, those with the lowest validation loss, and config.json with the renderer.
-
-    No optimizer state is written.
-    """
-    assert run.best_model is not None, "a finished run has been validated"
-    assert run.best_step is not None
-    save_checkpoint(folder / layout.LAST, model, None, run.step, to_dict(model.cfg))
-    model.load_state_dict(run.best_model)
-    save_checkpoint(folder / layout.BEST, model, None, run.best_step, to_dict(model.cfg))
-    write_json(folder / layout.CONFIG, {**to_dict(model.cfg), "renderer": renderer})
 
 
 def first_model(cfg: ModelConfig, *, seed: int, device: str) -> GPT:
