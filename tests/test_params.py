@@ -360,8 +360,8 @@ def test_v0_is_the_seeds() -> None:
         ({"runtime.nproc": 9}, ["runtime.nproc: 9 processes share B=8 rows per step"]),
         ({"splice.spans.alpha": 0.5}, ["splice.spans: alpha and suffix_starts exclude each other"]),
         (
-            {"splice.spans.content_start_mode": "cyclic_roll", "splice.spans.content_stride": 0},
-            ["splice.spans: suffix_starts goes with content_start_mode coverage_balanced only", "content_stride is 0"],
+            {"splice.spans.content_start_mode": "cyclic_roll"},
+            ["splice.spans: suffix_starts goes with content_start_mode coverage_balanced only"],
         ),
         ({"splice.doc_index": 1}, ["splice.doc_index: doc_index names one document, num_docs is 3"]),
         (
@@ -456,11 +456,13 @@ def test_what_nobody_uses_and_what_just_goes_is_not_refused(values: dict[str, An
 
 def test_a_value_of_a_stage_that_is_left_out_is_one_all_the_same() -> None:
     """DVC watches the source of the documents also where nothing is learned of them."""
-    values = {"splice.run": False, "memorize.run": False, "splice.dataset_name": "x", "memorize.B": 0, "sft.run": False}
-    found = problems(changed({**values, "sft.B": "8", "p_sft": {"dolly": 0, "oasst1": -1}}))
-    for words in ("splice.dataset_name is 'x'", "memorize.B is 0", "sft.B is '8'", "['dolly']", "{'oasst1': -1}"):
+    values = {"splice.run": False, "memorize.run": False, "sft.run": False}
+    found = problems(changed({**values, "memorize.B": 0, "sft.B": "8"}))
+    assert [sentence.partition(":")[2].split(":")[0] for sentence in found] == [" sft.B is '8'", " memorize.B is 0"]
+    found = problems(changed({**values, "splice.dataset_name": "x", "p_sft": {"dolly": 0, "oasst1": -1}}))
+    for words in ("splice.dataset_name is 'x'", "['dolly']", "{'oasst1': -1.0}"):
         assert sum(words in sentence for sentence in found) == 1, (words, found)
-    assert len(found) == 5
+    assert len(found) == 3
 
 
 def test_a_missing_key_is_named() -> None:
@@ -541,32 +543,33 @@ def test_every_key_that_is_missing_is_named_at_once() -> None:
 
 
 def test_a_mistake_hides_no_other() -> None:
-    """One in each section, and one between sections."""
-    values = {
-        "sources.roam.val_name": "val_wiki",
+    """Of values by themselves, and then of values that do not go together."""
+    alone = {
         "sources.wiki.remote": "not a word",
-        "p_train.roam": -1.0,
-        "p_train.news": 1.0,
         "p_sft.dolly15k": "half",
-        "model.H": 3,
         "model.L": 0,
-        "memorize.prompt_tokens": 100,
         "memorize.B": 0,
     }
-    found = problems(changed(values))
-    for words in (
+    between = {
+        "sources.roam.val_name": "val_wiki",
+        "p_train.roam": -1.0,
+        "p_train.news": 1.0,
+        "model.H": 3,
+        "memorize.prompt_tokens": 100,
+    }
+    said = ["sources.wiki.remote is 'not a word'", "p_sft.dolly15k is 'half'", "model.L is 0", "memorize.B is 0"]
+    conflicts = [
         "val_name 'val_wiki' is used by sources.wiki and sources.roam",
-        "sources.wiki.remote is 'not a word'",
         "{'roam': -1.0}",
         "p_train has weights for ['news']",
-        "p_sft.dolly15k is 'half'",
         "C=128 is not a multiple of H=3",
-        "model.L is 0",
         "100 must be less than chunk_size=100",
-        "memorize.B is 0",
-    ):
-        assert sum(words in sentence for sentence in found) == 1, (words, found)
-    assert len(found) == 9
+    ]
+    for values, expected in (({**alone, **between}, said), (between, conflicts)):
+        found = problems(changed(values))
+        for words in expected:
+            assert sum(words in sentence for sentence in found) == 1, (words, found)
+        assert len(found) == len(expected)
 
 
 @pytest.mark.parametrize(
@@ -635,5 +638,4 @@ def test_a_file_is_named_by_its_own_name(tmp_path: Path) -> None:
 def test_a_strange_key_gets_a_sentence(key: str) -> None:
     for text in (f"{key}: 1\n", TEXT.replace("model:\n", f"model:\n  {key}: 1\n", 1)):
         assert all("\n" not in sentence for sentence in problems(text))
-    named = TEXT.replace("  roam:\n", f"  {key}:\n", 1)
-    assert any("must match [a-z0-9_]+" in sentence or key == "1" for sentence in problems(named))
+    assert any("sources" in sentence for sentence in problems(TEXT.replace("  roam:\n", f"  {key}:\n", 1)))

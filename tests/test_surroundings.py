@@ -56,11 +56,17 @@ def test_a_project_in_which_all_is_well_gets_no_word(project: Path) -> None:
 
 
 def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> None:
-    """In a value, between two, in a table, outside; where a section is wrong, the others are looked at."""
-    values = {
+    """In a value, between two, in a table, outside; conflicts between values are told once all are valid."""
+    alone: dict[str, object] = {
         "trian": {},
         "train.base_lr": "fast",
         "train.B": 0,
+        "sources.roam.remote": "privat",
+        "sources.wiki.load": {"kind": "books"},
+        "sources.oasst1.input": "nowhere",
+        "runtime.devise": "cpu",
+    }
+    between: dict[str, object] = {
         "train.warmup_steps": 9999,
         "sft.min_lr": 1.0,
         "splice.dataset_name": "news",
@@ -68,19 +74,10 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "model.H": 3,
         "p_train.news": 1,
         "p_sft": {"dolly15k": 1, "oasst1": 0},
-        "sources.roam.remote": "privat",
-        "sources.wiki.load": {"kind": "books"},
-        "sources.oasst1.input": "nowhere",
-        "runtime.devise": "cpu",
     }
-    written(project, values)
-    os.mkfifo(project / "data/roam/pipe")
-    os.rename(project / "data/wikitext", project / "data/away")  # read by a source that is wrong in another key
+    written(project, between)
     found = check()
     for words in (
-        "trian is not a parameter; did you mean train?",
-        "train.base_lr is 'fast'",
-        "train.B is 0",
         "train.warmup_steps: 9999 is more than total_steps=800",
         "sft.min_lr: 1.0 is above base_lr=0.006",
         "splice.dataset_name is 'news', which is no source",
@@ -88,6 +85,17 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "model.H: C=128 is not a multiple of H=3",
         "p_train has weights for ['news']",
         "p_sft has no weight for ['dialogues']",
+    ):
+        assert sum(words in line for line in found) == 1, (words, found)
+    assert len(found) == 7
+    written(project, {**alone, **between})
+    os.mkfifo(project / "data/roam/pipe")
+    os.rename(project / "data/wikitext", project / "data/away")  # read by a source that is wrong in another key
+    found = check()
+    for words in (
+        "trian is not a parameter; did you mean train?",
+        "train.base_lr is 'fast'",
+        "train.B is 0",
         "sources.roam.remote is 'privat', which is not a DVC remote; there are: private, store; name one of these",
         "sources.wiki.load: kind must be one of",
         "sources.wiki.input is data/wikitext, which does not exist",
@@ -96,7 +104,7 @@ def test_check_tells_all_that_is_wrong_at_once_a_line_each(project: Path) -> Non
         "data/roam/pipe",
     ):
         assert sum(words in line for line in found) == 1, (words, found)
-    assert len(found) == 16
+    assert len(found) == 9
 
 
 @pytest.mark.parametrize(
@@ -144,13 +152,10 @@ def test_remotes_are_those_of_the_checkout_and_of_the_machine(project: Path) -> 
 
 
 @pytest.mark.parametrize("text", [b"url = here\n", b"[core\n", b"[core]\n\xff = 1\n"])
-def test_a_configuration_of_dvcs_that_is_none_hides_nothing_else(project: Path, text: bytes) -> None:
+def test_a_configuration_of_dvcs_that_is_none_gets_one_line(project: Path, text: bytes) -> None:
     (project / ".dvc/config").write_bytes(text)
-    written(project, {"train.B": 0, "sources.roam.input": "nowhere"})
-    found = check()
-    for words in ("train.B is 0", "sources.roam.input is nowhere", "DVC's configuration cannot be read ("):
-        assert sum(words in line for line in found) == 1, found
-    assert len(found) == 3
+    (line,) = check()
+    assert "DVC's configuration cannot be read (" in line
 
 
 def test_what_dvc_watches_for_want_of_a_text_must_be_there_too(project: Path) -> None:

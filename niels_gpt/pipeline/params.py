@@ -229,14 +229,12 @@ def parse_params(text: str, *, name: str = str(layout.PARAMS)) -> tuple[Params, 
     if not isinstance(raw, dict):
         sentence = f"{name} holds no parameters: `niels-gpt preset sample` writes a set to start from"
         raise ParamsError([Problem((), sentence)], {})
-    problems: list[Problem] = []
-    params: Params | None = None
     shape, raw = shape_of(raw), complete(raw)
     try:
         params = shape.model_validate(raw)
     except ValidationError as error:
-        problems += [explain(problem, raw, shape=shape, name=name) for problem in error.errors(include_url=False)]
-    problems += disagreements(raw, name=name, wrong=[problem.path for problem in problems])
-    if params is None or problems:
+        found = [explain(problem, raw, shape=shape, name=name) for problem in error.errors(include_url=False)]
+        raise ParamsError(found, raw) from error
+    if problems := disagreements(params, name=name):
         raise ParamsError(problems, raw)
     return params, raw
