@@ -1,8 +1,8 @@
-"""Text generation, whole or streamed, and single-row reference implementations of top-k and sampling."""
+"""Text generation, and single-row reference implementations of top-k and sampling."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -78,45 +78,16 @@ def generate_ids(
     generator: torch.Generator | None = None,
 ) -> list[int]:
     """Return the prompt's ids and at most `max_new_tokens` sampled ids; ends before the id `stop`."""
-    steps = stream_ids(
-        model, [prompt], max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, generators=[generator]
-    )
-    return [*prompt, *(token for (token,) in steps if token is not None)]
-
-
-def stream_ids(
-    model: GPT,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    sampling: Sampling,
-    stop: int | None = None,
-    generators: Sequence[torch.Generator | None] | None = None,
-) -> Iterator[list[int | None]]:
-    """Yield, per step, the next id of every prompt, or None once it has reached `stop`; end when all have.
-
-    With a generator per prompt, a prompt's random numbers do not depend on the other prompts of the batch.
-    """
-    engine = Engine(model, slots=len(prompts))
-    sources = map(GeneratorNoise, generators or [None] * len(prompts))
-    rows = [
-        engine.add(prompt, sampling, noise=noise, keep=model.cfg.T)
-        for prompt, noise in zip(prompts, sources, strict=True)
-    ]
-    running = set(rows)
+    ids, engine = list(prompt), Engine(model, slots=1)
+    engine.add(prompt, sampling, noise=GeneratorNoise(generator), keep=model.cfg.T)
     was_training = model.training
     model.eval()
     try:
         for _ in range(max_new_tokens):
-            drawn: dict[int, int] = {}
-            for token in engine.step():
-                if token.id == stop:
-                    engine.drop(token.row)
-                    running.remove(token.row)
-                else:
-                    drawn[token.row] = token.id
-            if not running:
-                return
-            yield [drawn.get(row) for row in rows]
+            (token,) = engine.step()
+            if token.id == stop:
+                break
+            ids.append(token.id)
     finally:
         model.train(was_training)
+    return ids

@@ -24,7 +24,7 @@ _HEAD = """# Parameters
 Every key of params.yaml, as `python -m scripts.parameters` prints it. `NAME` stands for a name of your own,
 `sample` for its value in params.yaml as published. A key with a default may be left out; where it says `seed`, the
 default is the seed at the top. `niels-gpt params` prints all values of your params.yaml, with the defaults.
-What is not allowed is refused, by name, before anything runs; `niels-gpt doctor --params` lists all errors: of values, then between them.
+What is not allowed is refused, by name, before anything runs; `niels-gpt doctor --params` lists the errors.
 """
 _KINDS = {int: "integer", float: "number", bool: "true or false", str: "text", list: "list", NoneType: "null"}
 _BOUNDS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<", MinLen: "of length >="}

@@ -11,7 +11,6 @@ from niels_gpt.generate import (
     generate,
     generate_ids,
     sample_next_token,
-    stream_ids,
     top_k_filter,
 )
 from niels_gpt.inference.engine import Engine
@@ -195,30 +194,16 @@ def test_rows_of_different_length_do_not_see_their_padding_or_each_other() -> No
             torch.testing.assert_close(logprobs, plain, atol=1e-5, rtol=1e-5)
             assert token.id == int(plain.argmax())
             ids.append(token.id)
-    steps = list(stream_ids(model, prompts, max_new_tokens=30, sampling=GREEDY))
     for row, prompt in enumerate(prompts):
         assert generate_ids(model, prompt, max_new_tokens=30, sampling=GREEDY) == texts[row]
-        assert [step[row] for step in steps] == texts[row][len(prompt) :]
         assert len(set(texts[row][-30:])) > 3
 
 
-def test_what_a_prompt_gets_depends_on_its_own_generator_alone() -> None:
-    model, prompt, hot = talkative(LONG), list(b"abc"), Sampling(temperature=2.0)
-    dice = [torch.Generator().manual_seed(i) for i in range(3)]
-    rows = list(stream_ids(model, [prompt] * 3, max_new_tokens=12, sampling=hot, generators=dice))
-    alone = generate_ids(model, prompt, max_new_tokens=12, sampling=hot, generator=torch.Generator().manual_seed(1))
-    assert [step[1] for step in rows] == alone[3:]
-    assert [step[0] for step in rows] != [step[1] for step in rows]
-
-
-def test_a_row_that_stops_is_silent_while_others_go_on() -> None:
-    model, prompts = talkative(LONG), [list(b"b"), list(b"hello there")]
-    free = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY))
-    first, second = ([step[row] for step in free] for row in range(2))
-    cut = next(i for i in range(2, 10) if first[i] not in [*first[:i], *second])
-    steps = list(stream_ids(model, prompts, max_new_tokens=10, sampling=GREEDY, stop=first[cut]))
-    assert [step[0] for step in steps] == [*first[:cut], *[None] * (10 - cut)]
-    assert [step[1] for step in steps] == second
+def test_a_text_ends_before_the_id_that_stops_it() -> None:
+    model, prompt = talkative(LONG), list(b"hello there")
+    free = generate_ids(model, prompt, max_new_tokens=10, sampling=GREEDY)
+    cut = next(i for i in range(len(prompt) + 2, len(free)) if free[i] not in free[len(prompt) : i])
+    assert generate_ids(model, prompt, max_new_tokens=10, sampling=GREEDY, stop=free[cut]) == free[:cut]
 
 
 def test_a_stream_never_holds_half_a_character() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from niels_gpt.config import ModelConfig
-from niels_gpt.generate import generate_ids, sample_next_token, stream_ids
+from niels_gpt.generate import generate_ids, sample_next_token
 from niels_gpt.inference.engine import Engine, RowsFailed, Token
 from niels_gpt.inference.runner import RecordedSteps
 from niels_gpt.inference.sampling import (
@@ -555,28 +555,6 @@ def test_a_model_whose_weights_are_no_numbers_says_so() -> None:
         broken.ln_f.bias.fill_(float("nan"))
     with pytest.raises(ValueError, match="logits are no numbers"):
         generate_ids(broken, b"hello", max_new_tokens=1, sampling=Sampling())
-
-
-def test_several_prompts_draw_from_torchs_own_generator_in_their_order(model: GPT) -> None:
-    """However rows have moved: the second stops early, and the last takes its slot."""
-    prompts = [[65], [66], [67], [68], [69]]
-    free = next(stream_ids(model, prompts, max_new_tokens=1, sampling=GREEDY))[1]
-    torch.manual_seed(3)
-    found = list(stream_ids(model, prompts, max_new_tokens=6, sampling=Sampling(1.3), stop=free))
-    torch.manual_seed(3)
-    texts = [list(prompt) for prompt in prompts]
-    expected, running = [], [True] * 5
-    for _ in range(6):
-        drawn: list[int | None] = []
-        for row, text in enumerate(texts):
-            token = None
-            if running[row]:
-                token = sample_next_token(plain(model, text), temperature=1.3, top_k=50)
-                running[row] = token != free
-                text.append(token)
-            drawn.append(token if running[row] else None)
-        expected.append(drawn)
-    assert found == expected
 
 
 def test_seeded_noise_is_exponential_and_is_made_of_seed_draw_and_id_alone() -> None:
