@@ -14,7 +14,6 @@ from niels_gpt.leak.measure import Leak, Subject, measure_leak
 from niels_gpt.leak.page import (
     canary_sentence,
     extractable,
-    leak_rows,
     leak_sentence,
     link_passages,
     render_leak,
@@ -76,7 +75,7 @@ def main(stage: Stage) -> None:
     leaks = extractable(stats, without=layout.BASE.name) if stats else None
     write_metrics(stage.out(layout.LEAK), result, leaks=leaks)
     names = {source: document_names(*open_source(params, source))["train"] for source in found}
-    page = render_leak(found, names, tokenizer, rows=leak_rows(stats), budget=budget)
+    page = render_leak(found, names, tokenizer, budget=budget)
     library = open_library(params, in_files=False)
 
     def link(place: Place) -> str:

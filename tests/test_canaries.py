@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_canaries_differ_follow_the_seed_and_are_planted_once_four_and_sixteen_t
 
 
 def test_what_is_there_stays_in_order_among_what_is_planted(tmp_path: Path) -> None:
-    documents = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # the last is more than training draws from
+    documents: Any = Trained([[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]])  # the last is more than training draws from
     planted = [np.array([100 + i, 200], dtype=np.int64) for i in range(30)]
     stream = plant(documents, planted, folder=tmp_path, seed=3, apart=True)
     ids = stream.arrays[0][0 : len(stream)]

@@ -16,7 +16,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.extraction import Extraction, Questions
-from niels_gpt.leak.measure import Leak, Side, Subject, Told, attack, measure_leak
+from niels_gpt.leak.measure import Leak, Subject, attack, measure_leak
 from niels_gpt.leak.memorized import document_log_pz
 from niels_gpt.leak.page import leak_rows, leak_sentence, render_leak, samples_needed
 from niels_gpt.leak.passages import (
@@ -24,7 +24,6 @@ from niels_gpt.leak.passages import (
     Passages,
     Scored,
     cut_passages,
-    longest_run,
     needed_log_pz,
     score_passages,
     windows,
@@ -44,7 +43,7 @@ EOT = ByteTokenizer().special_token_ids()["eot"]
 @given(st.integers(0, 400), st.integers(2, 60), st.data())
 def test_every_token_behind_the_first_prompt_is_asked_for_once(L: int, chunk_size: int, data: Any) -> None:
     prompt_tokens = data.draw(st.integers(1, chunk_size - 1))
-    asked = []
+    asked: list[int] = []
     for start, length, prompt in windows(L, chunk_size, prompt_tokens):
         assert start + length <= L
         assert length <= chunk_size
@@ -118,13 +117,17 @@ def passages_of(documents: list[int], asked: list[int]) -> Passages:
 
 def test_a_run_goes_on_where_a_passage_came_to_its_end() -> None:
     passages = passages_of([0, 0, 0, 1, 1, 2], [8, 8, 8, 8, 8, 8])
-    assert longest_run(passages, np.array([8, 8, 3, 8, 2, 8])) == (19, 0)  # not into the next document
-    assert longest_run(passages, np.array([7, 8, 3, 5, 8, 0])) == (11, 1)  # 7 of 8 are no end
-    assert longest_run(passages, np.zeros(6, np.int64)) == (0, 0)
+
+    def longest(of: Passages, greedy: list[int]) -> tuple[int, int]:
+        return Scored(of, np.zeros(len(of)), np.zeros(len(of)), np.array(greedy)).longest_run
+
+    assert longest(passages, [8, 8, 3, 8, 2, 8]) == (19, 0)  # not into the next document
+    assert longest(passages, [7, 8, 3, 5, 8, 0]) == (11, 1)  # 7 of 8 are no end
+    assert longest(passages, [0] * 6) == (0, 0)
     apart = passages.take(np.array([True, False, False, False, True, False]))
-    assert longest_run(apart, np.array([8, 8])) == (8, 0)  # nor where the next place is another document's
+    assert longest(apart, [8, 8]) == (8, 0)  # nor where the next place is another document's
     without = passages.take(np.array([True, False, True, True, True, True]))
-    assert longest_run(without, np.array([8, 8, 8, 2, 8])) == (10, 2)  # nor over a passage that was left out
+    assert longest(without, [8, 8, 8, 2, 8]) == (10, 2)  # nor over a passage that was left out
 
 
 def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
@@ -151,40 +154,40 @@ def test_text_that_is_in_other_documents_is_not_asked_for() -> None:
 def test_an_attack_is_told_by_its_definition() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 30, 300) / 10 + 0.4, rng.integers(0, 30, 200) / 10  # with many ties
-    found = attack(Side(members, np.arange(300)), Side(others, np.arange(200)), seed=1)
+    found = attack((members, np.arange(300)), (others, np.arange(200)), seed=1)
     assert found is not None
     higher = (members[:, None] > others).mean() + (members[:, None] == others).mean() / 2
-    assert found.auc == pytest.approx(higher)
+    assert found["auc"] == pytest.approx(higher)
     best = max((members > t).mean() for t in np.unique(others) if (others > t).mean() <= 0.01)
-    assert found.tpr == pytest.approx(best)
-    assert 0.5 < found.auc_95[0] < found.auc < found.auc_95[1] < 1
-    assert found.tpr_95[0] <= found.tpr <= found.tpr_95[1]
-    assert attack(Side(members, np.arange(300)), Side(others, np.zeros(200)), seed=1) is None
+    assert found["tpr"] == pytest.approx(best)
+    assert 0.5 < found["auc_95"][0] < found["auc"] < found["auc_95"][1] < 1
+    assert found["tpr_95"][0] <= found["tpr"] <= found["tpr_95"][1]
+    assert attack((members, np.arange(300)), (others, np.zeros(200)), seed=1) is None
 
 
 def test_an_interval_knows_that_passages_of_one_document_are_alike() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.normal(size=60), rng.normal(size=60)
-    one = attack(Side(members, np.arange(60)), Side(others, np.arange(60)), seed=1)
-    copied = [Side(np.repeat(scores, 5), np.repeat(np.arange(60), 5)) for scores in (members, others)]
+    one = attack((members, np.arange(60)), (others, np.arange(60)), seed=1)
+    copied = [(np.repeat(scores, 5), np.repeat(np.arange(60), 5)) for scores in (members, others)]
     assert attack(*copied, seed=1) == one  # more of the same is no more evidence
     assert one is not None
-    assert one.auc_95[0] < 0.5 < one.auc_95[1]
-    assert attack(*(Side(side.scores, np.arange(300)) for side in copied), seed=1) != one
+    assert one["auc_95"][0] < 0.5 < one["auc_95"][1]
+    assert attack(*((scores, np.arange(300)) for scores, _ in copied), seed=1) != one
 
 
 def test_what_is_extractable_takes_a_thousand_samples_at_most() -> None:
     for tries in (1, 10, 1000):
         least = math.exp(needed_log_pz(tries))
         assert samples_needed(least * (1 + 1e-9), 0.5) <= tries < samples_needed(least * 0.98, 0.5)
-    scored = Scored(np.array([-0.1, -7.0, -8.0, -50.0]), np.full(4, -60.0), np.array([3, 0, 0, 8]))
-    told = Told(passages_of([0, 1, 2, 3], [8, 8, 8, 8]), scored)
+    log_pz, greedy = np.array([-0.1, -7.0, -8.0, -50.0]), np.array([3, 0, 0, 8])
+    told = Scored(passages_of([0, 1, 2, 3], [8, 8, 8, 8]), log_pz, np.full(4, -60.0), greedy)
     assert told.extractable.tolist() == [True, True, False, True]  # the last where the likeliest is always taken
     stats = told.stats()
     assert stats["pz_found_in_n_samples"] == [(1, 1), (10, 1), (100, 1), (1000, 2)]
     assert stats["pz_alone_found_in_n_samples"][-1] == (1000, 0)
     assert (stats["documents"], stats["passages"], stats["greedy"]) == (4, 4, 1)
-    nothing = Told(passages_of([5, 6], [8, 8]), Scored(np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64)))
+    nothing = Scored(passages_of([5, 6], [8, 8]), np.full(2, -50.0), np.full(2, -60.0), np.zeros(2, np.int64))
     assert Leak(told, nothing, NONE, None, NO_SENTENCE).beyond_chance == 3
     assert Leak(nothing, told, NONE, None, NO_SENTENCE).beyond_chance == 0
     assert Leak(told, told, NONE, None, NO_SENTENCE).beyond_chance == 0  # as much comes out of what it never saw
@@ -223,30 +226,29 @@ def test_what_was_read_often_comes_out_and_what_was_never_read_does_not() -> Non
     assert none.attack is not None
     assert few.attack is not None
     assert many.attack is not None
-    assert none.attack.auc_95[0] < 0.5 < none.attack.auc_95[1]
-    assert none.attack.auc_95[1] < few.attack.auc <= many.attack.auc
-    assert many.attack.auc > 0.99
-    assert many.attack.auc_95[0] > 0.5
+    assert none.attack["auc_95"][0] < 0.5 < none.attack["auc_95"][1]
+    assert none.attack["auc_95"][1] < few.attack["auc"] <= many.attack["auc"]
+    assert many.attack["auc"] > 0.99
+    assert many.attack["auc_95"][0] > 0.5
     assert few.beyond_chance == 0
     assert many.beyond_chance > len(many.train.passages) / 4
     assert many.held_out.extractable.sum() == 0
     assert many.train.stats()["longest_run_tokens"] > 20 > few.train.stats()["longest_run_tokens"]
     other = measure_leak(often, others, asked, **how)
     assert other.attack is not None
-    assert other.attack.auc_95[0] < 0.5 < other.attack.auc_95[1]
+    assert other.attack["auc_95"][0] < 0.5 < other.attack["auc_95"][1]
     assert other.beyond_chance == 0
 
 
-def told_of(documents: list[str], *, greedy: int) -> Told:
+def told_of(documents: list[str], *, greedy: int) -> Scored:
     """One passage of each, of which so many bytes come out, and every second one with few samples."""
     passages = cut_passages(DocumentList([list(text.encode()) for text in documents]), chunk_size=40, prompt_tokens=10)
     log_pz = np.where(np.arange(len(passages)) % 2, -1.0, -90.0)
-    return Told(passages, Scored(log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy)))
+    return Scored(passages, log_pz, np.full(len(passages), -1000.0), np.full(len(passages), greedy))
 
 
 def shown(leak: Leak, names: list[str]) -> str:
-    rows = leak_rows({"vault": {"sft": leak.stats()}})
-    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), rows=rows, budget=9000)
+    return render_leak({"vault": {"sft": leak}}, {"vault": names}, ByteTokenizer(), budget=9000)
 
 
 def test_the_page_shows_the_worst_first_and_escapes_what_it_shows() -> None:

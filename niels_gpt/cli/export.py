@@ -186,8 +186,13 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
     """Raise ValueError if a sentence or a passage of one of these files can be extracted."""
     from niels_gpt.data.readers.files import decode_text, read_bytes
     from niels_gpt.leak.extraction import Questions
-    from niels_gpt.leak.measure import tell
-    from niels_gpt.leak.passages import DocumentList, cut_passages, encode_sentences, find_sentences
+    from niels_gpt.leak.passages import (
+        DocumentList,
+        cut_passages,
+        encode_sentences,
+        find_sentences,
+        score_passages,
+    )
 
     if not files:
         return
@@ -202,10 +207,10 @@ def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
         if not sentences and not len(passages):
             raise ValueError(f"{file} has {len(ids)} tokens, too few to test: drop it from the command")
         questions = baseline or Questions.of(document, DocumentList([]), [], talker.tokenizer, at_most_tokens=None)
-        told = tell(talker.model, passages, end_of_text=eot, B=settings.B)
+        scored = score_passages(talker.model, passages, end_of_text=eot, B=settings.B)
         asked = _ask(talker, replace(questions, asked=sentences), params, title=str(file))
-        if asked.findings or told.extractable.any():
-            recited = f"{int(told.extractable.sum())} of {len(told.passages)} passages"
+        if asked.findings or scored.extractable.any():
+            recited = f"{int(scored.extractable.sum())} of {len(scored.passages)} passages"
             found.append(f"{file} ({len(asked.findings)} of {len(sentences)} sentences, {recited})")
     if found:
         raise ValueError(f"{talker.name} recites {', '.join(found)}; nothing was exported")

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from niels_gpt.leak.passages import (
     encode_sentences,
     find_sentences,
     grams_of,
+    joined,
     needed_log_pz,
     places_among,
 )
@@ -73,21 +75,26 @@ def recite(
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
     out: dict[int, Recital] = {}
+    least = needed_log_pz(SAMPLES)
     with inference(model):
         for batch in _batches(order, sentences, B):
             rows = batch
-            for context in (end_of_text, None):
-                predicted = _predicted(model, [sentences[i].ids for i in rows], context) if rows else ()
-                near = []
-                for i, missed, log in zip(rows, *predicted, strict=True) if predicted else ():
-                    recital = _recital(sentences[i], missed, log, surprise=surprise, least=needed_log_pz(SAMPLES))
-                    if recital and (i not in out or recital.words < out[i].words):
-                        out[i] = recital
-                    # Near is a span of which at least half of the tokens are the most probable ones.
-                    spans = ((first, end) for _, first, end in sentences[i].spans if end < len(missed))
-                    if any(2 * (missed[end] - missed[first]) <= end - first for first, end in spans):
-                        near.append(i)
-                rows = near
+            for context in (end_of_text, None) if batch else ():
+                missed, logs = _predicted(model, [sentences[i].ids for i in rows], context)
+                spans = np.array([(row, *span) for row, i in enumerate(rows) for span in sentences[i].spans])
+                row, words, first, end = spans[spans[:, 3] < missed.shape[1]].T
+                wrong = missed[row, end] - missed[row, first]
+                # A token that is not the most probable one has a probability of 1/2 at most.
+                for n in np.flatnonzero(wrong * math.log(2) <= -least).tolist():
+                    i, span = rows[row[n]], slice(first[n], end[n])
+                    recited = not wrong[n] or logs[row[n], span].sum() >= least
+                    if recited and (i not in out or words[n] < out[i].words):
+                        ids = sentences[i].ids[span]
+                        out[i] = Recital(sentences[i], int(words[n]), ids, not wrong[n], float(surprise[ids].sum()))
+                # Near is a span of which at least half of the tokens are the most probable ones.
+                rows = [rows[n] for n in np.unique(row[2 * wrong <= end - first]).tolist()]
+                if not rows:
+                    break
     return [out[i] for i in sorted(out)]
 
 
@@ -103,11 +110,11 @@ def _batches(order: Sequence[int], sentences: Sequence[Sentence], B: int) -> Ite
         yield batch
 
 
-def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[list[list[int]], np.ndarray]:
+def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return what the model makes of each token after the token `context`, or after nothing.
 
-    For every row: how many of its first n tokens are not the most probable ones, for n from 0 to the width; and the log
-    probability of each token at TEMPERATURE, (B, width), -inf for a token that has to be given.
+    How many of a row's first n tokens are not the most probable ones, for n from 0 to the width, (B, width+1); and the
+    log probability of each token at TEMPERATURE, (B, width), -inf for a token that has to be given.
     """
     device, T = model.tok_emb.weight.device, model.cfg.T
     width = min(max(map(len, rows)), T)
@@ -123,19 +130,7 @@ def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> t
         logits, asked = model(before).float(), targets[:, start:]
         wrong[:, start:] = (logits.max(-1).indices != asked).cpu().numpy()  # argmax takes three times as long on a CPU
         logs[:, start:] = (logits / TEMPERATURE).log_softmax(-1).gather(-1, asked[..., None])[..., 0].cpu().numpy()
-    return np.pad(wrong.cumsum(axis=1), ((0, 0), (1, 0))).tolist(), logs
-
-
-def _recital(
-    sentence: Sentence, missed: Sequence[int], logs: np.ndarray, *, surprise: np.ndarray, least: float
-) -> Recital | None:
-    for words, first, end in sentence.spans:
-        wrong = missed[end] - missed[first] if end < len(missed) else math.inf
-        # A token that is not the most probable one has a probability of 1/2 at most.
-        if not wrong or (wrong * math.log(2) <= -least and logs[first:end].sum() >= least):
-            span = sentence.ids[first:end]
-            return Recital(sentence, words, span, not wrong, float(surprise[span].sum()))
-    return None
+    return np.pad(wrong.cumsum(axis=1), ((0, 0), (1, 0))), logs
 
 
 def distinct(recitals: Iterable[Recital]) -> list[Recital]:
@@ -153,8 +148,8 @@ def distinct(recitals: Iterable[Recital]) -> list[Recital]:
 def token_surprise(documents: Documents, V: int) -> np.ndarray:
     """Return -log2 of each token's frequency in the documents, (V,), with add-one smoothing."""
     counts = np.ones(V)
-    for row in range(len(documents.lengths)):
-        np.add.at(counts, documents.document(row), 1)
+    for ids, _ in joined(documents):
+        counts += np.bincount(ids, minlength=V)
     return np.asarray(-np.log2(counts / counts.sum()))
 
 
@@ -166,14 +161,10 @@ def standing_in(spans: Sequence[np.ndarray], documents: Iterable[Documents]) -> 
         n: np.unique(np.concatenate([g for g, m in zip(grams, sizes, strict=True) if m == n])) for n in set(sizes)
     }
     met = {n: np.zeros(len(hashes), dtype=bool) for n, hashes in wanted.items()}
-    for some in documents:
-        for row in range(len(some.lengths) if spans else 0):
-            ids = some.document(row)
-            for n, hashes in wanted.items():
-                met[n][places_among(hashes, grams_of(ids, n))] = True
-    return np.array(
-        [bool(met[n][np.searchsorted(wanted[n], g)].all()) for g, n in zip(grams, sizes, strict=True)], dtype=bool
-    )
+    for ids, rows in chain.from_iterable(map(joined, documents if spans else ())):
+        for n, hashes in wanted.items():
+            met[n][places_among(hashes, ids, rows, n)[0]] = True
+    return np.array([bool(met[n][np.searchsorted(wanted[n], g)].all()) for g, n in zip(grams, sizes, strict=True)])
 
 
 def _gram_size(span: np.ndarray) -> int:
@@ -204,17 +195,15 @@ def sampled_runs(
     for i, text in enumerate(texts):
         for start, gram in enumerate(grams_of(text, least).tolist()):
             at.setdefault(gram, []).append((i, start))
-    wanted, best = np.array(list(at), dtype=np.uint64), dict[int, VerbatimRun]()
-    for row in range(len(documents.lengths)):
-        ids = documents.document(row).astype(np.int64)
-        grams = grams_of(ids, least)
-        for place in np.flatnonzero(np.isin(grams, wanted)).tolist():
-            for i, start in at[int(grams[place])]:
-                length = min(len(ids) - place, texts.shape[1] - start)
+    wanted, best = np.array(sorted(at), dtype=np.uint64), dict[int, VerbatimRun]()
+    for ids, rows in joined(documents):
+        for found, place in zip(*places_among(wanted, ids, rows, least), strict=True):
+            for i, start in at[int(wanted[found])]:
+                length = min(np.searchsorted(rows, rows[place], side="right") - place, texts.shape[1] - start)
                 differ = np.flatnonzero(ids[place : place + length] != texts[i, start : start + length])
                 length = int(differ[0]) if len(differ) else length
                 if length >= least and (i not in best or length > len(best[i].ids)):
-                    best[i] = VerbatimRun(texts[i, start : start + length], row)
+                    best[i] = VerbatimRun(texts[i, start : start + length], int(rows[place]))
     return sorted(best.values(), key=lambda run: -len(run.ids))
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from niels_gpt.cache.formats import TOKEN_DTYPE, write_token_file
-from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStream
+from niels_gpt.cache.windows import OffsetFile, TokenFile, TokenStore, TokenStream
 from niels_gpt.leak.extraction import Extraction, Questions, extract
-from niels_gpt.leak.memorized import TRIES
 from niels_gpt.leak.passages import (
     Documents,
     Passages,
     Scored,
     cut_passages,
-    longest_run,
-    needed_log_pz,
     repeated,
     score_passages,
 )
@@ -37,33 +34,21 @@ _RESAMPLES = 500
 _FALSE_ALARMS = 0.01
 
 
-@dataclass(frozen=True)
-class Attack:
-    """Membership-inference result with 95% intervals: AUC (0.5 is chance), and true-positive rate at 1% FPR."""
-
-    auc: float
-    auc_95: tuple[float, float]
-    tpr: float
-    tpr_95: tuple[float, float]
+Side = tuple[np.ndarray, np.ndarray]  # scores of passages, and the document of each
 
 
-@dataclass(frozen=True)
-class Side:
-    """Scores of passages, and the document of each."""
+def attack(members: Side, others: Side, *, seed: int) -> dict[str, Any] | None:
+    """Return how well `members` are told from `others` by score; None if a side has fewer than 2 documents.
 
-    scores: np.ndarray
-    documents: np.ndarray
-
-
-def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
-    """Return AUC and TPR of telling `members` from `others` by score; None if a side has fewer than 2 documents."""
-    counts = [len(np.unique(side.documents)) for side in (members, others)]
+    `auc` (0.5 is chance) and `tpr`, the true-positive rate at 1% FPR; `auc_95` and `tpr_95` are 95% intervals.
+    """
+    counts = [len(np.unique(documents)) for _, documents in (members, others)]
     if min(counts) < 2:
         return None
     # Scores of both sides are ranked once, so that each resample takes a weighted sum only.
-    _, rank = np.unique(np.concatenate((members.scores, others.scores)), return_inverse=True)
-    ranks, levels = np.split(rank, [len(members.scores)]), int(rank.max()) + 1
-    of = [np.unique(side.documents, return_inverse=True)[1] for side in (members, others)]
+    _, rank = np.unique(np.concatenate((members[0], others[0])), return_inverse=True)
+    ranks, levels = np.split(rank, [len(members[0])]), int(rank.max()) + 1
+    of = [np.unique(documents, return_inverse=True)[1] for _, documents in (members, others)]
 
     def rates(weights: Sequence[np.ndarray]) -> tuple[float, float]:
         """Return (AUC, TPR at 1% FPR) with a weight per document of each side; ties count half in the AUC."""
@@ -79,8 +64,8 @@ def attack(members: Side, others: Side, *, seed: int) -> Attack | None:
         rates([rng.multinomial(n, np.full(n, 1 / n)).astype(np.float64) for n in counts]) for _ in range(_RESAMPLES)
     ]
     auc, tpr = rates([np.ones(n) for n in counts])
-    (auc_low, auc_high), (tpr_low, tpr_high) = np.quantile(np.array(drawn), (0.025, 0.975), axis=0).T.tolist()
-    return Attack(auc, (auc_low, auc_high), tpr, (tpr_low, tpr_high))
+    auc_95, tpr_95 = np.quantile(np.array(drawn), (0.025, 0.975), axis=0).T.tolist()
+    return {"auc": auc, "auc_95": auc_95, "tpr": tpr, "tpr_95": tpr_95}
 
 
 # Extraction from training text, with held-out text of the same source as a control.
@@ -118,56 +103,13 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Told:
-    """Passages, and a model's scores of them."""
-
-    passages: Passages
-    scored: Scored
-
-    @property
-    def whole(self) -> np.ndarray:
-        """Mask of the passages that greedy decoding completes."""
-        return self.scored.greedy == self.passages.asked
-
-    @property
-    def extractable(self) -> np.ndarray:
-        """Mask of the extractable passages: completed by greedy decoding, or in 1,000 samples with probability 1/2."""
-        return self.whole | (self.scored.log_pz >= needed_log_pz(TRIES[-1]))
-
-    @property
-    def share(self) -> float:
-        """Share of the passages that are extractable, 0 to 1."""
-        return float(self.extractable.mean()) if len(self.passages) else 0.0
-
-    def side(self) -> Side:
-        """Return the scores for membership inference: mean log probability, in nats/token."""
-        return Side(self.scored.log_pz / self.passages.asked, self.passages.documents)
-
-    def stats(self) -> dict[str, Any]:
-        """Return the numbers without any text."""
-        run, _ = longest_run(self.passages, self.scored.greedy)
-        stats: dict[str, Any] = {
-            "documents": len(np.unique(self.passages.documents)),
-            "passages": len(self.passages),
-            "extractable": int(self.extractable.sum()),
-            "greedy": int(self.whole.sum()),
-            "longest_run_tokens": run,
-            "median_log_pz": float(np.median(self.scored.log_pz)) if len(self.passages) else None,
-        }
-        for name, logs in {"pz": self.scored.log_pz, "pz_alone": self.scored.log_pz_alone}.items():
-            # Pairs in a list, because tables of experiments get a column for every number with a name.
-            stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
-        return stats
-
-
-@dataclass(frozen=True)
 class Leak:
     """Leak measurement of one source and one model."""
 
-    train: Told
-    held_out: Told
+    train: Scored
+    held_out: Scored
     repeated: dict[str, int]
-    attack: Attack | None
+    attack: dict[str, Any] | None
     extraction: Extraction
 
     @property
@@ -182,31 +124,22 @@ class Leak:
             "extractable_sentences": len(self.extraction.findings),
             "extractable_passages": self.beyond_chance,
             "sentences": self.extraction.stats(),
-            **{name: {**told.stats(), "repeated_passages": self.repeated[name]} for name, told in sides.items()},
-            "attack": None if self.attack is None else asdict(self.attack),
+            **{name: {**side.stats(), "repeated_passages": self.repeated[name]} for name, side in sides.items()},
+            "attack": self.attack,
         }
 
 
-def tell(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Told:
-    """Score passages with a model, `B` of them per forward pass."""
-    return Told(passages, score_passages(model, passages, end_of_text=end_of_text, B=B))
-
-
 def measure_leak(model: GPT, subject: Subject, questions: Questions, *, seed: int, **how: Any) -> Leak:
-    """Measure the passages and the sentences of one source; `how` are arguments of `tell`."""
-    train, held_out = (tell(model, passages, **how) for passages in (subject.train, subject.held_out))
-    membership = attack(train.side(), held_out.side(), seed=seed)
-    return Leak(train, held_out, subject.repeated, membership, extract(model, questions, seed=seed, **how))
-
-
-class TrainDocuments(Documents, Protocol):
-    """Tokenized documents by row; training samples from the first `trained_tokens` tokens."""
-
-    trained_tokens: int
+    """Measure the passages and the sentences of one source; `how` are arguments of `score_passages`."""
+    train, held_out = (score_passages(model, passages, **how) for passages in (subject.train, subject.held_out))
+    # The score for membership is the mean log probability, in nats/token.
+    sides = ((side.log_pz / side.passages.asked, side.passages.documents) for side in (train, held_out))
+    extraction = extract(model, questions, seed=seed, **how)
+    return Leak(train, held_out, subject.repeated, attack(*sides, seed=seed), extraction)
 
 
 def plant(
-    documents: TrainDocuments,
+    documents: TokenStore,
     planted: Sequence[np.ndarray],
     *,
     folder: Path,
@@ -301,14 +234,14 @@ def measure_exposure(
 
 def _passages(canaries: Sequence[Canary], tokenizer: Tokenizer, *, eot: int, T: int) -> Passages:
     """Encode canaries after an end-of-text token, as in training; the prompt is what fits of the beginning."""
-    ids = [tokenizer.encode(canary.sentence) for canary in canaries]
-    asked = [len(row) - len(tokenizer.encode(canary.beginning)) for row, canary in zip(ids, canaries, strict=True)]
-    rows = [[eot, *row][-T - 1 :] for row in ids]
-    lengths, none = np.array([len(row) for row in rows]), np.zeros(len(rows), dtype=np.int64)
-    tokens = np.zeros((len(rows), lengths.max()), dtype=np.int64)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = row
-    return Passages(tokens, lengths, np.maximum(1, lengths - np.array(asked)), documents=none, starts=none)
+    ids = [[eot, *tokenizer.encode(canary.sentence)] for canary in canaries]
+    begun = [1 + len(tokenizer.encode(canary.beginning)) for canary in canaries]
+    whole, none = np.array([len(row) for row in ids]), np.zeros(len(ids), dtype=np.int64)
+    lengths = np.minimum(whole, T + 1)
+    tokens = np.zeros((len(ids), lengths.max()), dtype=np.int64)
+    for kept, row in zip(tokens, ids, strict=True):
+        kept[: len(row)] = row[-T - 1 :]
+    return Passages(tokens, lengths, np.maximum(1, lengths - whole + begun), documents=none, starts=none)
 
 
 def exposure_stats(found: Sequence[CanaryExposure]) -> dict[str, Any]:

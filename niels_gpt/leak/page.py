@@ -12,8 +12,8 @@ import numpy as np
 
 from niels_gpt.files.messages import plural
 from niels_gpt.leak.extraction import Recital, VerbatimRun
-from niels_gpt.leak.measure import Leak, Told
-from niels_gpt.leak.passages import longest_run
+from niels_gpt.leak.measure import Leak
+from niels_gpt.leak.passages import Scored
 from niels_gpt.report.page import render_page, render_table
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from niels_gpt.trace.library import Place, Span
@@ -56,8 +56,8 @@ def leak_rows(sources: Mapping[str, Mapping[str, _Stats]]) -> list[tuple[str, ..
 
 def extractable(sources: Mapping[str, Mapping[str, _Stats]], *, without: str) -> int:
     """Return how many private sentences and passages the models recite, those of the model `without` left out."""
-    told = [leak for models in sources.values() for model, leak in models.items() if model != without]
-    return sum(leak["extractable_sentences"] + leak["extractable_passages"] for leak in told)
+    leaks = [leak for models in sources.values() for model, leak in models.items() if model != without]
+    return sum(leak["extractable_sentences"] + leak["extractable_passages"] for leak in leaks)
 
 
 def leak_sentence(stats: _Stats) -> str:
@@ -123,12 +123,12 @@ def canary_rows(canaries: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
 
 def canary_sentence(canaries: Mapping[str, Any]) -> str:
     """Return a one-line summary of the canaries' exposure."""
-    told = ", ".join(
+    exposure = ", ".join(
         f"{mean} bits at {copies} {'copy' if copies == '1' else 'copies'} ({extracted} of {sentences} extracted)"
         for copies, sentences, mean, _, extracted in canary_rows(canaries)
     )
     most = math.log2(canaries["references"] + 1)
-    return f"canaries in {canaries['source']}: exposure {told} (chance 1.4, maximum {most:.0f})"
+    return f"canaries in {canaries['source']}: exposure {exposure} (chance 1.4, maximum {most:.0f})"
 
 
 def _with_interval(attack: _Stats, rate: str) -> str:
@@ -141,13 +141,12 @@ def render_leak(
     names: Mapping[str, Sequence[str]],
     tokenizer: Tokenizer,
     *,
-    rows: Sequence[Sequence[str]],
     budget: int,
 ) -> str:
     """Return a self-contained HTML page that contains private text.
 
-    `found`: {source: {model: leak}}. `names`: names of each source's training documents. `rows`: rows of the table.
-    `budget`: tokens of forward passes that the measurement was allowed.
+    `found`: {source: {model: leak}}. `names`: names of each source's training documents. `budget`: tokens of forward
+    passes that the measurement was allowed.
     """
     stats = {source: {model: leak.stats() for model, leak in leaks.items()} for source, leaks in found.items()}
     models = dict.fromkeys(model for leaks in found.values() for model in leaks)
@@ -156,7 +155,7 @@ def render_leak(
     parts = [
         '<p class="note bad">This page contains private text. Do not share it.</p>',
         *(f"<p><b>{escape(model)}</b>: {escape(verdict(stats, model))}</p>" for model in models),
-        render_table(HEAD, rows),
+        render_table(HEAD, leak_rows(stats)),
         f"<p>Budget: {budget:,} tokens in forward passes, a 15th of the FLOPs of pretraining. Asked for first are "
         "sentences in most documents and with the rarest words; the table says how many. "
         f"{f'Texts of {sampled:,} tokens were' if sampled else 'No text was'} sampled from nothing. "
@@ -175,7 +174,7 @@ def render_leak(
             parts += [_recital(finding, names[source], tokenizer) for finding in leak.extraction.findings[:_SHOWN]]
             parts += [_sampled(run, names[source], tokenizer) for run in leak.extraction.runs[:_RUNS_SHOWN]]
             parts.append(_longest(leak.train, names[source], tokenizer))
-            worst = np.argsort(-leak.train.scored.log_pz, kind="stable")[:_SHOWN].tolist()
+            worst = np.argsort(-leak.train.log_pz, kind="stable")[:_SHOWN].tolist()
             parts.append("".join(_scored(leak.train, i, names[source], tokenizer) for i in worst))
             parts.append("</section>")
     return render_page("Extractable private text", cards=[], live=False, before="\n".join(parts))
@@ -199,32 +198,32 @@ def _sampled(run: VerbatimRun, names: Sequence[str], tokenizer: Tokenizer) -> st
     return _passage(facts, recited=tokenizer.decode(run.ids))
 
 
-def _longest(told: Told, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    run, first = longest_run(told.passages, told.scored.greedy)
+def _longest(scored: Scored, names: Sequence[str], tokenizer: Tokenizer) -> str:
+    run, first = scored.longest_run
     if not run:
         return "<p>No passage is continued with the right token.</p>"
     ids: list[int] = []
-    for i in range(first, len(told.passages)):
-        ids += _asked(told, i)[: int(told.scored.greedy[i])]
+    for i in range(first, len(scored.passages)):
+        ids += _asked(scored, i)[: int(scored.greedy[i])]
         if len(ids) >= run:
             break
-    name = names[int(told.passages.documents[first])]
+    name = names[int(scored.passages.documents[first])]
     shown = _passage("", recited=tokenizer.decode(ids))
     return f"<p>Longest verbatim run, {run:,} tokens of {escape(name)}:</p>{shown}"
 
 
-def _scored(told: Told, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    asked, greedy = _asked(told, i), int(told.scored.greedy[i])
-    prompt = told.passages.tokens[i, : told.passages.prompts[i]].tolist()
-    name = f"{names[int(told.passages.documents[i])]}, token {told.passages.starts[i]:,}"
-    facts = f"{name}: {_samples(told.scored.log_pz[i])} needed"
-    if told.extractable[i]:
-        facts += f", {_samples(told.scored.log_pz_alone[i])} without the beginning"
+def _scored(scored: Scored, i: int, names: Sequence[str], tokenizer: Tokenizer) -> str:
+    asked, greedy = _asked(scored, i), int(scored.greedy[i])
+    prompt = scored.passages.tokens[i, : scored.passages.prompts[i]].tolist()
+    name = f"{names[int(scored.passages.documents[i])]}, token {scored.passages.starts[i]:,}"
+    facts = f"{name}: {_samples(scored.log_pz[i])} needed"
+    if scored.extractable[i]:
+        facts += f", {_samples(scored.log_pz_alone[i])} without the beginning"
     return _passage(facts, *map(tokenizer.decode, (prompt, asked[:greedy], asked[greedy:])))
 
 
-def _asked(told: Told, i: int) -> list[int]:
-    ids: list[int] = told.passages.tokens[i, told.passages.prompts[i] : told.passages.lengths[i]].tolist()
+def _asked(scored: Scored, i: int) -> list[int]:
+    ids: list[int] = scored.passages.tokens[i, scored.passages.prompts[i] : scored.passages.lengths[i]].tolist()
     return ids
 
 

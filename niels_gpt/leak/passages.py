@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain, islice
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,11 +22,6 @@ from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import numpy_generator
 from niels_gpt.tokenizer.pretrained import renderer_for
 from niels_gpt.tokenizer.vocabulary import Tokenizer
-
-# A passage is a window of a document: a prompt, and the tokens that the model is asked for.
-#
-# Windows overlap by a prompt, so that every token after the first prompt is asked for once. A document shorter than a
-# window is one window; its prompt is at most half of it.
 
 
 class Documents(Protocol):
@@ -45,6 +42,21 @@ class DocumentList:
 
     def document(self, row: int) -> np.ndarray:
         return self._documents[row]
+
+
+def joined(documents: Documents) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the documents one behind the other, about a million tokens at a time: their ids, and the row of each id."""
+    block = np.cumsum(documents.lengths) >> 20
+    for rows in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
+        if len(rows):
+            ids = np.concatenate([documents.document(row) for row in rows.tolist()])
+            yield ids, np.repeat(rows, documents.lengths[rows])
+
+
+# A passage is a window of a document: a prompt, and the tokens that the model is asked for.
+#
+# Windows overlap by a prompt, so that every token after the first prompt is asked for once. A document shorter than a
+# window is one window; its prompt is at most half of it.
 
 
 @dataclass(frozen=True)
@@ -113,9 +125,7 @@ def windows(L: int, chunk_size: int, prompt_tokens: int) -> Iterator[tuple[int, 
     A last window that asks for less than a quarter of a full one is skipped: chance would complete it more often.
     """
     prompt = min(prompt_tokens, L // 2)
-    if not prompt:
-        return
-    for start in range(0, L - prompt, chunk_size - prompt):
+    for start in range(0, L - prompt, chunk_size - prompt) if prompt else ():
         length = min(chunk_size, L - start)
         if length - prompt >= max(1, (chunk_size - prompt_tokens) // 4):
             yield start, length, prompt
@@ -128,11 +138,49 @@ def needed_log_pz(tries: int) -> float:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of passages, (N,) each."""
+    """Passages, and a model's scores of them, (N,) each."""
 
+    passages: Passages
     log_pz: np.ndarray  # log probability of the tokens asked for, after the prompt
     log_pz_alone: np.ndarray  # the same without the prompt, after an end-of-text token; -inf if not extractable with it
     greedy: np.ndarray  # number of tokens that greedy decoding gets right before its first error
+
+    @property
+    def extractable(self) -> np.ndarray:
+        """Mask of the extractable passages: completed by greedy decoding, or in 1,000 samples with probability 1/2."""
+        return _extractable(self.greedy, self.passages.asked, self.log_pz)
+
+    @property
+    def share(self) -> float:
+        """Share of the passages that are extractable, 0 to 1."""
+        return float(self.extractable.mean()) if len(self.passages) else 0.0
+
+    @property
+    def longest_run(self) -> tuple[int, int]:
+        """(Tokens, first passage) of the longest recited text; a completed passage is the prompt of the next."""
+        best, first, run, begun = 0, 0, 0, 0
+        for i, count in enumerate(self.greedy.tolist()):
+            if not (i and self.greedy[i - 1] == self.passages.asked[i - 1] and self.passages.follows(i)):
+                run, begun = 0, i
+            run += count
+            if run > best:
+                best, first = run, begun
+        return best, first
+
+    def stats(self) -> dict[str, Any]:
+        """Return the numbers without any text."""
+        stats: dict[str, Any] = {
+            "documents": len(np.unique(self.passages.documents)),
+            "passages": len(self.passages),
+            "extractable": int(self.extractable.sum()),
+            "greedy": int((self.greedy == self.passages.asked).sum()),
+            "longest_run_tokens": self.longest_run[0],
+            "median_log_pz": float(np.median(self.log_pz)) if len(self.passages) else None,
+        }
+        for name, logs in {"pz": self.log_pz, "pz_alone": self.log_pz_alone}.items():
+            # Pairs in a list, because tables of experiments get a column for every number with a name.
+            stats[f"{name}_found_in_n_samples"] = [(n, int((logs >= needed_log_pz(n)).sum())) for n in TRIES]
+        return stats
 
 
 def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) -> Scored:
@@ -153,14 +201,17 @@ def score_passages(model: GPT, passages: Passages, *, end_of_text: int, B: int) 
             greedy = hits.long().cumprod(dim=1).sum(dim=1).cpu().numpy()
             log_pz = _log_prob(logits, wanted, counts)
             log_pz_alone = np.full(len(log_pz), -np.inf)
-            # A passage is extractable if the greatest number of samples suffices.
-            if (told := (greedy == asked) | (log_pz >= needed_log_pz(TRIES[-1]))).any():
-                only = torch.from_numpy(told).to(device)
+            if (extractable := _extractable(greedy, asked, log_pz)).any():
+                only = torch.from_numpy(extractable).to(device)
                 alone = F.pad(wanted[only, :-1], (1, 0), value=end_of_text)
-                log_pz_alone[told] = _log_prob(model(alone), wanted[only], counts[only])
+                log_pz_alone[extractable] = _log_prob(model(alone), wanted[only], counts[only])
             parts.append((log_pz, log_pz_alone, greedy))
     columns = zip(*parts, strict=True) if parts else ([np.empty(0)],) * 3
-    return Scored(*(np.concatenate(column) for column in columns))
+    return Scored(passages, *(np.concatenate(column) for column in columns))
+
+
+def _extractable(greedy: np.ndarray, asked: np.ndarray, log_pz: np.ndarray) -> np.ndarray:
+    return (greedy == asked) | (log_pz >= needed_log_pz(TRIES[-1]))
 
 
 def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
@@ -169,22 +220,10 @@ def _log_prob(logits: torch.Tensor, wanted: torch.Tensor, counts: torch.Tensor) 
     return found
 
 
-def longest_run(passages: Passages, greedy: np.ndarray) -> tuple[int, int]:
-    """Return (tokens, first passage) of the longest recited text; a completed passage is the prompt of the next."""
-    best, first, run, begun = 0, 0, 0, 0
-    for i, count in enumerate(greedy.tolist()):
-        if not (i and greedy[i - 1] == passages.asked[i - 1] and passages.follows(i)):
-            run, begun = 0, i
-        run += count
-        if run > best:
-            best, first = run, begun
-    return best, first
-
-
 # Repeated passages occur in other documents, too: templates, boilerplate, quotations. Reciting them proves nothing
 # about one document, since the model may know them from the others.
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, hence invertible modulo 2**64: no bit of an id is lost
+_FACTOR = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2**64: no bit of an id is lost
 
 
 def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarray:
@@ -200,29 +239,45 @@ def repeated(passages: Passages, documents: Documents, *, own: bool) -> np.ndarr
     starts = np.arange(grams.shape[1])
     asked = (starts >= passages.prompts[:, None]) & (starts + n <= passages.lengths[:, None])
     looked_for, which = np.unique(grams[asked], return_inverse=True)
-    met = np.zeros(len(looked_for), dtype=bool)
+    met_in = np.full(len(looked_for), -1)  # one of the documents with the n-gram
     elsewhere = np.zeros(len(looked_for), dtype=bool)
-    for row in range(len(documents.lengths)):
-        at = places_among(looked_for, grams_of(documents.document(row), n))
-        elsewhere[at] |= met[at] if own else True
-        met[at] = True
-    counts, rows = asked.sum(axis=1), np.nonzero(asked)[0]
-    shares = np.bincount(rows, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
+    for ids, rows in joined(documents):
+        found, places = places_among(looked_for, ids, rows, n)
+        new = met_in[found] < 0
+        met_in[found[new]] = rows[places[new]]
+        elsewhere[found[(met_in[found] != rows[places]) | (not own)]] = True
+    counts, passage = asked.sum(axis=1), np.nonzero(asked)[0]
+    shares = np.bincount(passage, weights=elsewhere[which], minlength=len(passages)) / np.maximum(1, counts)
     return shares >= 0.5
 
 
-def places_among(ordered: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return the positions in `ordered` (ascending, not empty) of those of the `found` values that it contains."""
-    at = np.minimum(np.searchsorted(ordered, found), len(ordered) - 1)
-    return at[ordered[at] == found]
+def places_among(wanted: np.ndarray, ids: np.ndarray, rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (index in `wanted`, position in `ids`) of the n-grams of joined documents that are wanted.
+
+    `wanted` are hashes, ascending and not empty.
+    """
+    grams = grams_of(ids, n)
+    kept = np.zeros(1 << 16, dtype=bool)  # a quick test by 16 bits rules out most n-grams
+    kept[wanted >> np.uint64(48)] = True
+    places = np.flatnonzero(kept[grams >> np.uint64(48)] & (rows[: len(grams)] == rows[n - 1 :]))
+    at = np.minimum(np.searchsorted(wanted, grams[places]), len(wanted) - 1)
+    found = wanted[at] == grams[places]
+    return at[found], places[found]
 
 
 def grams_of(tokens: np.ndarray, n: int) -> np.ndarray:
-    """Return a polynomial hash modulo 2**64 of every n consecutive tokens, (..., L) -> (..., L-n+1)."""
-    ids, length = tokens.astype(np.uint64) + np.uint64(1), max(0, tokens.shape[-1] - n + 1)
-    hashes = np.zeros((*tokens.shape[:-1], length), dtype=np.uint64)
-    for i in range(n if length else 0):
-        hashes = hashes * _FACTOR + ids[..., i : i + length]
+    """Return a polynomial hash modulo 2**64 of every n consecutive tokens, (..., L) -> (..., L-n+1).
+
+    Running sums of the tokens, each divided by the power of its position, give all hashes whatever n is.
+    """
+    length = tokens.shape[-1]
+    powers, inverse = (
+        np.multiply.accumulate(np.full(length, factor, dtype=np.uint64))
+        for factor in (_FACTOR, pow(_FACTOR, -1, 1 << 64))
+    )
+    sums = np.zeros((*tokens.shape[:-1], length + 1), dtype=np.uint64)
+    np.cumsum((tokens.astype(np.uint64) + np.uint64(1)) * inverse, axis=-1, out=sums[..., 1:])
+    hashes: np.ndarray = (sums[..., n:] - sums[..., :-n]) * powers[n - 1 :]
     return hashes
 
 
@@ -235,6 +290,7 @@ _MOST_WORDS, _LEAST_WORDS, _LEAST_ASKED = 24, 4, 2  # of a sentence (longer ones
 _END = re.compile(r"(?<=[.!?\u2026])[\"'\u201d\u2019)\]]*\s+|[\u3002\uff01\uff1f]")  # closing quotes; CJK punctuation
 _MARKER = re.compile(r"[\s>#*+|-]*(?:\d+[.)]\s+)?(?:\[[ xX]\]\s+)?")
 _MARKS = ".!?,;:\u2026\"'\u201d\u2019)]"
+_WORD = re.compile(r"\S+")
 _ENCODED = 256  # sentences to tokenize at once
 
 
@@ -246,11 +302,13 @@ def split_sentences(text: str) -> Iterator[str]:
     for line in text.splitlines():
         parts = [_MARKER.sub("", part, count=1) for part in (line, *_END.split(line))]
         for part in dict.fromkeys(parts):
-            words = list(re.finditer(r"\S+", part))
-            for first in range(0, len(words), _MOST_WORDS):
-                piece = words[first : first + _MOST_WORDS]
-                if len(piece) >= _LEAST_WORDS:  # drop final punctuation, whose token depends on what follows
-                    yield part[piece[0].start() : piece[-1].end()].rstrip(_MARKS)
+            rest = part.strip()
+            while rest:
+                words = rest.split(maxsplit=_MOST_WORDS)
+                left = words.pop() if len(words) > _MOST_WORDS else ""
+                if len(words) >= _LEAST_WORDS:  # drop final punctuation, whose token depends on what follows
+                    yield rest[: len(rest) - len(left)].rstrip().rstrip(_MARKS)
+                rest = left
                 if part is parts[0] and len(parts) > 2:
                     break
 
@@ -276,8 +334,9 @@ def find_sentences(documents: Documents, tokenizer: Tokenizer) -> dict[str, list
         for text in chat.texts(documents.document(row)):
             for sentence in split_sentences(text):
                 found.setdefault(sentence, {})[row] = None
-    frequency = Counter(word for text in found for word in set(text.split()))
-    rarity = {text: min(frequency[word] for word in text.split()) for text in found}
+    words = {text: set(text.split()) for text in found}
+    frequency = Counter(chain.from_iterable(words.values()))
+    rarity = {text: min(map(frequency.__getitem__, own)) for text, own in words.items()}
     order = sorted(found, key=lambda text: (-len(found[text]), rarity[text], text))
     return {text: list(found[text]) for text in order}
 
@@ -300,12 +359,13 @@ def encode_sentences(
 
 
 def _sentence(text: str, ids: np.ndarray, documents: Iterable[int], sizes: np.ndarray) -> Sentence:
-    """Tokenize a sentence's spans: one per prompt length that leaves at least 2 words to complete."""
-    ends = [match.end() for match in re.finditer(r"\S+", text)]
-    reached = np.cumsum(sizes[ids])  # bytes up to the end of each token
-    words = [n for n in PROMPT_WORDS if len(ends) - n >= _LEAST_ASKED]
-    given = np.array([len(text[: ends[n - 1]].encode()) if n else 0 for n in words], dtype=np.int64)
-    first = reached.searchsorted(given, side="right")
-    end = np.maximum(first + SPAN_TOKENS, reached.searchsorted(given + SPAN_BYTES) + 1).clip(max=len(ids))
-    spans = tuple(zip(words, first.tolist(), end.tolist(), strict=True))
-    return Sentence(text, ids[: end.max(initial=0)], spans, tuple(documents))
+    """Find the spans of a sentence: one per prompt length that leaves at least 2 words to complete."""
+    count, reached = len(text.split()), np.cumsum(sizes[ids]).tolist()  # bytes up to the end of each token
+    ends = [0, *(match.end() for match in islice(_WORD.finditer(text), PROMPT_WORDS[-1]))]
+    spans = []
+    for words in (n for n in PROMPT_WORDS if count - n >= _LEAST_ASKED):
+        given = len(text[: ends[words]].encode())
+        first = bisect_right(reached, given)
+        end = max(first + SPAN_TOKENS, bisect_left(reached, given + SPAN_BYTES) + 1)
+        spans.append((words, first, min(end, len(ids))))
+    return Sentence(text, ids[: max(end for *_, end in spans)], tuple(spans), tuple(documents))
