@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +63,8 @@ class StreamBuildConfig:
     allow_missing_sources: bool = False
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """Input of one (source, split); its bytes are built only if the cache has no entry matching `meta`."""
-
-    meta: dict[str, Any]
-    docs: list[str] | None = None
-    paths: list[str] | None = None
-    text: str | None = None
-
-    def build(self, sep: str) -> bytes:
-        if self.text is not None:
-            return build_primer_stream(self.text)
-        if self.paths is not None:
-            return build_roam_stream(load_texts(self.paths), sep=sep)
-        return build_wiki_stream(self.docs or [], sep=sep)
+# Of each split, a description of its input, and what builds its bytes if the cache has no entry with that description.
+_Splits = dict[str, tuple[dict[str, Any], Callable[[], bytes]]]
 
 
 def build_wiki_stream(docs: list[str], *, sep: str) -> bytes:
@@ -134,8 +124,9 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
             raise RuntimeError(
                 f"{'required ' * required}source {name!r} is missing: {error}; add it, or take it out of {lists}"
             ) from error
-        for split, stream in splits.items():
-            built[split][name] = _cached(cfg, f"{name}_{split}", stream)
+        for split, (meta, build) in splits.items():
+            meta |= {"source": name, "split": split}
+            built[split][name] = _cached(cfg, f"{name}_{split}", meta, build)
     T = ModelConfig().T if T is None else T
     short = {
         f"{name}/{split}": len(data)
@@ -148,87 +139,60 @@ def build_sources(cfg: StreamBuildConfig, *, T: int | None = None) -> tuple[Byte
     return built["train"], built["val"]
 
 
-def _describe_wiki(cfg: StreamBuildConfig) -> dict[str, _Stream]:
-    docs = load_wikitext()
-    return {
-        split: _Stream(
-            meta={
-                "source": "wiki",
-                "split": split,
-                "n_docs": len(docs[split]),
-                "total_chars": sum(map(len, docs[split])),
-                "sep": cfg.doc_separator,
-            },
-            docs=docs[split],
-        )
-        for split in ("train", "val")
-    }
+def _describe_wiki(cfg: StreamBuildConfig) -> _Splits:
+    every, described, sep = load_wikitext(), _Splits(), cfg.doc_separator
+    for split in ("train", "val"):
+        docs = every[split]
+        meta = {"n_docs": len(docs), "total_chars": sum(map(len, docs)), "sep": sep}
+        described[split] = meta, partial(build_wiki_stream, docs, sep=sep)
+    return described
 
 
-def _describe_roam(cfg: StreamBuildConfig) -> dict[str, _Stream]:
+def _describe_roam(cfg: StreamBuildConfig) -> _Splits:
     paths = list_roam_paths(cfg.roam_root)
     if not paths:
         raise FileNotFoundError(f"no *.md file under {cfg.roam_root}")
     train, val = split_roam_paths(paths, val_frac=cfg.roam_val_frac, seed=cfg.seed)
     if not val:
         raise RuntimeError(f"roam has no validation set: {len(paths)} note under {cfg.roam_root}, two are needed")
-    return {
-        split: _Stream(
-            meta={
-                "source": "roam",
-                "split": split,
-                "files": [{"path": path, **_file_stamp(path)} for path in chosen],
-                "sep": cfg.doc_separator,
-                "seed": cfg.seed,
-                "val_frac": cfg.roam_val_frac,
-            },
-            paths=chosen,
+    how = {"sep": cfg.doc_separator, "seed": cfg.seed, "val_frac": cfg.roam_val_frac}
+
+    def described(paths: list[str]) -> tuple[dict[str, Any], Callable[[], bytes]]:
+        return {"files": [_file_stamp(path) for path in paths], **how}, lambda: build_roam_stream(
+            load_texts(paths), sep=cfg.doc_separator
         )
-        for split, chosen in (("train", train), ("val", val))
-    }
+
+    return {"train": described(train), "val": described(val)}
 
 
-def _describe_primer(cfg: StreamBuildConfig) -> dict[str, _Stream]:
+def _describe_primer(cfg: StreamBuildConfig) -> _Splits:
     text = load_primer_text(cfg.primer_path)
     train, val = split_primer_dialogues(text, val_frac=cfg.primer_val_frac, seed=cfg.seed, delimiter=cfg.delimiter)
+    meta = {**_file_stamp(cfg.primer_path), "delimiter": cfg.delimiter, "seed": cfg.seed}
     return {
-        split: _Stream(
-            meta={
-                "source": "primer",
-                "split": split,
-                "path": cfg.primer_path,
-                **_file_stamp(cfg.primer_path),
-                "delimiter": cfg.delimiter,
-                "seed": cfg.seed,
-                "val_frac": cfg.primer_val_frac,
-            },
-            text=chosen,
-        )
+        split: ({**meta, "val_frac": cfg.primer_val_frac}, partial(build_primer_stream, chosen))
         for split, chosen in (("train", train), ("val", val))
     }
 
 
-def _file_stamp(path: str) -> dict[str, int]:
+def _file_stamp(path: str) -> dict[str, Any]:
     status = os.stat(path)
-    return {"mtime_ns": status.st_mtime_ns, "size": status.st_size}
+    return {"path": path, "mtime_ns": status.st_mtime_ns, "size": status.st_size}
 
 
-def _cached(cfg: StreamBuildConfig, name: str, stream: _Stream) -> bytes:
+def _cached(cfg: StreamBuildConfig, name: str, meta: dict[str, Any], build: Callable[[], bytes]) -> bytes:
     """Return the stream's bytes from the cache, building and storing them if its description differs."""
     folder = Path(cfg.cache_dir)
     bin_path, meta_path = folder / f"{name}.bin", folder / f"{name}.meta.json"
     if not cfg.force_rebuild and bin_path.is_file() and meta_path.is_file():
-        try:
-            known = json.loads(meta_path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):  # damaged: rebuild
-            known = None
         data = bin_path.read_bytes()
-        if known == {**stream.meta, "bytes": len(data)}:
-            return data
-    data = stream.build(cfg.doc_separator)
+        with suppress(ValueError):  # damaged: rebuild
+            if json.loads(meta_path.read_text(encoding="utf-8")) == {**meta, "bytes": len(data)}:
+                return data
+    data = build()
     # Delete the old description first: a crash between the two writes must not leave it next to new bytes.
     meta_path.unlink(missing_ok=True)
     with atomic_path(bin_path) as temporary:
         temporary.write_bytes(data)
-    write_json(meta_path, {**stream.meta, "bytes": len(data)})
+    write_json(meta_path, {**meta, "bytes": len(data)})
     return data
