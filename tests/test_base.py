@@ -131,7 +131,7 @@ BAD_FOLDERS = {
     r"holds no tokenizer \(tokenizer\.json\)": lambda folder: (folder / "tokenizer.json").unlink(),
     r"holds no model \(config\.json\)": lambda folder: (folder / "config.json").unlink(),
     r"config\.json is not valid JSON": lambda folder: cut(folder / "config.json", to=0.5),
-    "does not describe a tokenizer": lambda folder: cut(folder / "tokenizer.json", to=0.5),
+    "is not valid JSON": lambda folder: cut(folder / "tokenizer.json", to=0.5),
 }
 
 

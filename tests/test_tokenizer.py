@@ -78,7 +78,7 @@ def test_load_tokenizer_by_folder_and_by_file_and_refuses_what_is_none(tmp_path:
         load_tokenizer(tmp_path)
     for damaged in ("{", "[]", "[" * 100_000):
         (tmp_path / "tokenizer.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"tokenizer\.json does not describe a tokenizer"):
+        with pytest.raises(ValueError, match=r"tokenizer\.json (is not valid JSON|holds no JSON object)"):
             load_tokenizer(tmp_path)
     with pytest.raises(ValueError, match="holds no tokenizer"):
         load_tokenizer(tmp_path / "nothing")
@@ -176,7 +176,7 @@ def test_a_tokenizer_that_its_meta_does_not_describe_is_refused(
         with pytest.raises(ValueError, match=r"spm\.model is not the tokenizer that .*meta\.json describes"):
             load_tokenizer(tmp_path / "spm")
     (tmp_path / "spm/meta.json").write_text('{"kind": ')
-    with pytest.raises(ValueError, match=r"meta\.json does not describe a tokenizer"):
+    with pytest.raises(ValueError, match=r"meta\.json (is not valid JSON|holds no JSON object)"):
         load_tokenizer(tmp_path / "spm")
     (tmp_path / "spm/meta.json").unlink()  # then only what cannot be read is refused
     (tmp_path / "spm/spm.model").write_bytes(model[:-100])

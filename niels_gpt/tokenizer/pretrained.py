@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from niels_gpt.files.checks import Damaged
+from niels_gpt.files.checks import Damaged, read_meta
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, Pieces, Tokenizer, token_dtype
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class HFTokenizer(Pieces):
         # Kept in memory: the folder may be a temporary one.
         beside = [file for name in BESIDE if (file := Path(path).with_name(name)).is_file()]
         self.files = {file.name: file.read_bytes() for file in (Path(path), *beside)}
-        self.config = read_description(Path(path).with_name(CONFIG)) if CONFIG in self.files else {}
-        self.described = described = read_description(Path(path))
+        self.config = read_meta(Path(path).with_name(CONFIG)) if CONFIG in self.files else {}
+        self.described = described = read_meta(path)
         _check(described, path)
         added = {token["content"]: token for token in described.get("added_tokens") or []}
         self.control = {name: int(token["id"]) for name, token in added.items()}
@@ -67,9 +67,14 @@ class HFTokenizer(Pieces):
         if vocab_size is not None and vocab_size < entries:
             raise ValueError(f"{path} has {entries:,} entries, and the model only {vocab_size:,}: they do not match")
         super().__init__(pieces + [b""] * ((vocab_size or entries) - entries))
-        self._stand_ins = _StandIns.of({piece: id for id, piece in enumerate(pieces) if piece}, path)
+        self._stand_ins = _StandIns({piece: id for id, piece in enumerate(pieces) if piece}, path)
         self.text_errors = self._stand_ins.errors
-        self._special = {"eot": self._end_of_text()}
+        eot = next((self.control[name] for name in _END_OF_TEXT if name in self.control), self.named_id("eos_token"))
+        if eot is None:
+            raise ValueError(
+                f"{path} has no token that ends a text ({', '.join(_END_OF_TEXT)}, or eos_token in {CONFIG})"
+            )
+        self._special = {"eot": eot}
         self._special |= {key: self.control[name] for key, name in _IM_TOKENS.items() if name in self.control}
 
     @property
@@ -111,14 +116,6 @@ class HFTokenizer(Pieces):
         token = self.config.get(key)
         return self.control.get(token.get("content") if isinstance(token, dict) else token)
 
-    def _end_of_text(self) -> int:
-        found = next((self.control[name] for name in _END_OF_TEXT if name in self.control), self.named_id("eos_token"))
-        if found is None:
-            raise ValueError(
-                f"{self.model_path} has no token that ends a text ({', '.join(_END_OF_TEXT)}, or eos_token in {CONFIG})"
-            )
-        return found
-
 
 def renderer_for(tokenizer: Tokenizer, *, chats: bool = True) -> Renderer:
     """Return the chat format of models with this tokenizer; `chats`: the model was fine-tuned on chats."""
@@ -136,34 +133,26 @@ class _StandIns:
     character whole; streamed token by token, such a character (U+40000 to U+BFFFF, unassigned) decodes to U+FFFD.
     """
 
-    def __init__(self, ids: Mapping[int, int], stand_ins: Mapping[int, int]) -> None:
-        """Take the id of each byte, and the stand-in of each missing one."""
-        self._ids, self._stand_ins = ids, stand_ins
-        self.errors = "replace"
-        if not stand_ins:
-            self._missing = re.compile("($^)")
-            return
-        singles = "".join(rf"\x{byte:02x}" for byte in stand_ins if byte < 0x80)
-        heads = "".join(
-            f"\\U{_first_of(byte):08x}-\\U{min(_first_of(byte + 1) - 1, 0x10FFFF):08x}"
-            for byte in stand_ins
-            if byte >= 0x80
-        )
-        self._missing = re.compile(f"([{singles}{heads}]+)")
-        self.errors = "stand-ins-" + bytes(sorted(stand_ins)).hex()
-        codecs.register_error(self.errors, self._translate)
-
-    @classmethod
-    def of(cls, entries: Mapping[bytes, int], path: str | Path) -> _StandIns:
+    def __init__(self, entries: Mapping[bytes, int], path: str | Path) -> None:
         """Find the bytes that have no entry of their own, and a stand-in for each that can occur in UTF-8."""
-        ids = {piece[0]: id for piece, id in entries.items() if len(piece) == 1}
+        self._ids = ids = {piece[0]: id for piece, id in entries.items() if len(piece) == 1}
         in_text = [byte for byte in range(BYTE_VALUES) if byte not in (0xC0, 0xC1) and byte < 0xF5]
-        missing = {byte: 0x80 | byte & 0x3F for byte in in_text if byte not in ids}
+        self._stand_ins = missing = {byte: 0x80 | byte & 0x3F for byte in in_text if byte not in ids}
         spelt = all(byte < 0x80 or byte >= 0xF0 for byte in missing) and all(b in ids for b in missing.values())
         if not spelt or len(set(missing.values())) < len(missing):
             names = ", ".join(f"0x{byte:02X}" for byte in missing)
             raise ValueError(f"{path} has no entries for the bytes {names}: text with these could not be encoded")
-        return cls(ids, missing)
+        self.errors = "replace"
+        if missing:
+            singles = "".join(rf"\x{byte:02x}" for byte in missing if byte < 0x80)
+            heads = "".join(
+                f"\\U{_first_of(byte):08x}-\\U{min(_first_of(byte + 1) - 1, 0x10FFFF):08x}"
+                for byte in missing
+                if byte >= 0x80
+            )
+            self._missing = re.compile(f"([{singles}{heads}]+)")
+            self.errors = "stand-ins-" + bytes(sorted(missing)).hex()
+            codecs.register_error(self.errors, self._translate)
 
     def cut(self, text: str) -> list[str]:
         """Split a text; entries at odd indices consist of characters that need a stand-in."""
@@ -189,17 +178,6 @@ class _StandIns:
 def _first_of(head: int) -> int:
     """Return the first code point whose UTF-8 form begins with this head of a 4-byte character."""
     return max(0x10000, (head & 0x07) << 18)
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read a JSON object about a tokenizer: tokenizer.json, tokenizer_config.json or meta.json."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Damaged(path, f"does not describe a tokenizer ({error})") from error
-    if not isinstance(found, dict):
-        raise Damaged(path, "does not describe a tokenizer (no JSON object)")
-    return found
 
 
 def _check(described: Mapping[str, Any], path: str | Path) -> None:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.files.atomic import json_text, write_json
-from niels_gpt.files.checks import Damaged, sha256_file
-from niels_gpt.tokenizer.pretrained import BESIDE, HFTokenizer, read_description
+from niels_gpt.files.checks import Damaged, read_meta, sha256_file
+from niels_gpt.tokenizer.pretrained import BESIDE, HFTokenizer
 from niels_gpt.tokenizer.vocabulary import BYTE_VALUES, SPECIAL_NAMES, SPECIAL_TOKENS, Pieces, Tokenizer
 
 if TYPE_CHECKING:
     import torch
-
 
 SPACE_MARK = "\u2581"  # SentencePiece's character for a space
 # A run of letters and digits. Scripts without spaces (Thai, Lao, Burmese, Khmer, Chinese, Japanese) are excluded: there
@@ -155,7 +154,6 @@ class SentencePieceTokenizer(Pieces):
         return list(next(self._encoded([text])))
 
     def encode_torch(self, text: str, *, device: str | None = None) -> torch.Tensor:
-        """Return the ids of the text as an `(n,)` int64 tensor."""
         import torch
 
         return torch.tensor(self.encode(text), dtype=torch.int64, device=device)
@@ -196,7 +194,7 @@ def tokenizer_file(path: str | Path) -> Path:
 def tokenizer_files(path: str | Path) -> list[Path]:
     """Return all files that a copy of the tokenizer needs: its own, and those beside a pretrained model's."""
     file = tokenizer_file(path)
-    if file.suffix != ".json" or "kind" in read_description(file):
+    if file.suffix != ".json" or "kind" in read_meta(file):
         return [file]
     return [file, *(beside for name in (*BESIDE, META) if (beside := file.with_name(name)).is_file())]
 
@@ -209,13 +207,13 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """
     file = tokenizer_file(path)
     meta = file.with_name(META)
-    facts = read_description(meta) if meta.is_file() else {}
+    facts = read_meta(meta) if meta.is_file() else {}
     known = facts.get("tokenizer_sha256")
     if known is not None and known != sha256_file(file):
         raise Damaged(file, f"is not the tokenizer that {meta} describes: one of the two is damaged")
     if file.suffix != ".json":
         return SentencePieceTokenizer(file)
-    description = read_description(file)
+    description = read_meta(file)
     if "kind" not in description and "model" in description:
         return HFTokenizer(file, vocab_size=None if known is None else facts.get("vocab_size"))
     if description.get("kind") != "byte":

@@ -15,7 +15,6 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-
 SPECIAL_NAMES = ("sys", "usr", "asst", "eot")
 SPECIAL_TOKENS = tuple(f"<|ngpt_{name}_84a5023f67d74cf29cc4001becde983c|>" for name in SPECIAL_NAMES)
 BYTE_VALUES = 256
@@ -39,11 +38,6 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def as_list(ids: Iterable[int] | torch.Tensor) -> Iterable[int]:
-    """Return the ids of a tensor or array as Python integers; other iterables unchanged."""
-    return ids.tolist() if hasattr(ids, "tolist") else ids
-
-
 class Pieces:
     """Decoding half of a tokenizer, which needs only the text bytes of each id."""
 
@@ -59,14 +53,14 @@ class Pieces:
 
     def decode(self, ids: Iterable[int] | torch.Tensor) -> str:
         """Return the text of the ids; control tokens have none and are skipped."""
-        return b"".join([self._pieces[i] for i in as_list(ids)]).decode("utf-8", errors=self.text_errors)
+        whole: Iterable[int] = ids.tolist() if hasattr(ids, "tolist") else ids
+        return b"".join([self._pieces[i] for i in whole]).decode("utf-8", errors=self.text_errors)
 
     def token_bytes(self) -> np.ndarray:
         """Return the number of text bytes of each id: `(V,)` int64."""
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
     def piece(self, id: int) -> bytes:
-        """Return the text bytes of an id."""
         return self._pieces[id]
 
 
