@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.data.corpus.sketch import sketch_texts
-from niels_gpt.duplicates.pairs import Sketches, find_pairs
+from niels_gpt.data.corpus.sketch import Sketches, sketch_texts
+from niels_gpt.duplicates.pairs import find_pairs
 
 BATCH, HASHES, COMMON = 1000, 100, 20_000
 TWINS = 10  # of every so many documents, one repeats an earlier one's hashes, nine of ten

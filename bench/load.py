@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def measure(root: Path) -> None:
-    from niels_gpt.data.corpus.parts import write_documents
+    from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, write_rows
     from niels_gpt.data.fineweb_edu import DATASET, iter_fineweb_edu
     from niels_gpt.data.hub import load_dataset
     from niels_gpt.data.streaming import parquet_options
@@ -43,7 +43,7 @@ def measure(root: Path) -> None:
     def load() -> None:
         pages = iter_fineweb_edu(shuffle_buffer_size=1000)
         documents = (Document(id=page.meta["id"], text=page.text) for page in pages)
-        counts["load"] = write_documents(root / "part.parquet", documents).rows
+        counts["load"] = write_rows(root / "part.parquet", DOCUMENT_SCHEMA, documents)[0]
 
     ways: dict[str, Callable[[], object]] = {"load": load, "plain iteration": plain}
     seconds = seconds_in_turns(ways, rounds=3, calls=1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.rounds import print_result
 from bench.tokenize import make_tokenizer, texts
 from niels_gpt.cache.token_parts import PartToEncode, encode_part
-from niels_gpt.data.corpus.parts import Part, write_documents
+from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, write_rows
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
 from niels_gpt.data.corpus.split_files import ByHash
 from niels_gpt.data.text import iter_text
@@ -41,7 +41,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
     documents = [Document(id=str(i), text=text) for i, text in enumerate(found)]
     size = sum(document.bytes() for document in documents)
     path = folder / "part-00000.parquet"
-    loading = seconds(lambda: write_documents(path, documents))
+    loading = seconds(lambda: write_rows(path, DOCUMENT_SCHEMA, documents))
     part = Part(path.name, len(documents), size, path.stat().st_size, sha256_file(path))
     make_tokenizer(folder)
     tokenizer = (("spm.model", (folder / "spm.model").read_bytes()),)

@@ -21,7 +21,7 @@ import sentencepiece
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 from niels_gpt.cache.formats import write_token_file
 from niels_gpt.cache.token_parts import encode_documents
-from niels_gpt.data.corpus.parts import read_texts, write_documents
+from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, read_texts, write_rows
 from niels_gpt.data.types import Document
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.training import train_sentencepiece
@@ -57,7 +57,9 @@ def compare() -> None:
         folder = Path(name)
         tokenizer = make_tokenizer(folder)
         sample = list(texts(8))
-        rows = write_documents(folder / PART, (Document(id=str(i), text=text) for i, text in enumerate(sample))).rows
+        rows = write_rows(
+            folder / PART, DOCUMENT_SCHEMA, (Document(id=str(i), text=text) for i, text in enumerate(sample))
+        )[0]
         plain = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
         cores = os.cpu_count() or 1
         seconds = seconds_in_turns(
@@ -77,9 +79,9 @@ def measure_memory(megabytes: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tokenizer(folder)
-        rows = write_documents(
-            folder / PART, (Document(id=str(i), text=text) for i, text in enumerate(texts(megabytes)))
-        ).rows
+        rows = write_rows(
+            folder / PART, DOCUMENT_SCHEMA, (Document(id=str(i), text=text) for i, text in enumerate(texts(megabytes)))
+        )[0]
         subprocess.run([sys.executable, "-m", "bench.tokenize", "--child", str(folder), str(rows)], check=True)
 
 

@@ -1,11 +1,6 @@
 """Random number generators: each is made here from a seed, and seeds are derived from names, not from RNG state.
 
-- `make_generator` (torch): weights, batches, dropout, text sampling.
-- `permutation` (torch.randperm's result, computed by numpy): splits, the order of dolly, the tokenizer's sample. Their
-  stages need nothing else of torch, which takes seconds to import.
-- `numpy_generator` (PCG64): passages, bootstrap resamples and canary positions of the privacy checks, which work on
-  numpy arrays; torch cannot sample multinomial counts.
-- `uniform_numbers` (numpy's MT19937): the words of canaries.
+docs/architecture.md says which numbers come from which generator, and why.
 
 Two shuffles happen elsewhere: data/oasst1.py shuffles trees with `random.Random(seed)`, as its specification requires,
 and the datasets library shuffles what it streams from the hub.

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.data.corpus.parts import (
+    CHAT_SCHEMA,
+    DOCUMENT_SCHEMA,
     MANIFEST,
     Part,
     Texts,
@@ -21,8 +23,7 @@ from niels_gpt.data.corpus.parts import (
     read_column,
     read_texts,
     reading_part,
-    write_chats,
-    write_documents,
+    write_rows,
 )
 from niels_gpt.data.corpus.split import Bonds
 from niels_gpt.data.corpus.split_files import write_bonds
@@ -110,8 +111,8 @@ def write_source(
         path = folder / f"part-{number:05d}.parquet"
         some = rows[first : first + part_rows]
         documents, chats = ([row for row in some if isinstance(row, kind)] for kind in (Document, Chat))
-        count = write_chats(path, chats) if chats else write_documents(path, documents)
-        parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
+        count = write_rows(path, CHAT_SCHEMA, chats) if chats else write_rows(path, DOCUMENT_SCHEMA, documents)
+        parts.append(Part(path.name, *count, path.stat().st_size, sha256_file(path)))
     write_json(folder / MANIFEST, manifest_of(parts, {"name": name, "streaming": False, **facts}, at=None))
     return open_texts(folder)
 

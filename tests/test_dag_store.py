@@ -152,13 +152,13 @@ def test_a_bucket_is_read_once_a_part_by_each_stage_and_never_by_dvc(
     files = list(listed_files(manifests, places, documents=False))
     s3.client().put_object(Bucket="public", Key=key, Body=bytes(body))
     with pytest.raises(ValueError, match=re.escape(f"s3://public/{key} (changed)")) as refused:
-        check_files(files, vocab_size=260)
+        check_files(files)
     monkeypatch.chdir(fresh_repo.path)
     assert "niels-gpt store" in sentence_with_remedy(refused.value)
     s3.client().put_object(Bucket="public", Key=key, Body=public[key])
     shutil.rmtree(places.copies)
     start = len(s3.requests())
     for _ in range(2):
-        check_files(files, vocab_size=260)
+        check_files(files)
     fetched = [path for kind, path in s3.requests()[start:] if kind == "GET" and path.endswith(".bin")]
     assert sorted(fetched) == tokens

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -26,16 +27,15 @@ from niels_gpt.data import (
 )
 from niels_gpt.data.corpus.parts import (
     CHAT_SCHEMA,
-    RowCount,
+    DOCUMENT_SCHEMA,
     list_array,
     messages_array,
     number_array,
-    opened,
     read_column,
     read_keys,
     read_texts,
     text_array,
-    write_documents,
+    write_rows,
 )
 from niels_gpt.data.corpus.split import split_groups, split_rows
 from niels_gpt.data.roam import iter_roam
@@ -250,9 +250,9 @@ def test_a_row_group_ends_with_its_last_row_or_byte_and_any_rows_are_read_back(
     rows = [Document(id=f"{i}", text=f"{i % 10}" * size, split="val" if i % 3 else None) for i in range(count)]
     told: list[int] = []
     path = tmp_path / "new/part.parquet"
-    assert write_documents(path, iter(rows), tick=told.append) == RowCount(rows=count, bytes=count * size)
+    assert write_rows(path, DOCUMENT_SCHEMA, iter(rows), tick=told.append) == (count, count * size)
     assert told == [size] * count
-    with opened(path) as file:
+    with pq.ParquetFile(path) as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == groups
         column = file.metadata.row_group(0).column(1)
     assert read_column(path, "split") == [row.split for row in rows]

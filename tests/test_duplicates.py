@@ -20,7 +20,7 @@ from niels_gpt.data.corpus.sketch import containment, grams, sketch_texts, words
 from niels_gpt.data.corpus.split import Bonds, Drawn, components, split_by_hash, split_groups, split_rows, split_source
 from niels_gpt.data.corpus.split_files import read_bonds
 from niels_gpt.data.types import Document
-from niels_gpt.duplicates.pairs import Pairs, Sketches, find_pairs
+from niels_gpt.duplicates.pairs import Pairs, find_pairs
 from niels_gpt.pipeline.stage import read_metrics
 from stages import duplicates, index
 from tests.in_process import run_in_process, write_source
@@ -60,21 +60,17 @@ KINDS: dict[str, Callable[[str, random.Random], str]] = {
 }
 
 
-def batch(texts: Sequence[str]) -> Sketches:
+def sketches_of(*texts: str) -> list[tuple[int, int, int, np.ndarray]]:
+    """The digest of each text and of its words, the scale and the hashes."""
     found = sketch_texts(texts)
-    return Sketches(
-        text=np.array([each.text for each in found], dtype=np.uint64),
-        words=np.array([each.words for each in found], dtype=np.uint64),
-        scale=np.array([each.scale for each in found], dtype=np.uint8),
-        starts=np.cumsum([0, *(len(each.hashes) for each in found)]),
-        hashes=np.concatenate([each.hashes for each in found]),
-    )
+    hashes = np.split(found.hashes, found.starts[1:-1])
+    return list(zip(found.text.tolist(), found.words.tolist(), found.scale.tolist(), hashes, strict=True))
 
 
 def pairs_among(folder: Path, *sources: Sequence[str], near: float | None = 0.5, hashes: int = 1) -> Pairs:
     firsts = np.cumsum([0, *map(len, sources)]).tolist()
     batches = [
-        (first, [batch(some) for some in (texts[:7], texts[7:]) if some])
+        (first, [sketch_texts(some) for some in (texts[:7], texts[7:]) if some])
         for first, texts in zip(firsts, sources, strict=False)
     ]
     return find_pairs(batches, near=near, hashes=hashes, scratch=folder / "scratch")
@@ -143,32 +139,32 @@ def test_a_sketch_is_of_words_and_the_same_in_any_company() -> None:
         "x",
         note(random.Random(4)),
     ]
-    together = sketch_texts(texts)
-    assert together[0].words == together[1].words
-    assert together[0].text != together[1].text
-    for text, each in zip(texts, together, strict=True):
-        (alone,) = sketch_texts([f"\n{text} "])
-        assert (alone.text, alone.words, alone.scale) == (each.text, each.words, each.scale)
-        assert np.array_equal(alone.hashes, each.hashes)
-        assert np.array_equal(alone.hashes, np.unique(alone.hashes))
-    assert [len(each.hashes) for each in together[:6]] == [2, 2, 0, 0, 3, 1]
+    together = sketches_of(*texts)
+    assert together[0][1] == together[1][1]
+    assert together[0][0] != together[1][0]
+    for text, (*each, hashes) in zip(texts, together, strict=True):
+        ((*alone, own),) = sketches_of(f"\n{text} ")
+        assert alone == each
+        assert np.array_equal(own, hashes)
+        assert np.array_equal(own, np.unique(own))
+    assert [len(hashes) for *_, hashes in together[:6]] == [2, 2, 0, 0, 3, 1]
     assert np.diff(words_of(texts).before)[:6].tolist() == [4, 4, 0, 0, 5, 1]
 
 
 def test_hashes_are_the_same_on_every_machine() -> None:
-    (known,) = sketch_texts(["the quick brown fox"])
-    assert (known.text, known.words, known.hashes.tolist()) == KNOWN
+    ((text, words, _, hashes),) = sketches_of("the quick brown fox")
+    assert (text, words, hashes.tolist()) == KNOWN
 
 
 def test_sketches_of_unlike_scale_are_compared_at_the_coarser() -> None:
     rng = random.Random(5)
     text = " ".join(note(rng).split()[:100])
     longer = " ".join([note(rng), text, *(note(rng) for _ in range(20))])
-    a, b = sketch_texts([text, longer])
-    assert a.scale < b.scale
-    assert containment(a.hashes, a.scale, b.hashes, b.scale) >= 0.95
-    assert containment(b.hashes, b.scale, a.hashes, a.scale) == containment(a.hashes, a.scale, b.hashes, b.scale)
-    assert len(b.hashes) < len(longer.split()) / 6
+    (*_, fine, a), (*_, coarse, b) = sketches_of(text, longer)
+    assert fine < coarse
+    assert containment(a, fine, b, coarse) >= 0.95
+    assert containment(b, coarse, a, fine) == containment(a, fine, b, coarse)
+    assert len(b) < len(longer.split()) / 6
 
 
 def test_grams_stay_within_a_text() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -128,17 +127,6 @@ def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: 
     flip(Path("cache/tokens/chat/own/train_idx.npy"), -8)
     with pytest.raises(ValueError, match=r"cache/tokens/chat/own/train_idx\.npy \(changed\)"):
         chats()
-
-
-def test_an_id_that_the_model_has_not_is_refused_and_the_last_one_it_has_is_not(caches: Path) -> None:
-    mix = json.loads(Path("cache/mix.json").read_text())
-    highest = int(np.fromfile("cache/tokens/text/notes/train/part-00000.bin", dtype="<u2").max())
-    for vocab_size in (highest + 1, highest):
-        Path("cache/mix.json").write_text(json.dumps({**mix, "vocab_size": vocab_size}))
-        if vocab_size > highest:
-            opened_mix()
-    with pytest.raises(ValueError, match=rf"part-00000\.bin \(ids at or above V={highest}\)"):
-        opened_mix()
 
 
 def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence(caches: Path) -> None:

@@ -19,7 +19,16 @@ from niels_gpt.cache.token_parts import encode_chats
 from niels_gpt.cache.windows import open_mix
 from niels_gpt.data import fineweb_edu
 from niels_gpt.data.corpus.loading import Slice, cut_source, digest_inputs, load_parts
-from niels_gpt.data.corpus.parts import MANIFEST, Part, Texts, first_documents, manifest_of, open_texts, write_chats
+from niels_gpt.data.corpus.parts import (
+    CHAT_SCHEMA,
+    MANIFEST,
+    Part,
+    Texts,
+    first_documents,
+    manifest_of,
+    open_texts,
+    write_rows,
+)
 from niels_gpt.data.corpus.split import Drawn, split_by_hash
 from niels_gpt.data.corpus.split_files import ByHash, Splits, part_rows, read_split, sampled_texts
 from niels_gpt.data.text import Settings
@@ -76,7 +85,7 @@ GROUPS: dict[str, Callable[[int], str | None]] = {
 def test_chats_are_held_out_by_their_group_and_each_by_itself_without_one(groups: str, tmp_path: Path) -> None:
     path, told = tmp_path / "part.parquet", [{"role": "user", "content": "hi"}]
     chats = [Chat(id=f"chat {i}", messages=told, group=GROUPS[groups](i)) for i in range(3000)]
-    write_chats(path, chats)
+    write_rows(path, CHAT_SCHEMA, chats)
     units = [chat.group or chat.id for chat in chats]
     distinct, seen = len(set(units)), set[frozenset[int]]()
     for share, seed in product((0.05, 0.3, 0.7), range(6)):

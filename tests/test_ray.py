@@ -14,7 +14,7 @@ import pytest
 
 from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
 from niels_gpt.cache.token_parts import encode_part, encode_parts
-from niels_gpt.data.corpus.parts import Part, Texts, write_documents
+from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, Texts, write_rows
 from niels_gpt.data.corpus.split import Drawn
 from niels_gpt.data.corpus.split_files import ByHash, Splits
 from niels_gpt.data.types import Document
@@ -34,8 +34,10 @@ def corpus(folder: Path) -> Texts:
     for number in range(PARTS):
         path = folder / f"part-{number:05d}.parquet"
         texts = ["".join(map(chr, dice.integers(97, 123, size))) for size in dice.integers(20, 400, 30)]
-        count = write_documents(path, [Document(id=f"{number}/{i}", text=text) for i, text in enumerate(texts)])
-        parts.append(Part(path.name, count.rows, count.bytes, path.stat().st_size, sha256_file(path)))
+        count = write_rows(
+            path, DOCUMENT_SCHEMA, [Document(id=f"{number}/{i}", text=text) for i, text in enumerate(texts)]
+        )
+        parts.append(Part(path.name, *count, path.stat().st_size, sha256_file(path)))
     write_tokenizer(folder / "tokenizer", model=None)
     tokens = ["<|endoftext|>", *byte_alphabet(), "th", "the"]
     fields = {"model": "gpt2", "pre": "smollm", "tokens": tokens, "merges": ["t h", "th e"]}

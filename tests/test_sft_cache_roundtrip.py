@@ -104,8 +104,7 @@ def test_a_cache_that_would_be_empty_is_refused(
         ("meta.json", b"[" * 100_000, "not valid JSON .*: build it again"),
         ("meta.json", b"\xff\xfe", "not valid JSON .*: build it again"),
         ("meta.json", b"[]", "no JSON object: build it again"),
-        ("meta.json", b'{"special_token_ids": {}}', "lacks special_token_ids.asst: build it again"),
-        ("meta.json", b'{"special_token_ids": 3}', "lacks special_token_ids.asst: build it again"),
+        ("meta.json", b'{"special_token_ids": {}}', "lacks token_dtype: build it again"),
     ],
 )
 def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, data: bytes | None, sentence: str) -> None:
@@ -115,6 +114,7 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, data: byte
         np.save(tmp_path / "i.npy", np.array([0, 9], dtype=np.int64))
     else:
         (tmp_path / name).write_bytes(data)
+    asst_id = None if name == "meta.json" else ASST
     with pytest.raises(ValueError, match=sentence) as error:
-        SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=4, device="cpu", eot_id=EOT)
+        SFTExampleDataset(tmp_path / "t.bin", tmp_path / "i.npy", T=4, device="cpu", eot_id=EOT, asst_id=asst_id)
     assert name in str(error.value)

@@ -233,7 +233,7 @@ def test_chats_without_an_answer_are_dropped_and_counted(rows: Path) -> None:
         ("cache/raw/roam/manifest.json", "{}", "lacks name, parts"),
         ("cache/split/text/roam/split.json", "[]", "holds no JSON object"),
         ("cache/tokenizer/tokenizer.json", '{"kind": "byte"}', "is not the tokenizer that"),
-        ("cache/tokenizer/meta.json", '{"kind"', "does not describe a tokenizer"),
+        ("cache/tokenizer/meta.json", '{"kind"', "is not valid JSON"),
     ],
 )
 def test_a_damaged_input_is_named(rows: Path, file: str, text: str, sentence: str) -> None:

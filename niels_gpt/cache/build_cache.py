@@ -37,7 +37,7 @@ __all__ = [
 
 
 class ShardWriter:
-    """Writer of documents to folder/shard_00000.bin, ..., and of their offsets over all shards to offsets.npy.
+    """Writer of documents to folder/shard_00000.bin, ...; `offsets` are those of the documents over all shards.
 
     Shards have a fixed size, so a document may span two or more of them.
     """
@@ -47,22 +47,18 @@ class ShardWriter:
         self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_bytes // dtype.itemsize
         if self._shard_tokens < 1:
             raise ValueError(f"shard_bytes must hold at least one token, got {shard_bytes}")
-        self._offsets = array("q")
+        self.offsets = array("q")
         self.tokens = 0
 
     def write(self, ids: np.ndarray) -> None:
         """Append one document, starting a new shard whenever one is full."""
-        self._offsets.append(self.tokens)
+        self.offsets.append(self.tokens)
         while len(ids):
             number, used = divmod(self.tokens, self._shard_tokens)
             part, ids = np.split(ids, [self._shard_tokens - used])
             with (self._folder / f"shard_{number:05d}.bin").open("ab") as file:
                 file.write(part.astype(self._dtype).data)
             self.tokens += len(part)
-
-    def finish(self) -> None:
-        """Write the offsets."""
-        np.save(self._folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
 
 
 def build_pretrain_cache(
@@ -221,8 +217,8 @@ def _shards(
         dtype = token_dtype(tokenizer.vocab_size)
         writers = {name: ShardWriter(folder / name, shard_bytes=shard_bytes, dtype=dtype) for name in ("train", "val")}
         yield writers
-        for writer in writers.values():
-            writer.finish()
+        for name, writer in writers.items():
+            np.save(folder / name / "offsets.npy", np.array(writer.offsets, dtype=np.int64))
         totals = {f"{split}_tokens": writer.tokens for split, writer in writers.items()}
         meta = {**describe_tokenizer(tokenizer), **facts, "shard_bytes": shard_bytes, **totals}
         write_meta(folder / "meta.json", meta)

@@ -42,31 +42,26 @@ class SFTExampleDataset:
         end_id: int | None = None,
         dtype: np.dtype = TOKEN_DTYPE,
     ) -> None:
-        path = Path(tokens_path).with_name("meta.json")
-        meta = read_meta(path) if asst_id is None and path.is_file() else {}
-        if "token_dtype" in meta:
-            dtype = named_dtype(meta["token_dtype"])
+        if asst_id is None:
+            path = Path(tokens_path).with_name("meta.json")
+            if not path.is_file():
+                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
+            meta = read_meta(path, required=["token_dtype", "special_token_ids"])
+            dtype, (asst_id, end_id) = named_dtype(meta["token_dtype"]), answer_ids(meta)
         self._tokens = TokenFile.whole(tokens_path, dtype)
         self._starts, self._lengths = read_offsets(idx_path, tokens=len(self._tokens))
         self.lengths = np.minimum(self._lengths, T + 1)  # of what the model sees of each example
         self._T, self._device, self._eot = T, device, eot_id
-        if asst_id is None:
-            if not path.is_file():
-                raise ValueError(f"{path} is missing, which names the assistant's id: build the cache, or give asst_id")
-            if ANSWER_IDS not in meta:
-                meta = read_meta(path, required=["special_token_ids.asst"])
-            asst_id, end_id = answer_ids(meta)
         self._asst, self._end = asst_id, eot_id if end_id is None else end_id
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def document(self, row: int) -> np.ndarray:
-        """Return the ids of an example, cut to T+1."""
+        """Return the ids of an example that the model sees; `whole` returns all."""
         return self.whole(row)[: self._T + 1]
 
     def whole(self, row: int) -> np.ndarray:
-        """Return all ids of an example."""
         start = int(self._starts[row])
         return self._tokens[start : start + int(self._lengths[row])]
 
@@ -172,7 +167,7 @@ def open_chats(
         sources = {name: mix["sources"][name] for name in names}
         files = [file for source in sources.values() for file in source["files"]]
         listed = [Listed(file["path"], root / file["path"], file["bytes"], file["sha256"]) for file in files]
-        check_files(listed, vocab_size=mix["vocab_size"], ranks=ranks)
+        check_files(listed, ranks=ranks)
         asst_id, end_id = answer_ids(mix) if sources else (None, None)
 
         def dataset(name: str, split: str, device: str) -> SFTExampleDataset:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 # 1.5 times as long as with 4), and the kernel reads only the window's pages. mmap was as fast with 4 files but slower
 # with 15,000, since pages have to be released again; and it reads ahead around a window, by default 128 KiB.
 
-_BLOCK = 1 << 20  # ids per read of a whole file
-
 
 @dataclass(frozen=True)
 class TokenFile:
@@ -47,7 +45,6 @@ class TokenFile:
 
     @classmethod
     def whole(cls, path: str | Path, dtype: np.dtype = TOKEN_DTYPE) -> TokenFile:
-        """Return a view of all ids of a file."""
         size, each = Path(path).stat().st_size, dtype.itemsize
         if size == 0 or size % each:
             what = f"is no token file ({size} bytes, where a whole number of {each}-byte ids is expected)"
@@ -56,10 +53,6 @@ class TokenFile:
 
     def __len__(self) -> int:
         return self.tokens
-
-    def largest(self) -> int:
-        """Return the highest id, reading a block at a time."""
-        return max(int(self[start : start + _BLOCK].max()) for start in range(0, self.tokens, _BLOCK))
 
     def __getitem__(self, places: slice) -> np.ndarray:
         start, stop, _ = places.indices(self.tokens)
@@ -82,7 +75,6 @@ class OffsetFile:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Return all offsets, 8 bytes for each document."""
         found: np.ndarray = np.load(self.path, allow_pickle=False)
         return found
 
@@ -110,7 +102,6 @@ class TokenStream:
         return int(self.lengths.sum())
 
     def windows(self, T: int) -> int:
-        """Return the number of windows of T+1 tokens."""
         return int(self._window_ends(T)[-1])
 
     def gather(self, numbers: np.ndarray, T: int) -> np.ndarray:
@@ -185,16 +176,12 @@ class Listed:
     sha256: str
     store: Store | None = None
 
-    def fault(self, *, vocab_size: int) -> str | None:
+    def problem(self) -> str | None:
         """Return what is wrong with the file, or None; copy it from its bucket first if there is no local copy."""
         if self.store is not None and not self.path.is_file():
             with suppress(FileNotFoundError):
                 self.store.fetch(self.place.removeprefix(self.store.place("")), self.path)
-        if problem := file_problem(self.path, size=self.bytes, sha256=self.sha256):
-            return problem
-        if self.path.suffix == ".bin" and TokenFile.whole(self.path, token_dtype(vocab_size)).largest() >= vocab_size:
-            return f"ids at or above V={vocab_size}"
-        return None
+        return file_problem(self.path, size=self.bytes, sha256=self.sha256)
 
 
 @dataclass(frozen=True)
@@ -218,12 +205,10 @@ class Places:
         return self.stores[source].below(at)
 
     def path(self, source: str, at: str | None, file: str) -> Path:
-        """Return the path of a file on this machine."""
         folder = self.folder(source, at)
         return self.copies / str(at) / file if folder.is_remote else folder.path(file)
 
     def listed(self, source: str, at: str | None, file: Mapping[str, Any]) -> Listed:
-        """Return the entry of a file with its location on this machine."""
         folder, path = self.folder(source, at), self.path(source, at, file["file"])
         store = folder if folder.is_remote else None
         return Listed(folder.place(file["file"]), path, file["bytes"], file["sha256"], store)
@@ -248,7 +233,7 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
     with described_by(path):
         mix = read_meta(path)
         sources, dtype = mix["sources"], token_dtype(mix["vocab_size"])
-        check_files(list(listed_files(sources, places, documents=documents)), vocab_size=mix["vocab_size"], ranks=ranks)
+        check_files(list(listed_files(sources, places, documents=documents)), ranks=ranks)
 
         def stream(name: str, split: str) -> TokenStream:
             at, parts = sources[name].get("at"), sources[name][split]["parts"]
@@ -264,14 +249,14 @@ def open_mix(path: str | Path, *, places: Places, documents: bool = False, ranks
         )
 
 
-def check_files(files: Sequence[Listed], *, vocab_size: int, ranks: Ranks = ALONE) -> None:
-    """Raise `Damaged`, naming every file that is missing, has changed, or has ids >= vocab_size.
+def check_files(files: Sequence[Listed], *, ranks: Ranks = ALONE) -> None:
+    """Raise `Damaged`, naming every file that is missing or has changed.
 
     Each rank reads its share of the files; all ranks raise the same error.
     """
     own = ranks.files(files)
-    found = ranks.exchange({file.place: fault for file in own if (fault := file.fault(vocab_size=vocab_size))})
-    bad = {place: fault for one in found for place, fault in one.items()}
+    found = ranks.exchange({file.place: problem for file in own if (problem := file.problem())})
+    bad = {place: problem for one in found for place, problem in one.items()}
     if bad:
         first, *others = bad
         raise Damaged(first, f"differs from what the mix was made of: {name_all(bad)}", others=others)
@@ -304,7 +289,7 @@ class TokenStore:
         self, source: str, manifest: Mapping[str, Any], *, places: Places, ranks: Ranks = ALONE, split: str = "train"
     ) -> None:
         files = list(listed_files({source: manifest}, places, documents=True))
-        check_files(files, vocab_size=manifest["vocab_size"], ranks=ranks)
+        check_files(files, ranks=ranks)
         parts, at, dtype = manifest[split]["parts"], manifest.get("at"), token_dtype(manifest["vocab_size"])
         self._tokens = [TokenFile.whole(places.path(source, at, part["file"]), dtype) for part in parts]
         offsets = [

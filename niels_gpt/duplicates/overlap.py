@@ -42,7 +42,6 @@ class PartToRead:
         return f"{self.source}/{self.part.name}"
 
     def lookup(self) -> _Lookup:
-        """Return the index of the wanted hashes."""
         return _Lookup(np.load(self.wanted))
 
 
@@ -194,7 +193,6 @@ class Characters:
             yield owner, start, start + len(inside.encode()), len(inside)
 
     def whole(self, document: int) -> str:
-        """Return the concatenated texts of a document."""
         return "".join(self.texts[self._texts_of(document)])
 
     def _texts_of(self, document: int) -> slice:

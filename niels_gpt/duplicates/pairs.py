@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from niels_gpt.data.corpus.parts import Texts, opened
-from niels_gpt.data.corpus.sketch import containment
+from niels_gpt.data.corpus.parts import Texts
+from niels_gpt.data.corpus.sketch import Sketches, containment
 
 _IN_MEMORY = 1 << 21  # approximate entries per bucket
 _BEFORE = 3  # preceding documents that one is paired with, besides the first
@@ -31,21 +32,10 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _ENTRY = np.dtype([("hash", np.uint64), ("document", np.uint32)])
 
 
-@dataclass(frozen=True)
-class Sketches:
-    """Sketches of consecutive rows as columns; the hashes of row i are hashes[starts[i] : starts[i + 1]]."""
-
-    text: np.ndarray
-    words: np.ndarray
-    scale: np.ndarray
-    starts: np.ndarray
-    hashes: np.ndarray
-
-
 def read_sketches(texts: Texts) -> Iterator[Sketches]:
     """Yield the sketches of a source, which the load stage wrote beside the text, one row group at a time."""
     for path in texts.paths():
-        with opened(path) as file:
+        with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=["text_hash", "words_hash", "scale", "hashes"])
                 lists = table["hashes"].combine_chunks()

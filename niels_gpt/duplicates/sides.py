@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -134,7 +134,7 @@ def _joined_by_key(sources: Sequence[SplitSource], rows: dict[str, _Rows], pairs
         grouped = own.groups >= 0
         wider = own.groups.copy()
         wider[grouped] = groups[np.searchsorted(documents, own.numbers[grouped] + source.first)]
-        found[source.name] = _Rows(own.numbers, own.keys, own.splits, wider)
+        found[source.name] = replace(own, groups=wider)
     return found
 
 

@@ -30,8 +30,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Return whether this is rank 0, which logs and writes files."""
-        return self.rank == 0
+        return self.rank == 0  # it logs and writes files
 
     def rows(self, B: int) -> slice:
         """Return this rank's slice of the B rows of a step; raise if a rank would have none."""

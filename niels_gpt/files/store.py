@@ -26,7 +26,6 @@ class Store:
         return "://" in self.root
 
     def below(self, *names: str) -> Store:
-        """Return the store of a subfolder."""
         return Store("/".join((self.root.rstrip("/") or "/", *names)))
 
     def place(self, file: str) -> str:
@@ -34,7 +33,6 @@ class Store:
         return f"{self.root.rstrip('/')}/{file}"
 
     def path(self, file: str) -> Path:
-        """Return the path of a file in a local store."""
         assert not self.is_remote, f"{self.root} is no folder"
         return Path(self.root, file)
 

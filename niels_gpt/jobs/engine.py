@@ -22,6 +22,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -57,9 +58,19 @@ Function = Callable[[I, Worker], R]
 
 
 def call(function: Function[I, R], item: I) -> tuple[R, int]:
-    """Run the function in a worker process; return its result and the bytes it processed."""
+    """Run the function in a worker process; return its result and the bytes it processed.
+
+    An error that does not survive pickling, which would break a pool of processes, is replaced by its text.
+    """
     seen: list[int] = []
-    return function(item, Worker(tick=seen.append)), sum(seen)
+    try:
+        return function(item, Worker(tick=seen.append)), sum(seen)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {sentence(error)}") from None
+        raise
 
 
 def check_tries(item: Item, fault: BaseException | str, tries: int) -> None:
@@ -192,7 +203,7 @@ def _processes(workers: int) -> Iterator[Submit]:
         # Workers started here inherit that SIGINT is blocked, and leave Ctrl-C to this process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return pool.submit(_call, function, item)
+            return pool.submit(call, function, item)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -215,18 +226,6 @@ def _start_worker(lifeline: Connection) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _call(function: Function[I, R], item: I) -> tuple[R, int]:
-    """Run a task; an error that does not survive pickling, which would break the pool, is replaced by its text."""
-    try:
-        return call(function, item)
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            raise RuntimeError(f"{type(error).__name__}: {sentence(error)}") from None
-        raise
-
-
 def _started(address: str | None, workers: int) -> Any:
     """Connect to the cluster, or start a local one, and return the ray module."""
     try:
@@ -237,13 +236,11 @@ def _started(address: str | None, workers: int) -> Any:
 
     if address is not None:
         _check_reachable(address)
-    options: dict[str, Any] = {"address": address or "local"}
-    if address is None and workers:
-        options["num_cpus"] = workers
     try:
         # py_modules makes every host run the code of this checkout.
         ray.init(
-            **options,
+            address=address or "local",
+            num_cpus=workers or None if address is None else None,  # a cluster knows its own
             runtime_env={"py_modules": [niels_gpt]},
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -276,17 +273,11 @@ _TELL_EVERY_S = 60
 Record = dict[str, Any]  # "files" lists the part's output: file, bytes and sha256 of each
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """Wrapper of a part function that writes its done-record to the store once all its files are there."""
-
-    function: Callable[[Any, Worker], Record]
-    store: Store
-
-    def __call__(self, item: Item, worker: Worker) -> Record:
-        record: Record = json.loads(json_text(self.function(item, worker)))  # as it is read again
-        write_record(self.store, item.name, record)
-        return record
+def _recorded(function: Function[I, Record], store: Store, item: I, worker: Worker) -> Record:
+    """Run a part function, and write the part's done-record once all its files are there."""
+    record: Record = json.loads(json_text(function(item, worker)))  # as it is read again
+    write_record(store, item.name, record)
+    return record
 
 
 def make_parts(
@@ -329,7 +320,7 @@ def make_parts(
     if len(items) > 1 or known:
         say(f"{len(items) - len(known):,} of {len(items):,} parts to do")
     told = time.monotonic()
-    for item, record in engine.map(_Recorded(function, store), missing(), tick=tick):
+    for item, record in engine.map(partial(_recorded, function, store), missing(), tick=tick):
         known[item.name] = record
         if time.monotonic() - told > _TELL_EVERY_S:
             told = time.monotonic()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from niels_gpt.data.corpus.parts import Part, write_chats, write_documents
+from niels_gpt.data.corpus.parts import CHAT_SCHEMA, DOCUMENT_SCHEMA, Part, write_rows
 from niels_gpt.data.kinds import source_kinds
 from niels_gpt.data.readers.files import list_files
 from niels_gpt.data.secrets import Findings, OnPersonal, OnSecret, Screen
@@ -74,7 +74,7 @@ def load_slice(item: Slice, worker: Worker) -> Record:
     An interrupted slice resumes after its last finished part: the order of rows is deterministic, so rows already
     written are skipped. A part's record counts the secrets in its rows and in rows dropped before each of them.
     """
-    write = write_chats if source_kinds()[item.kind].holds_chats else write_documents
+    schema = CHAT_SCHEMA if source_kinds()[item.kind].holds_chats else DOCUMENT_SCHEMA
     screen, found = Screen(item.on_secret, item.on_personal), Findings()
     parts: list[Part] = []
     while (record := read_record(item.store, item.part(len(parts)))) is not None:
@@ -87,8 +87,8 @@ def load_slice(item: Slice, worker: Worker) -> Record:
         name = item.part(len(parts))
         file = f"{name}.parquet"
         with item.store.writing(file) as path:
-            count = write(path, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
-            part = Part(file, count.rows, count.bytes, path.stat().st_size, sha256_file(path))
+            size = write_rows(path, schema, up_to(item.text_bytes, chain([first], rows)), tick=worker.tick)
+            part = Part(file, *size, path.stat().st_size, sha256_file(path))
         here = screen.take()
         write_record(item.store, name, {"files": [asdict(part)], **here.record()})
         parts.append(part)

@@ -54,44 +54,66 @@ _MESSAGES = pa.list_(pa.struct([("role", _S), ("content", _S)]))
 DOCUMENT_SCHEMA = pa.schema([("id", _S), ("text", _S), ("split", _S), *_SKETCH])
 CHAT_SCHEMA = pa.schema([("id", _S), ("messages", _MESSAGES), ("split", _S), ("group", _S), *_SKETCH])
 _COLUMNS: dict[str, Callable[[list[Any]], pa.Array]] = {"messages": messages_array}  # the others are text
-# No dictionary encoding: hashing whole texts to find repeats took more than half of the writing time. Page checksums:
-# without them, 90 of 400 flipped bits went unnoticed and changed the text.
+# No dictionary encoding: hashing whole texts to find repeats took more than half of the writing time. Page checksums
+# are for other readers: here the SHA-256 of a part is compared before it is read.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
 # A reader holds one row group in memory. A group is closed when it reaches either bound.
 _GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 4096
 
 
-@dataclass(frozen=True)
-class RowCount:
-    """Number of rows written, and the UTF-8 bytes of their text."""
+def write_rows(
+    path: Path, schema: pa.Schema, rows: Iterable[Document] | Iterable[Chat], *, tick: Callable[[int], object] = bool
+) -> tuple[int, int]:
+    """Write rows to a parquet file, byte for byte reproducibly; return (rows, UTF-8 bytes of their text).
 
-    rows: int
-    bytes: int
+    `tick` is called with the text bytes of each row.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = total_bytes = group_bytes = 0
+    group: list[Document | Chat] = []
+    with pq.ParquetWriter(path, schema, **PARQUET) as writer:
+
+        def flush() -> None:
+            names = schema.names[: -len(_SKETCH)]
+            arrays = [_COLUMNS.get(name, text_array)([getattr(row, name) for row in group]) for name in names]
+            writer.write_table(pa.Table.from_arrays([*arrays, *_sketch_columns(group)], schema=schema))
+            group.clear()
+
+        for row in rows:
+            size = row.bytes()
+            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
+            group.append(row)
+            tick(size)
+            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
+                flush()
+                group_bytes = 0
+        if group:
+            flush()
+    return count, total_bytes
 
 
-def write_documents(path: Path, documents: Iterable[Document], *, tick: Callable[[int], object] = bool) -> RowCount:
-    """Write documents to a parquet file, byte for byte reproducibly; call `tick` with the text bytes of each."""
-    return _write(path, documents, DOCUMENT_SCHEMA, tick)
+def _sketch_columns(rows: Sequence[Document | Chat]) -> list[pa.Array]:
+    found = sketch_texts([row.text if isinstance(row, Document) else transcript(row.messages) for row in rows])
+    hashes = list_array(np.diff(found.starts).tolist(), number_array(found.hashes))
+    return [*map(number_array, (found.text, found.words, found.scale)), hashes]
 
 
-def write_chats(path: Path, chats: Iterable[Chat], *, tick: Callable[[int], object] = bool) -> RowCount:
-    """Write chats to a parquet file, byte for byte reproducibly; call `tick` with the text bytes of each."""
-    return _write(path, chats, CHAT_SCHEMA, tick)
+def transcript(messages: Sequence[Mapping[str, str]]) -> str:
+    """Render a chat as text, one "role: content" per message, so that it matches the same dialogue as a document."""
+    return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
 
 
 def read_column(path: Path, name: str) -> list[Any]:
     """Return a short column (`split`, `group` or `id`) of all rows."""
-    with opened(path) as file:
+    with pq.ParquetFile(path) as file:
         values: list[Any] = file.read(columns=[name])[name].to_pylist()
-        if len(values) != file.metadata.num_rows:
-            raise pa.ArrowInvalid(f"its column {name} does not have all rows")
     return values
 
 
 def holds_chats(path: Path) -> bool:
     """Return whether a part holds chats, not documents."""
-    with opened(path) as file:
+    with pq.ParquetFile(path) as file:
         return bool(file.schema_arrow == CHAT_SCHEMA)
 
 
@@ -105,12 +127,12 @@ def read_keys(path: Path) -> list[str]:
 
 def read_texts(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
     """Yield the texts of the given rows (ascending), one list per row group: normally a few MB at a time."""
-    yield from _read(path, rows, "text")
+    return _read(path, rows, "text")
 
 
 def read_chats(path: Path, rows: np.ndarray) -> Iterator[list[list[dict[str, str]]]]:
     """Yield the messages of the given rows (ascending), one list per row group."""
-    yield from _read(path, rows, "messages")
+    return _read(path, rows, "messages")
 
 
 def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
@@ -120,53 +142,8 @@ def read_wording(path: Path, rows: np.ndarray) -> Iterator[list[str]]:
         yield [transcript(messages) for messages in batch] if chats else batch
 
 
-def _write(
-    path: Path, items: Iterable[Document] | Iterable[Chat], schema: pa.Schema, tick: Callable[[int], object]
-) -> RowCount:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    count = total_bytes = group_bytes = 0
-    group: list[Document | Chat] = []
-    with pq.ParquetWriter(path, schema, **PARQUET) as writer:
-
-        def flush() -> None:
-            names = schema.names[: -len(_SKETCH)]
-            arrays = [_COLUMNS.get(name, text_array)([getattr(item, name) for item in group]) for name in names]
-            writer.write_table(pa.Table.from_arrays([*arrays, *_sketch_columns(group)], schema=schema))
-            group.clear()
-
-        for item in items:
-            size = item.bytes()
-            count, total_bytes, group_bytes = count + 1, total_bytes + size, group_bytes + size
-            group.append(item)
-            tick(size)
-            if group_bytes >= _GROUP_BYTES or len(group) >= _GROUP_ROWS:
-                flush()
-                group_bytes = 0
-        if group:
-            flush()
-    return RowCount(rows=count, bytes=total_bytes)
-
-
-def _sketch_columns(rows: Sequence[Document | Chat]) -> list[pa.Array]:
-    sketches = sketch_texts([row.text if isinstance(row, Document) else transcript(row.messages) for row in rows])
-    return [
-        number_array(np.array([sketch.text for sketch in sketches], dtype=np.uint64)),
-        number_array(np.array([sketch.words for sketch in sketches], dtype=np.uint64)),
-        number_array(np.array([sketch.scale for sketch in sketches], dtype=np.uint8)),
-        list_array(
-            [len(sketch.hashes) for sketch in sketches],
-            number_array(np.concatenate([sketch.hashes for sketch in sketches])),
-        ),
-    ]
-
-
-def transcript(messages: Sequence[Mapping[str, str]]) -> str:
-    """Render a chat as text, one "role: content" per message, so that it matches the same dialogue as a document."""
-    return "".join(f"{message['role']}: {message['content']}\n" for message in messages)
-
-
 def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
-    with opened(path) as file:
+    with pq.ParquetFile(path) as file:
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
@@ -175,25 +152,6 @@ def _read(path: Path, rows: np.ndarray, column: str) -> Iterator[list[Any]]:
                 values = file.read_row_group(group, columns=[column])[column]
                 yield values.take(number_array(rows[lo:hi] - first)).to_pylist()
             first = last
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a parquet file of documents or chats; raise `Damaged` if it is corrupt.
-
-    Page checksums are verified while reading. The footer has no checksum; its row counts and schema are checked.
-    """
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            contents = file.metadata
-            rows = sum(contents.row_group(group).num_rows for group in range(contents.num_row_groups))
-            if rows != contents.num_rows or file.schema_arrow not in (DOCUMENT_SCHEMA, CHAT_SCHEMA):
-                raise pa.ArrowInvalid("its table of contents does not agree with itself")
-            yield file
-    except FileNotFoundError:
-        raise Damaged(path, "is missing: make it again") from None
-    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise Damaged(path, f"is damaged ({' '.join(str(error).split())}): make it again") from error
 
 
 # Later stages process one part at a time, so a corpus may exceed the memory of a machine, and parts can be spread over
@@ -239,7 +197,6 @@ class Texts:
         return sum(part.text_bytes for part in self.parts)
 
     def paths(self) -> Iterator[Path]:
-        """Yield a local path to each part."""
         for part in self.parts:
             with reading_part(self.store, part) as path:
                 yield path
@@ -284,10 +241,9 @@ def open_texts(folder: Path, *, stored: Store | None = None) -> Texts:
 
 def manifest_of(parts: Sequence[Part], facts: Mapping[str, Any], *, at: str | None) -> dict[str, Any]:
     """Return the content of a manifest; `at` is the parts' path in the store, None if they are beside the manifest."""
-    where = {} if at is None else {"at": at}
     return {
         **facts,
-        **where,
+        **({} if at is None else {"at": at}),
         "rows": sum(part.rows for part in parts),
         "bytes": sum(part.text_bytes for part in parts),
         "parts": [asdict(part) for part in parts],

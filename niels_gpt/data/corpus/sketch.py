@@ -12,9 +12,10 @@ Hashes depend only on code points and fixed constants: they are equal on every m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -47,40 +48,44 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Sketch:
-    """Sketch of one document.
+class Sketches:
+    """Sketches of consecutive documents as columns.
 
     `text` and `words` are 64-bit digests of the stripped text and of its word sequence, for finding equal texts and
     texts that differ only in case and punctuation.
-    `hashes` are the distinct shingle hashes divisible by 2^scale, ascending.
+    The distinct shingle hashes of document i divisible by 2^scale, ascending, are hashes[starts[i] : starts[i + 1]].
     """
 
-    text: int
-    words: int
-    scale: int
+    text: np.ndarray
+    words: np.ndarray
+    scale: np.ndarray
+    starts: np.ndarray
     hashes: np.ndarray
 
 
-def sketch_texts(texts: Sequence[str]) -> list[Sketch]:
-    """Return a sketch of each text."""
+def sketch_texts(texts: Sequence[str]) -> Sketches:
+    """Return the sketches of the texts."""
     words = words_of(texts)
     shingles, before = grams(words, SHINGLE, short=True)
-    found = []
-    for number, text in enumerate(texts):
-        own = shingles[before[number] : before[number + 1]]
-        scale = min(_COARSEST, ((max(1, len(own)) - 1) // _FULL).bit_length())
-        kept = np.unique(own[own & np.uint64((1 << scale) - 1) == 0])
-        said = words.hashes[words.before[number] : words.before[number + 1]]
-        found.append(
-            Sketch(_digest(text.strip().encode("utf-8", "surrogatepass")), _digest(said.tobytes()), scale, kept)
-        )
-    return found
+    scales, kept = [], []
+    for first, last in pairwise(before.tolist()):
+        own = shingles[first:last]
+        scales.append(min(_COARSEST, ((max(1, len(own)) - 1) // _FULL).bit_length()))
+        kept.append(np.unique(own[own & np.uint64((1 << scales[-1]) - 1) == 0]))
+    wordings = (words.hashes[first:last].tobytes() for first, last in pairwise(words.before.tolist()))
+    return Sketches(
+        text=_digests(text.strip().encode("utf-8", "surrogatepass") for text in texts),
+        words=_digests(wordings),
+        scale=np.array(scales, dtype=np.uint8),
+        starts=np.cumsum([0, *map(len, kept)]),
+        hashes=np.concatenate(kept),
+    )
 
 
 def containment(a: np.ndarray, a_scale: int, b: np.ndarray, b_scale: int) -> float:
     """Estimate the share (0 to 1) of the smaller text that the other contains; 0 if they share only a phrase.
 
-    `a` and `b` are the `hashes` of two sketches, ascending and distinct, with their scales.
+    `a` and `b` are the hashes of two sketches, ascending and distinct, with their scales.
     """
     scale = max(a_scale, b_scale)
     a, b = (hashes[hashes & np.uint64((1 << scale) - 1) == 0] for hashes in (a, b))
@@ -149,8 +154,8 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return mixed(values.view(np.int64)).view(np.uint64)
 
 
-def _digest(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+def _digests(parts: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in parts), dtype="<u8")
 
 
 @lru_cache(maxsize=1)

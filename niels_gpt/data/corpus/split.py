@@ -121,14 +121,8 @@ def split_by_hash(keys: Sequence[str], rule: Drawn) -> dict[str, np.ndarray]:
     """
     # Hold a row out if its 64-bit hash, keyed by the seed, is in the lowest `val_frac` of the range.
     key, bound = rule.seed.to_bytes(8, "big"), rule.val_frac * 2.0**64
-    held_out = np.fromiter(
-        (
-            int.from_bytes(hashlib.blake2b(row.encode("utf-8"), digest_size=8, key=key).digest(), "big") < bound
-            for row in keys
-        ),
-        dtype=bool,
-        count=len(keys),
-    )
+    hashes = (hashlib.blake2b(row.encode("utf-8"), digest_size=8, key=key).digest() for row in keys)
+    held_out = np.array([int.from_bytes(digest, "big") < bound for digest in hashes], dtype=bool)
     return {"train": np.flatnonzero(~held_out), "val": np.flatnonzero(held_out)}
 
 

@@ -54,8 +54,8 @@ def part_rows(split: Split, path: Path) -> dict[str, np.ndarray]:
         moved = {side: split.moved.get(side, np.empty(0, dtype=np.int64)) for side in ("train", "val", "out")}
         # Take the moved rows off the side that the hash gave them, then add them to their own.
         every = np.concatenate(list(moved.values()))
-        rows = {side: np.union1d(np.setdiff1d(own, every), moved[side]) for side, own in rows.items()}
-        rows = {side: np.setdiff1d(own, moved["out"]) for side, own in rows.items()}
+        for side, own in rows.items():
+            rows[side] = np.setdiff1d(np.union1d(np.setdiff1d(own, every), moved[side]), moved["out"])
     return rows
 
 
@@ -75,11 +75,11 @@ def read_split(folder: Path, texts: Texts) -> Splits:
     path = folder / "split.json"
     facts = read_checked(path, texts)
     with described_by(path):
+        files = [folder / Path(file["path"]).name for file in facts["files"]]
+        rows = {file.stem: np.load(file) for file in files}
         if facts["by"] == "hash":
-            moved = {Path(file["path"]).stem: folder / Path(file["path"]).name for file in facts["files"]}
-            rule = Drawn(val_frac=facts["val_frac"], seed=facts["seed"])
-            return Splits(ByHash(rule, {side: np.load(file) for side, file in moved.items()}), facts=facts)
-    return Splits({split: np.load(folder / f"{split}.npy") for split in ("train", "val")}, facts=facts)
+            return Splits(ByHash(Drawn(val_frac=facts["val_frac"], seed=facts["seed"]), rows), facts)
+    return Splits(rows, facts)
 
 
 def read_checked(path: Path, texts: Texts) -> dict[str, Any]:
