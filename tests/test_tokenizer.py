@@ -262,7 +262,7 @@ def test_scores_are_rounded_so_that_sums_over_a_part_are_exact_in_float32() -> N
     given = [0.0, -0.1, -21.99, -22.0, -22.01, -31.0, -1e3, *(-40 * drawn.random() for _ in texts)]
     for piece, score in zip(texts, given, strict=False):
         piece.score = score
-    rounded = ModelProto.FromString(training._rounded(proto.SerializeToString()))
+    rounded = ModelProto.FromString(training._rounded(ModelProto.FromString(proto.SerializeToString())))
     lowest = min(piece.score for piece in rounded.pieces)
     assert lowest == -22.0
     for before, after in zip(proto.pieces, rounded.pieces, strict=True):

@@ -62,7 +62,7 @@ def train_sentencepiece(
     # would also remove their counts of common fragments.
     asked = math.ceil(_MARGIN * vocab_size)
     while True:
-        model = _model_proto(_trained(texts, vocab_size=asked, hard_vocab_limit=False))
+        model = _trained(texts, vocab_size=asked, hard_vocab_limit=False)
         kept = [piece for piece in model.pieces if piece.type != piece.NORMAL or not rare.told_by(piece.piece)]
         if len(kept) >= vocab_size:
             break
@@ -73,12 +73,13 @@ def train_sentencepiece(
                 "text"
             )
         asked += 4 * (vocab_size - len(kept)) + vocab_size // 16
-    return _rounded(_shortened(model, kept, vocab_size).SerializeToString())
+    return _rounded(_shortened(model, kept, vocab_size))
 
 
-def _trained(texts: Iterable[str], *, vocab_size: int, hard_vocab_limit: bool = True) -> bytes:
-    """Run the SentencePiece trainer; without `hard_vocab_limit`, the model may have fewer entries."""
+def _trained(texts: Iterable[str], *, vocab_size: int, hard_vocab_limit: bool = True) -> Any:
+    """Return the trained ModelProto; without `hard_vocab_limit`, it may have fewer entries."""
     import sentencepiece
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
     model = io.BytesIO()
     try:
@@ -104,13 +105,7 @@ def _trained(texts: Iterable[str], *, vocab_size: int, hard_vocab_limit: bool = 
         )
     except RuntimeError as error:
         raise ValueError(_explain(str(error), vocab_size)) from error
-    return model.getvalue()
-
-
-def _model_proto(model: bytes) -> Any:
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
-
-    return ModelProto.FromString(model)
+    return ModelProto.FromString(model.getvalue())
 
 
 def _shortened(model: Any, kept: list[Any], vocab_size: int) -> Any:
@@ -128,12 +123,11 @@ def _shortened(model: Any, kept: list[Any], vocab_size: int) -> Any:
     return model
 
 
-def _rounded(model: bytes) -> bytes:
-    """Return the model with scores rounded to multiples of `_SCORE_STEP`, at least `_LOWEST_SCORE`."""
-    proto = _model_proto(model)
-    for piece in proto.pieces:
+def _rounded(model: Any) -> bytes:
+    """Return the bytes of the model with scores rounded to multiples of `_SCORE_STEP`, at least `_LOWEST_SCORE`."""
+    for piece in model.pieces:
         piece.score = max(round(piece.score / _SCORE_STEP) * _SCORE_STEP, _LOWEST_SCORE)
-    return bytes(proto.SerializeToString())
+    return bytes(model.SerializeToString())
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
@@ -143,8 +137,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[str]:
     """
     for text in texts:
         for start in range(0, len(text), _CHUNK_CHARACTERS):
-            chunk = text[start : start + _CHUNK_CHARACTERS].replace("\0", "")
-            if chunk:
+            if chunk := text[start : start + _CHUNK_CHARACTERS].replace("\0", ""):
                 yield chunk
 
 
