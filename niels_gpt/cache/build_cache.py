@@ -22,8 +22,8 @@ from niels_gpt.chat_template import Message, chat_renderer
 from niels_gpt.data.corpus.split import split_groups, split_rows
 from niels_gpt.files.atomic import atomic_path, discard
 from niels_gpt.rng import derive_seed, make_generator
-from niels_gpt.tokenizer import HFTokenizer, load_tokenizer
-from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer, write_tokenizer_meta
+from niels_gpt.tokenizer import load_tokenizer
+from niels_gpt.tokenizer.tokenizers import copy_tokenizer, tokenizer_file, write_tokenizer_meta
 from niels_gpt.tokenizer.vocabulary import Tokenizer, token_dtype
 
 __all__ = [
@@ -229,12 +229,8 @@ def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
     file, out = tokenizer_file(source), Path(out_dir)
     if file.parent.resolve() == out.resolve():
         return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
-    found = load_tokenizer(file)  # check the new one before it replaces an old one
     with _folder(out) as folder:
-        if isinstance(found, HFTokenizer):
-            copy_tokenizer(file, folder, vocab_size=found.vocab_size)
-        else:
-            write_tokenizer(folder, model=None if file.suffix == ".json" else file.read_bytes())
+        copy_tokenizer(file, folder, vocab_size=load_tokenizer(file).vocab_size)
     return load_tokenizer(out)
 
 

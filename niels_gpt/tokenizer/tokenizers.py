@@ -245,11 +245,13 @@ def write_tokenizer(folder: Path, *, model: bytes | None) -> Tokenizer:
 
 
 def copy_tokenizer(source: str | Path, folder: Path, *, vocab_size: int) -> Tokenizer:
-    """Copy a pretrained model's tokenizer to a folder, with a meta.json; `vocab_size` is that of the model."""
+    """Copy a tokenizer to a folder, with a new meta.json; `vocab_size` is that of the model, if it is pretrained."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in tokenizer_files(source):
-        if file.name != META:
-            shutil.copy(file, folder / file.name)
+    file, *beside = tokenizer_files(source)
+    shutil.copy(file, folder / ("tokenizer.json" if file.suffix == ".json" else "spm.model"))
+    for other in beside:
+        if other.name != META:
+            shutil.copy(other, folder)
     return write_tokenizer_meta(folder, vocab_size=vocab_size)
 
 
