@@ -229,8 +229,9 @@ def keep_tokenizer(source: str | Path, out_dir: str | Path) -> Tokenizer:
     file, out = tokenizer_file(source), Path(out_dir)
     if file.parent.resolve() == out.resolve():
         return load_tokenizer(out) if (out / "meta.json").is_file() else write_tokenizer_meta(out)
+    vocab_size = load_tokenizer(file).vocab_size  # of one that can be read, before it replaces another
     with _folder(out) as folder:
-        copy_tokenizer(file, folder, vocab_size=load_tokenizer(file).vocab_size)
+        copy_tokenizer(file, folder, vocab_size=vocab_size)
     return load_tokenizer(out)
 
 
