@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from niels_gpt.data.readers.tables import check_json, find_damage
+from niels_gpt.data.readers.tables import find_damage
 
 PATIENCE_S = 120.0  # seconds without data until a stream is abandoned
 ATTEMPTS = 4  # of a call or stream, with pauses of 1, 2 and 4 s between them
@@ -60,10 +60,6 @@ def load_dataset(path: str, name: str | None = None, **options: Any) -> Any:
         datasets.config.TORCH_AVAILABLE = False
     source, config = path, name
     if is_local(path):
-        try:
-            check_json(path)
-        except ValueError as error:
-            raise HubError(str(error)) from error
         if Path(path).is_file():
             builder = builder_of(path)
             if builder is None:

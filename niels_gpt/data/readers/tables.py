@@ -7,13 +7,14 @@ import io
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from niels_gpt.data.readers.files import (
     decode_text,
     encoding_of_mark,
-    file_faults,
     list_files,
     opened,
     read_bytes,
@@ -91,7 +92,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield (row number, text, column name, encoding) of every row; the header is row 1 (2 below a "sep=" line).
 
     The text is the column `text`, or the only column. Raise a ValueError that names the row if a quote is not closed or
-    a row has too few or too many cells, and one that names the file if some of its characters are in no cell.
+    a row has too few or too many cells.
     """
     text, encoding = decode_text(read_bytes(file))
     csv.field_size_limit(2**31 - 1)
@@ -100,52 +101,43 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     above = 1 if excel else 0  # lines above the header
     delimiter = excel[1] if excel else _find_delimiter(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    # Count the characters that are not markup in the file and in the cells: the parser must not lose any.
-    markup = (delimiter, '"', "\r", "\n")
-    number, first_line, left = 1 + above, 1 + above, _length(text, markup)
+    number = first_line = 1 + above
+    columns: list[str] = []
     try:
-        columns = next(rows, [])
-        left -= _length("".join(columns), markup)
-        if ("text" not in columns and len(columns) != 1) or columns.count("text") > 1:
-            fault = "more than one" if "text" in columns else "none"
-            raise ValueError(f"{file} has the columns {columns}, {fault} of them called text: name the one to read so")
-        place = columns.index("text") if "text" in columns else 0
-        number, first_line = number + 1, rows.line_num + above + 1
         for row in rows:
             where = f"{file}, row {number} (line {first_line}),"
-            if row and len(row) <= place:
+            if not columns:
+                columns = row
+                if ("text" not in columns and len(columns) != 1) or columns.count("text") > 1:
+                    fault = "more than one" if "text" in columns else "none"
+                    raise ValueError(
+                        f"{file} has the columns {row}, {fault} of them called text: name the one to read so"
+                    )
+                place = columns.index("text") if "text" in columns else 0
+            elif row and len(row) <= place:
                 raise ValueError(f"{where} has no column {place + 1}, the text: fix or remove it")
-            if any(row[len(columns) :]):
+            elif any(row[len(columns) :]):
                 raise ValueError(
                     f"{where} has {len(row)} cells in {len(columns)} columns: put quotes around a cell that holds "
                     f"{delimiter!r}"
                 )
-            if row:
+            elif row:
                 yield number, row[place], columns[place], encoding
-            left -= _length("".join(row), markup)
             number, first_line = number + 1, rows.line_num + above + 1
     except csv.Error as error:
         reason = "a quote is opened and never closed" if "end of data" in str(error) else str(error)
         where = f"{file}, row {number} (lines {first_line} to {rows.line_num + above}),"
         raise ValueError(f"{where} is no CSV ({reason}): fix or remove it") from error
-    if left:
-        raise ValueError(f"{file}: {left:,} of {_length(text, markup):,} characters are in no cell: fix or remove it")
 
 
 def _find_delimiter(text: str) -> str:
     """Return the delimiter that gives the header a column `text`, else the one that gives it the most columns."""
     headers: dict[str, list[str]] = {}
     for delimiter in _DELIMITERS:
-        try:
+        with suppress(csv.Error):
             headers[delimiter] = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
-        except csv.Error:
-            headers[delimiter] = []
     by_name = (delimiter for delimiter, columns in headers.items() if "text" in columns)
-    return next(by_name, max(headers, key=lambda delimiter: len(headers[delimiter])))
-
-
-def _length(text: str, markup: tuple[str, ...]) -> int:
-    return len(text) - sum(map(text.count, markup))
+    return next(by_name, max(headers or ",", key=lambda delimiter: len(headers.get(delimiter, ()))))
 
 
 def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
@@ -154,22 +146,23 @@ def iter_json_lines(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
         if not text.strip():
             continue
         try:
-            row = parse_json(text)
+            row = json.loads(text, object_pairs_hook=_unique)
+            if "\\u" in text:
+                json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:  # a lone surrogate, which UTF-8 cannot encode
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise ValueError(
+                f"{file}, line {number}, spells half a character ({half}): write the whole of it, or remove it"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}, line {number}, is not JSON ({error}): fix or remove it") from error
         if not isinstance(row, dict):
             raise ValueError(f"{file}, line {number}, holds no JSON object: each line must be one")
-        if "\\u" in text:
-            _check_whole(row, f"{file}, line {number}")
         yield number, row, encoding
 
 
-def parse_json(text: str) -> Any:
-    """Parse JSON; raise a ValueError on a duplicate key, of which `json` would silently keep the last."""
-    return json.loads(text, object_pairs_hook=_unique)
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raise a ValueError on a duplicate key, of which `json` would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -185,15 +178,6 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
             yield from ((part, encoding) for part in text.split("\n"))
             return
         yield decode_text(line)
-
-
-def _check_whole(row: dict[str, Any], place: str) -> None:
-    """Raise a ValueError if a JSON escape gives a lone surrogate (\\ud800), which UTF-8 cannot encode."""
-    try:
-        json.dumps(row, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ValueError(f"{place}, spells half a character ({half}): write the whole of it, or remove it") from error
 
 
 def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
@@ -221,55 +205,22 @@ def iter_parquet_rows(file: str) -> Iterator[tuple[int, dict[str, Any], str]]:
             raise ValueError(f"{file} is no parquet file, or is damaged ({error}): fix or remove it") from error
 
 
-# Checks of a local copy of a hub dataset: the `datasets` library does not name the damaged file.
-#
-# Its JSON reader crashes the process at some 100,000 nested brackets, so JSON is checked beforehand. It detects other
-# damage itself; only then is every file read again to find the damaged one.
-
-
-def check_json(path: str) -> None:
-    """Raise a ValueError naming the file (and line) if the copy has unreadable JSON or entries that are no files."""
-    for file in list_files(path) if os.path.isdir(path) else [path]:
-        for fault in file_faults(file):
-            raise ValueError(fault)
-    for file in _files(path, ".jsonl"):
-        number = 0
-        for number, _, encoding in iter_json_lines(file):
-            if encoding != "utf-8":
-                raise ValueError(f"{file}, line {number}, is not UTF-8 but {encoding}: save it as UTF-8")
-        if not number:
-            raise ValueError(f"{file} holds no row: fill it or remove it")
-    for file in _files(path, ".json"):
-        text = _utf8(file)
-        try:
-            parse_json(text)
-        except json.JSONDecodeError:
-            for _ in iter_json_lines(file):  # .json files may also be JSON Lines
-                pass
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file} is not JSON ({error}): fix or remove it") from error
-
-
 def find_damage(path: str) -> str | None:
-    """Return a message naming the parquet, text or CSV file that cannot be read and why; None if all can."""
+    """Return a message naming the file of a local copy that cannot be read and why, which `datasets` does not."""
+    files = list_files(path) if os.path.isdir(path) else [path]
     try:
-        for file in _files(path, ".parquet"):
-            for _ in iter_parquet_rows(file):
-                pass
-        for file in (*_files(path, ".txt"), *_files(path, ".csv")):
-            _utf8(file)
+        for file in files:
+            suffix = unpacked_suffix(file)
+            if suffix == ".parquet":
+                deque(iter_parquet_rows(file), maxlen=0)
+            elif suffix in (".jsonl", ".json", ".txt", ".csv"):
+                _, encoding = decode_text(read_bytes(file))
+                if encoding != "utf-8":
+                    return f"{file} is not UTF-8 but {encoding}: save it as UTF-8"
+            if suffix == ".jsonl" and not sum(1 for _ in iter_json_lines(file)):
+                return f"{file} holds no row: fill it or remove it"
+            if suffix == ".json":
+                json.loads(read_bytes(file))
     except ValueError as error:
         return str(error)
     return None
-
-
-def _files(path: str, suffix: str) -> list[str]:
-    files = list_files(path, {suffix, ".gz", ".zst"}) if os.path.isdir(path) else [path]
-    return [file for file in files if unpacked_suffix(file) == suffix]
-
-
-def _utf8(file: str) -> str:
-    text, encoding = decode_text(read_bytes(file))
-    if encoding != "utf-8":
-        raise ValueError(f"{file} is not UTF-8 but {encoding}: save it as UTF-8")
-    return text
