@@ -119,7 +119,6 @@ NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "device": (link_to("/dev/zero"), "is a device, no file: remove it"),
     "nothing": (link_to("nowhere"), "is a link to nothing: fix or remove it"),
     "itself": (lambda path: path.symlink_to(path.name), "cannot be read .*: fix or remove it"),
-    "proc": (link_to("/proc/self/mem"), "cannot be read .*: remove it"),
 }
 
 

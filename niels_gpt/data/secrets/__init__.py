@@ -159,9 +159,7 @@ class Screen:
 
     def rows(self, rows: Iterable[Document] | Iterable[Chat]) -> Iterator[Document | Chat]:
         for row in rows:
-            clean, found = _screened(
-                row, mask_secrets=self._on_secret != "keep", mask_personal=self._on_personal == "mask"
-            )
+            clean, found = self._screened(row)
             if found.documents and self._on_secret == "fail":
                 raise ValueError(
                     f"{found.first[0]}: take it out, or say by on_secret in the source's `load` what to do about it "
@@ -174,6 +172,27 @@ class Screen:
                 self._passed += self._dropped + found
                 self._dropped = Findings()
             yield clean
+
+    def _screened(self, row: Document | Chat) -> tuple[Document | Chat, Findings]:
+        """Return the row without what is to be masked, and what was found in it."""
+        kinds: Counter[str] = Counter()
+        personal: Counter[str] = Counter()
+        places, clean = [], []
+        for name, text in _texts(row):
+            secrets = find_secrets(text)
+            places += [f"{name}, line {secret.line}: {secret.kind}" for secret in secrets]
+            kinds.update(secret.kind for secret in secrets)
+            kept = text if self._on_secret == "keep" else mask(text, secrets)
+            details = find_personal(kept) if self._on_personal == "mask" else []
+            personal.update(detail.kind for detail in details)
+            clean.append(mask(kept, details))
+        found = Findings(dict(kinds), int(bool(places)), tuple(places[:NAMED]), dict(personal))
+        if not found:
+            return row, found
+        if isinstance(row, Document):
+            return replace(row, text=clean[0]), found
+        messages = [{**message, "content": text} for message, text in zip(row.messages, clean, strict=True)]
+        return replace(row, messages=messages), found
 
     def take(self) -> Findings:
         """Return the findings of the rows passed since the last call."""
@@ -211,27 +230,3 @@ def _texts(row: Document | Chat) -> Iterator[tuple[str, str]]:
     else:
         for number, message in enumerate(row.messages, start=1):
             yield f"{row.id}, message {number}", message["content"]
-
-
-def _screened(row: Document | Chat, *, mask_secrets: bool, mask_personal: bool) -> tuple[Document | Chat, Findings]:
-    """Return the row without what is to be masked, and what was found in it."""
-    kinds: Counter[str] = Counter()
-    personal: Counter[str] = Counter()
-    places, clean = [], []
-    for name, text in _texts(row):
-        secrets = find_secrets(text)
-        places += [f"{name}, line {secret.line}: {secret.kind}" for secret in secrets]
-        kinds.update(secret.kind for secret in secrets)
-        kept = mask(text, secrets) if mask_secrets else text
-        if mask_personal:
-            details = find_personal(kept)
-            personal.update(detail.kind for detail in details)
-            kept = mask(kept, details)
-        clean.append(kept)
-    found = Findings(dict(kinds), int(bool(places)), tuple(places[:NAMED]), dict(personal))
-    if not found:
-        return row, found
-    if isinstance(row, Document):
-        return replace(row, text=clean[0]), found
-    messages = [{**message, "content": text} for message, text in zip(row.messages, clean, strict=True)]
-    return replace(row, messages=messages), found
