@@ -243,8 +243,8 @@ def test_an_answer_stops_at_the_end_of_its_turn(
 ) -> None:
     talker = answering(tokenizer, monkeypatch, [*tokenizer.encode("Bread. <|im_end|>"), end, 300])
     assert "".join(talker.reply(CHAT[:1], sampling=GREEDY, max_new_tokens=50, seed=1)) == "Bread. <|im_end|>"
-    assert talker.stops == ()
-    assert talker.prompt(CHAT[:1]) == ChatML(tokenizer).prompt(CHAT[:1])
+    assert talker.chat.stop_texts == ()
+    assert talker.chat.prompt(CHAT[:1]) == ChatML(tokenizer).prompt(CHAT[:1])
 
 
 def test_questions_and_replies_are_put_as_the_model_knows_them(tokenizer: HFTokenizer) -> None:

@@ -135,7 +135,7 @@ def test_transformers_decodes_any_ids_as_we_do(kind: str, tokenizers: Any, their
 def test_a_chat_is_put_to_the_model_as_we_do(kind: str, renderer: Renderer, tokenizers: Any, theirs: Any) -> None:
     for chat in CHATS:
         ids = theirs[kind, renderer].apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
-        assert ids == certain_talker(tokenizers[kind], renderer).prompt(chat)
+        assert ids == certain_talker(tokenizers[kind], renderer).chat.prompt(chat)
 
 
 @KINDS
@@ -377,7 +377,7 @@ def test_llama_cpp_gives_the_ids_the_logits_and_the_words_that_we_give(
             start = len(ours.encode("\ufeff")) if text.startswith("\ufeff") else 0
             assert sorted(theirs) == sorted(ids[start:]), text[:60]
     assert found["template"] == jinja_template(whole.renderer)
-    assert found["special"] == [whole.prompt(chat) for chat in CHATS]
+    assert found["special"] == [whole.chat.prompt(chat) for chat in CHATS]
     with torch.no_grad():
         logits = whole.model(torch.tensor([PROMPT]))[0].log_softmax(-1).numpy()
     # Measured: 0.8% of the logits' spread in f16, 0.2% in f32, of which llama.cpp's GELU is the most.

@@ -64,7 +64,7 @@ def test_transformers_gets_the_files_as_they_came_and_asks_the_same(
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
     asked = theirs.apply_chat_template(CHAT[:3], add_generation_prompt=True)["input_ids"]
-    assert asked == talker.prompt(CHAT[:3])
+    assert asked == talker.chat.prompt(CHAT[:3])
     stops = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert (stops["bos_token_id"], stops["eos_token_id"], stops["pad_token_id"]) == (1, [2, 0], 2)
     assert json.loads((tmp_path / "out/config.json").read_text())["eos_token_id"] == 2
@@ -98,7 +98,7 @@ def test_an_export_in_our_own_form_answers_as_before(talker: Talker, folder: Pat
     export_model(talker, tmp_path / "out", tokenizer=folder, card="")
     opened = open_talker(tmp_path / "out", device="cpu")
     assert (opened.renderer, opened.tokenizer.vocab_size) == ("chatml", 416)
-    assert opened.prompt(CHAT[:3]) == talker.prompt(CHAT[:3])
+    assert opened.chat.prompt(CHAT[:3]) == talker.chat.prompt(CHAT[:3])
 
 
 def test_pre_tokenizers_of_published_files_have_a_name(talker: Talker) -> None:

@@ -564,7 +564,7 @@ def test_a_chat_far_beyond_the_context_says_what_is_forgotten_and_costs_no_more(
     with serving(build_app(talker, card={}, limits=LIMITS)) as address:
         page.goto(address)
         tab.set(max_tokens=most)
-        while len(talker.prompt(messages)) <= 3 * T:
+        while len(talker.chat.prompt(messages)) <= 3 * T:
             messages.append({"role": "user", "content": f"no {len(messages) // 2}"})
             tab.ask(messages[-1]["content"])
             assert sum(read) <= T

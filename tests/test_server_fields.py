@@ -99,7 +99,7 @@ def test_several_choices_are_several_answers(client: openai.OpenAI) -> None:
 
 def test_log_probabilities_are_the_models_own(client: openai.OpenAI) -> None:
     talker = tiny_talker()
-    prompt = talker.prompt([{"role": "user", "content": "hello"}])
+    prompt = talker.chat.prompt([{"role": "user", "content": "hello"}])
     asked = ask("hello", logprobs=True, top_logprobs=3, temperature=2.0)
     whole = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     entries = whole.choices[0].logprobs.content

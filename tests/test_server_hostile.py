@@ -276,7 +276,7 @@ def test_a_whole_reply_ends_when_its_client_leaves_before_any_text() -> None:
         return {"type": "http.disconnect"}
 
     async def work() -> None:
-        answer = Answer(1, asyncio.get_running_loop())
+        answer = Answer(1)
         reply = Reply(ChatForm(ByteTokenizer(), logprobs=False), "tiny", prompt_tokens=1, more={})
         metrics = Metrics(cast(Scheduler, SimpleNamespace(under_way=0, waiting=1)))
         await asyncio.wait_for(whole_reply(reply, answer, metrics, Request({"type": "http"}, receive)), 60)

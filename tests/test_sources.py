@@ -18,10 +18,9 @@ from niels_gpt.cli.find import open_notes, served_notes
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.leak.page import link_passages
 from niels_gpt.pipeline import layout
-from niels_gpt.talk.notes import READS_NOTES, Notes, with_sections
+from niels_gpt.talk.notes import READS_NOTES, Notes, abilities, with_sections
 from niels_gpt.talk.server.access import Access
 from niels_gpt.talk.server.app import Limits, build_app
-from niels_gpt.talk.server.sources import abilities
 from niels_gpt.talk.terminal import Conversation
 from niels_gpt.trace.index import Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library

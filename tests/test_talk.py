@@ -50,13 +50,13 @@ def streamed(text: StreamedText, pieces: Sequence[str]) -> list[str]:
 
 
 def test_a_transcript_ends_where_the_next_turn_begins() -> None:
-    text = StreamedText(ByteTokenizer(), talker("transcript").stops)
+    text = StreamedText(ByteTokenizer(), talker("transcript").chat.stop_texts)
     pieces = ["hel", "lo\n", "use", "less\nus", "er", ": no"]
     assert streamed(text, pieces[:-1]) == ["hel", "lo", "", "\nuseless", ""]
     assert [text.add(Token(0, byte)).text for byte in b": "] == ["", ""]
     assert text.stopped
     assert text.rest().text == ""
-    held = StreamedText(ByteTokenizer(), talker("transcript").stops)
+    held = StreamedText(ByteTokenizer(), talker("transcript").chat.stop_texts)
     assert streamed(held, ["so\nsys"]) == ["so"]
     assert held.rest().text == "\nsys"
     assert streamed(StreamedText(ByteTokenizer()), ["a\nuser: b"]) == ["a\nuser: b"]
@@ -84,8 +84,8 @@ def test_tokens_come_with_the_text_they_end_in() -> None:
 
 def test_each_model_is_asked_in_its_own_way() -> None:
     messages = [{"role": "user", "content": "hi"}]
-    assert talker("transcript").prompt(messages) == list(b"user: hi\nassistant: ")
-    assert talker().prompt(messages) == [257, *b"hi", 259, 258]
+    assert talker("transcript").chat.prompt(messages) == list(b"user: hi\nassistant: ")
+    assert talker().chat.prompt(messages) == [257, *b"hi", 259, 258]
     said = list(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
     assert len(said) <= 8
     assert "".join(said) == "".join(talker().reply(messages, sampling=Sampling(0.8, 50), max_new_tokens=7, seed=3))
@@ -161,7 +161,7 @@ def turns(*contents: str) -> list[dict[str, str]]:
 def test_a_chat_forgets_its_oldest_turns_whole() -> None:
     whole = talker(T=64)  # a message is its bytes and two ids; the prompt has one more
     chat = turns("a" * 8, "b" * 8, "c" * 8, "d" * 8, "e" * 7)
-    assert len(whole.prompt(chat)) == 50
+    assert len(whole.chat.prompt(chat)) == 50
     assert whole.remember(chat, max_new_tokens=14) == (chat, 0)
     assert whole.remember(chat, max_new_tokens=15) == (chat[2:], 2)
     assert whole.remember(chat, max_new_tokens=999) == (chat[2:], 2)  # a quarter is for the answer, not more
@@ -275,7 +275,7 @@ def test_the_next_turn_of_a_chat_reads_only_what_is_new(monkeypatch: pytest.Monk
     assert read == [5, 1, 1, 1, 1]
     messages = [*asked, {"role": "assistant", "content": "another"}, {"role": "user", "content": "two"}]
     "".join(whole.reply(messages, sampling=Sampling(0), max_new_tokens=1, seed=0))
-    assert read[5:] == [len(whole.prompt(messages)) - 7, 1]
+    assert read[5:] == [len(whole.chat.prompt(messages)) - 7, 1]
     assert said
 
 
@@ -290,7 +290,7 @@ def test_a_turn_of_a_chat_far_beyond_the_context_reads_no_more_than_the_context_
         assert "".join(shown).endswith("thus" + "s" * 12)
         assert sum(read) <= 64
         read.clear()
-    assert len(whole.prompt(conversation.messages)) > 3 * 64
+    assert len(whole.chat.prompt(conversation.messages)) > 3 * 64
     forgotten = whole.remember(conversation.messages[:-1], max_new_tokens=16)[1]
     assert f"(the first {forgotten} messages no longer fit the context and are dropped)\n" in shown
 

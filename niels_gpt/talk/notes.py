@@ -1,18 +1,20 @@
-"""Notes for a chat: sections that a question finds, put before the question if the context holds them."""
+"""Notes for a chat: sections that a question finds, put before the question, and what a reply repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from niels_gpt.talk.talker import Talker
-from niels_gpt.trace.library import Found, Library, Span, shared_sections
+from niels_gpt.trace.library import Found, Library, Span, shared_sections, to_json
 
 # Sections go into the prompt from this context on, and fill at most half of it. Models trained from scratch here have
 # less, and cannot answer from a text in front of them: for them the sections are the answer.
 READS_NOTES = 1024
 _SECTIONS = 3
 _SECTION_CHARACTERS = 1500
+_QUESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,37 @@ def sharing_lines(found: Sequence[Found], spans: Sequence[Span]) -> Iterator[str
     for number, shared in enumerate(shared_sections(found, spans), start=1):
         if shared:
             yield f"the reply shares words with [{number}]"
+
+
+@dataclass
+class Sources:
+    """What a request to the server asks to be told about sources, as the field `niels_gpt` of the reply."""
+
+    notes: Notes
+    trace: bool
+    found: Sequence[Found] | None  # sections for the question; None if not asked for
+    with_path: bool = False  # paths of files are for clients on this machine
+
+    def first(self) -> dict[str, Any]:
+        """Return the sections found for the question, to be sent before the reply; {} if not asked for."""
+        return {} if self.found is None else {"notes": self._sections(self.found, [])}
+
+    def last(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the spans traced in each choice, and the sections with whether the first choice shares words."""
+        traced = [self.notes.library.trace(text) for text in texts]
+        spans = [[to_json(span, with_path=self.with_path) for span in of_choice] for of_choice in traced]
+        told: dict[str, Any] = {"trace": spans} if self.trace else {}
+        return told if self.found is None else {**told, "notes": self._sections(self.found, traced[0])}
+
+    def _sections(self, found: Sequence[Found], spans: Sequence[Span]) -> list[dict[str, Any]]:
+        shared = shared_sections(found, spans)
+        told = [to_json(section, with_path=self.with_path) for section in found]
+        return [{**section, "shared": mark} for section, mark in zip(told, shared, strict=True)]
+
+
+def abilities(notes: Notes | None, talker: Talker) -> dict[str, Any]:
+    """Return what the page may offer: search and trace, sections for the model to read, first questions."""
+    topics = notes.library.topics(limit=_QUESTIONS, sources=notes.sources) if notes else []
+    questions = [topic if topic.endswith("?") else f"Tell me about {topic}." for topic in topics]
+    reads = talker.model.cfg.T >= READS_NOTES
+    return {"sources": notes is not None, "reads_notes": reads, "questions": questions}

@@ -30,6 +30,9 @@ class TextChunk:
     text: str = ""
     tokens: tuple[Token, ...] = ()
 
+    def __add__(self, other: TextChunk) -> TextChunk:
+        return TextChunk(self.text + other.text, self.tokens + other.tokens)
+
 
 class StreamedText:
     """Incremental text of one answer; what may be the beginning of a stop string is held back until that is clear."""
@@ -112,15 +115,6 @@ class Talker:
         """Return the bytes of the longest vocabulary entry, which bounds the text that n tokens can hold."""
         return int(self.tokenizer.token_bytes().max())
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Return the strings that end an answer if the chat is a text transcript, without chat tokens."""
-        return self.chat.stop_texts
-
-    def prompt(self, messages: Messages) -> list[int]:
-        """Return the prompt ids of a chat, up to where the assistant's answer begins."""
-        return self.chat.prompt(messages)
-
     def remember(self, messages: Messages, *, max_new_tokens: int) -> tuple[list[Mapping[str, str]], int]:
         """Return the last turns that fit the context, a quarter of it left for the answer, and the messages dropped.
 
@@ -137,7 +131,7 @@ class Talker:
             kept = [*system, *said[begins[-turns] :]]
             # Only estimate a text that is too long anyway, which may be a megabyte.
             fewest = sum(len(message["content"]) for message in kept) // self.longest_token
-            return fewest <= room and len(self.prompt(kept)) <= room
+            return fewest <= room and len(self.chat.prompt(kept)) <= room
 
         # Galloping, then binary search over turns: a chat far longer than the context is never tokenized as a whole.
         kept, most = 1, 1
@@ -156,7 +150,9 @@ class Talker:
     def reply(self, messages: Messages, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text of the answer until it ends or has `max_new_tokens` tokens."""
         ends = self.tokenizer.special_token_ids().values()
-        return self._text(self.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.stops)
+        return self._text(
+            self.chat.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.chat.stop_texts
+        )
 
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text after a prompt, until the end of a text or turn or `max_new_tokens` tokens."""

@@ -143,7 +143,7 @@ class Conversation:
         if forgotten > self._forgotten:
             show(f"(the first {forgotten} messages no longer fit the context and are dropped)\n")
         self._forgotten = forgotten
-        if cut := self._talker.beyond(self._talker.prompt(messages)):
+        if cut := self._talker.beyond(self._talker.chat.prompt(messages)):
             show(CUT.format(cut))
         try:
             for piece in self._talker.reply(messages, sampling=self._sampling, max_new_tokens=self._most, seed=seed):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic_core import to_json
+from pydantic_core import to_json as to_json_bytes
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from niels_gpt.inference.sampling import Sampling
 from niels_gpt.report.page import WEB
 from niels_gpt.rng import derive_seed
-from niels_gpt.talk.notes import Notes
+from niels_gpt.talk.notes import Notes, Sources, abilities, with_sections
 from niels_gpt.talk.server.access import Access, guard, refusal, refusal_body, refuse
 from niels_gpt.talk.server.scheduler import Answer, Busy, Event, Metrics, Order, Scheduler
 from niels_gpt.talk.server.schema import (
@@ -37,15 +37,15 @@ from niels_gpt.talk.server.schema import (
     TokenizeRequest,
     parse_request,
 )
-from niels_gpt.talk.server.sources import About, abilities, ask_about, finder
 from niels_gpt.talk.talker import Talker, TextChunk
+from niels_gpt.trace.library import to_json
 
 
 class Stream(StreamingResponse):
     """Reply sent as server-sent events; when it ends, even before it began, generation stops."""
 
-    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool, about: About | None) -> None:
-        events = _events(reply, metrics.timed(answer), answer.choices, usage, about)
+    def __init__(self, reply: Reply, answer: Answer, metrics: Metrics, *, usage: bool, sources: Sources | None) -> None:
+        events = _events(reply, metrics.timed(answer), answer.choices, usage, sources)
         super().__init__(events, media_type="text/event-stream")
         self._answer = answer
 
@@ -57,45 +57,42 @@ class Stream(StreamingResponse):
 
 
 async def _events(
-    reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool, about: About | None
+    reply: Reply, events: AsyncIterator[Event], choices: int, usage: bool, sources: Sources | None
 ) -> AsyncIterator[str]:
-    """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts, `about` sources."""
-    none_yet = {"usage": None} if usage else {}
+    """Yield the server-sent events of a reply, ending with `[DONE]`; `usage` adds token counts."""
+    form, none_yet = reply.form, {"usage": None} if usage else {}
     texts = [""] * choices
-    if about and (first := about.first()):
+    if sources and (first := sources.first()):
         yield reply.part([], **none_yet, niels_gpt=first)
     for index in range(choices):
-        if (opening := reply.form.opening(index)) is not None:
+        if (opening := form.opening(index)) is not None:
             yield reply.part([opening], **none_yet)
     try:
         async for event in events:
             reply.written += event.written
             texts[event.choice] += event.piece.text
-            if event.finish is None:
-                yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
-                continue
-            if event.piece.text or event.piece.tokens:
-                yield reply.part([reply.form.delta(event.choice, event.piece, None)], **none_yet)
-            yield reply.part([reply.form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
+            if event.finish is None or event.piece != TextChunk():
+                yield reply.part([form.delta(event.choice, event.piece, None)], **none_yet)
+            if event.finish:
+                yield reply.part([form.delta(event.choice, TextChunk(), event.finish)], **none_yet)
         if usage:
             yield reply.part([], usage=reply.usage)
-        if about:
-            yield reply.part([], niels_gpt=await asyncio.to_thread(about.last, texts))
+        if sources:
+            yield reply.part([], niels_gpt=await asyncio.to_thread(sources.last, texts))
     except Exception as error:  # status 200 is already sent, so the error goes into the stream
         yield f"data: {json.dumps(refusal_body(500, str(error)))}\n\n"
     yield "data: [DONE]\n\n"
 
 
 async def whole_reply(
-    reply: Reply, answer: Answer, metrics: Metrics, request: Request, about: About | None = None
+    reply: Reply, answer: Answer, metrics: Metrics, request: Request, sources: Sources | None = None
 ) -> dict[str, Any]:
     """Return the complete reply, or what was generated until the client disconnected."""
-    pieces: list[list[TextChunk]] = [[] for _ in range(answer.choices)]
-    finish = ["length"] * answer.choices
+    pieces, finish = [TextChunk()] * answer.choices, ["length"] * answer.choices
     watch = asyncio.create_task(_leave_with_client(request, answer))
     try:
         async for event in metrics.timed(answer):
-            pieces[event.choice].append(event.piece)
+            pieces[event.choice] += event.piece
             reply.written += event.written
             finish[event.choice] = event.finish or finish[event.choice]
     except ClientDisconnect:
@@ -103,13 +100,10 @@ async def whole_reply(
     finally:
         watch.cancel()
         answer.leave()
-    joined = [
-        TextChunk("".join(piece.text for piece in said), tuple(token for piece in said for token in piece.tokens))
-        for said in pieces
-    ]
-    body = reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(joined)])
-    told = await asyncio.to_thread(about.last, [piece.text for piece in joined]) if about else None
-    return body if told is None else {**body, "niels_gpt": told}
+    body = reply.whole([reply.form.choice(n, piece, finish[n]) for n, piece in enumerate(pieces)])
+    if sources:
+        body["niels_gpt"] = await asyncio.to_thread(sources.last, [piece.text for piece in pieces])
+    return body
 
 
 async def _leave_with_client(request: Request, answer: Answer) -> None:
@@ -124,6 +118,7 @@ RETRY_AFTER_S = 2
 # Bodies up to this size take a few ms at worst and are prepared on the event loop, so that generation starts with the
 # next step; larger ones go to a thread.
 _SMALL_BYTES = 4096
+_MOST_FOUND = 50  # sections that a search may ask for
 Prepared = TypeVar("Prepared")
 
 
@@ -138,24 +133,32 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Job:
-    """Parsed request: one order per choice, and how the reply is to be sent."""
+    """Parsed request: one order per choice, and what goes into the reply."""
 
+    asked: Asked
     orders: list[Order]
     reply: Reply
-    stream: bool
-    usage: bool
-    about: About | None
+    sources: Sources | None
 
 
 class Service:
-    """Handlers of the POST endpoints for one model."""
+    """Handlers of the endpoints that need the model or the notes."""
 
     def __init__(
-        self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits, notes: Notes | None = None
+        self, talker: Talker, scheduler: Scheduler, metrics: Metrics, limits: Limits, notes: Notes | None
     ) -> None:
         self._talker, self._scheduler, self._metrics, self._limits = talker, scheduler, metrics, limits
         self._notes = notes
         self._turn = asyncio.Lock()
+
+    def find(self, request: Request) -> dict[str, Any]:
+        """Handle `GET /v1/find?q=WORDS&limit=5`."""
+        assert self._notes is not None
+        typed, limit = request.query_params.get("q", ""), request.query_params.get("limit", "5")
+        if not (re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= _MOST_FOUND):
+            raise HTTPException(400, f"limit: it must be an integer from 1 to {_MOST_FOUND}")
+        found = self._notes.library.find(typed, limit=int(limit), sources=self._notes.sources)
+        return {"object": "list", "data": [to_json(section, with_path=_is_here(request)) for section in found]}
 
     async def tokenize(self, request: Request) -> Response:
         """Handle `POST /tokenize`."""
@@ -177,15 +180,17 @@ class Service:
     async def _answered(self, request: Request, prepare: Callable[[bytes], _Job]) -> Response:
         try:
             self._scheduler.check_room()  # before parsing: a request that is rejected anyway should cost nothing
-            asked = await self._prepared(request, prepare)
-            answer = self._scheduler.answer(asked.orders)
+            job = await self._prepared(request, prepare)
+            answer = self._scheduler.answer(job.orders)
         except Busy as error:
             raise HTTPException(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from error
-        self._metrics.count_prompt(asked.reply.prompt_tokens)
-        about = asked.about and asked.about.for_client(request)
-        if asked.stream:
-            return Stream(asked.reply, answer, self._metrics, usage=asked.usage, about=about)
-        return JSONResponse(await whole_reply(asked.reply, answer, self._metrics, request, about))
+        self._metrics.prompt_tokens.inc(job.reply.prompt_tokens)
+        if job.sources:
+            job.sources.with_path = _is_here(request)
+        if job.asked.stream:
+            usage = job.asked.stream_options.include_usage
+            return Stream(job.reply, answer, self._metrics, usage=usage, sources=job.sources)
+        return JSONResponse(await whole_reply(job.reply, answer, self._metrics, request, job.sources))
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
         """Run `prepare` on the request body, in a thread if the body is large.
@@ -216,50 +221,44 @@ class Service:
     def _tokenized(self, body: bytes) -> Response:
         asked = self._parsed(TokenizeRequest, body)
         messages = [message.model_dump() for message in asked.messages]
-        ids = self._talker.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
+        ids = self._talker.chat.prompt(messages) if messages else self._talker.tokenizer.encode(asked.prompt or "")
         found = {"count": len(ids), "max_model_len": self._talker.model.cfg.T, "tokens": ids}
         # json.dumps holds the GIL for 0.1 s per megabyte of text, and no other client is served meanwhile.
-        return Response(to_json(found), media_type="application/json")
+        return Response(to_json_bytes(found), media_type="application/json")
 
     def _chat_job(self, body: bytes) -> _Job:
-        asked = self._parsed(ChatRequest, body)
+        asked, talker, limit = self._parsed(ChatRequest, body), self._talker, self._limits.new_tokens
         self._check_choices(asked.n)
-        most = min(asked.max_completion_tokens or asked.max_tokens or self._limits.new_tokens, self._limits.new_tokens)
-        about, said = ask_about(
-            self._notes, asked.niels_gpt, self._talker, [message.model_dump() for message in asked.messages]
-        )
-        messages, forgotten = self._talker.remember(said, max_new_tokens=most)
-        prompt = self._talker.prompt(messages)
-        cut = self._talker.beyond(prompt)
-        dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
-        return self._job(
-            asked,
-            ChatForm(self._talker.tokenizer, logprobs=asked.logprobs),
-            prompts=[prompt[cut:]],
-            most=most,
-            stops=(*asked.stops, *self._talker.stops),
+        said: Sequence[Mapping[str, str]] = [message.model_dump() for message in asked.messages]
+        sources = self._sources(asked, said[-1]["content"])
+        if sources and sources.found:
+            said = with_sections(talker, said, sources.found)
+        most = min(asked.max_completion_tokens or asked.max_tokens or limit, limit)
+        messages, forgotten = talker.remember(said, max_new_tokens=most)
+        prompt = talker.chat.prompt(messages)
+        cut = talker.beyond(prompt)
+        order = Order(
+            prompt[cut:],
+            asked.sampling(V=talker.model.cfg.V),
+            most,
+            stops=(*asked.stops, *talker.chat.stop_texts),
             top_logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-            more={name: count for name, count in dropped.items() if count},
-            about=about,
         )
+        dropped = {"forgotten_messages": forgotten, "cut_tokens": cut}
+        form = ChatForm(talker.tokenizer, logprobs=asked.logprobs)
+        return self._job(asked, form, [order], sources, {name: count for name, count in dropped.items() if count})
 
     def _completion_job(self, body: bytes) -> _Job:
-        asked = self._parsed(CompletionRequest, body)
-        prompts = _each(asked.prompt)
-        self._check_choices(asked.n, prompts=len(prompts))
-        return self._job(
-            asked,
-            CompletionForm(self._talker.tokenizer, logprobs=asked.logprobs is not None),
-            prompts=[self._ids(prompt) for prompt in prompts],
-            most=min(
-                self._limits.new_tokens if asked.max_tokens is None else asked.max_tokens, self._limits.new_tokens
-            ),
-            stops=asked.stops,
-            echo=asked.echo,
-            top_logprobs=asked.logprobs,
-            more={},
-            about=ask_about(self._notes, asked.niels_gpt, self._talker, [])[0],
-        )
+        asked, talker, limit = self._parsed(CompletionRequest, body), self._talker, self._limits.new_tokens
+        self._check_choices(asked.n, prompts=len(asked.prompts))
+        sampling = asked.sampling(V=talker.model.cfg.V)
+        most = limit if asked.max_tokens is None else min(asked.max_tokens, limit)
+        orders = [
+            Order(self._ids(prompt), sampling, most, stops=asked.stops, top_logprobs=asked.logprobs, echo=asked.echo)
+            for prompt in asked.prompts
+        ]
+        form = CompletionForm(talker.tokenizer, logprobs=asked.logprobs is not None)
+        return self._job(asked, form, orders, self._sources(asked, None), {})
 
     def _check_choices(self, n: int, *, prompts: int = 1) -> None:
         if n * prompts > self._limits.queue:
@@ -267,6 +266,15 @@ class Service:
                 f"{prompts:,} prompts with n={n} are {n * prompts:,} choices, more than the maximum of "
                 f"{self._limits.queue} per request: send fewer at a time"
             )
+
+    def _sources(self, asked: Asked, question: str | None) -> Sources | None:
+        """Return the sources asked for, None if none are; without a question no sections are looked for."""
+        trace, notes = asked.niels_gpt.trace, asked.niels_gpt.notes
+        if not (trace or notes):
+            return None
+        if self._notes is None:
+            raise ValueError("niels_gpt: this server has no index of documents: leave the field out")
+        return Sources(self._notes, trace, None if question is None or not notes else self._notes.find(question))
 
     def _ids(self, prompt: str | list[int]) -> list[int]:
         """Return the ids of a prompt. Unlike a chat, a prompt longer than the context is an error and not truncated."""
@@ -282,42 +290,20 @@ class Service:
             raise ValueError(f"prompt: token ids are 0 to {cfg.V - 1}")
         return ids
 
-    def _sampling(self, asked: Asked) -> Sampling:
-        sampling, V = asked.sampling(), self._talker.model.cfg.V
-        foreign = [token for token in sampling.logit_bias if token >= V]
-        if foreign:
-            raise ValueError(f"logit_bias: there is no token {foreign[0]}; token ids are 0 to {V - 1}")
-        return sampling
-
     def _job(
-        self,
-        asked: Asked,
-        form: Form,
-        *,
-        prompts: Sequence[Sequence[int]],
-        most: int,
-        stops: tuple[str, ...],
-        top_logprobs: int | None,
-        more: Mapping[str, Any],
-        about: About | None,
-        echo: bool = False,
+        self, asked: Asked, form: Form, orders: list[Order], sources: Sources | None, more: Mapping[str, Any]
     ) -> _Job:
-        reply = Reply(form, self._talker.name, prompt_tokens=sum(map(len, prompts)), more=more)
-        sampling, seed = self._sampling(asked), derive_seed(0, reply.id) if asked.seed is None else asked.seed
-        orders = [
-            Order(prompt, sampling, derive_seed(seed, "choice", n) if n else seed, most, stops, top_logprobs, echo)
-            for prompt in prompts
-            for n in range(asked.n)
-        ]
-        return _Job(orders, reply, asked.stream, asked.stream_options.include_usage, about)
+        """Return the job with `asked.n` choices of each order, whose seeds are derived from the first one's."""
+        prompt_tokens = sum(len(order.prompt) for order in orders)
+        reply = Reply(form, self._talker.name, prompt_tokens=prompt_tokens, more=more)
+        first = derive_seed(0, reply.id) if asked.seed is None else asked.seed
+        seeds = [first, *(derive_seed(first, "choice", n) for n in range(1, asked.n))]
+        return _Job(asked, [replace(order, seed=seed) for order in orders for seed in seeds], reply, sources)
 
 
-def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """Return the prompts as a list; a flat list of ids is one prompt."""
-    if isinstance(prompt, str):
-        return [prompt]
-    ids = [one for one in prompt if isinstance(one, int)]
-    return [one for one in prompt if not isinstance(one, int)] or [ids]
+def _is_here(request: Request) -> bool:
+    """Return whether the client is on this machine."""
+    return request.client is not None and request.client.host in ("127.0.0.1", "::1")
 
 
 STATIC = Path(__file__).with_name("static")
@@ -354,7 +340,12 @@ def build_app(
         scheduler.close()
 
     app = FastAPI(title="niels_gpt", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    guard(app, body_bytes=limits.body_bytes, access=access, count=metrics.count_request)
+    guard(
+        app,
+        body_bytes=limits.body_bytes,
+        access=access,
+        count=lambda status: metrics.requests.labels(str(status)).inc(),
+    )
     # Starlette's class, the base of FastAPI's: the router raises it for unknown paths and methods.
     app.add_exception_handler(AnyHTTPException, refuse)  # type: ignore[arg-type]  # takes HTTPException only
     # uvicorn closes the connection after an error: a client must know, or its next request meets a reset.
@@ -387,7 +378,7 @@ def build_app(
         return entry
 
     if notes is not None:
-        app.get("/v1/find")(finder(notes))
+        app.get("/v1/find")(service.find)
     app.post("/tokenize")(service.tokenize)
     app.post("/v1/chat/completions")(service.chat)
     app.post("/v1/completions")(service.complete)

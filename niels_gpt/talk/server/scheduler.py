@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,8 +35,8 @@ class Order:
 
     prompt: Sequence[int]
     sampling: Sampling
-    seed: int
     max_new_tokens: int
+    seed: int = 0
     stops: tuple[str, ...] = ()
     top_logprobs: int | None = None
     echo: bool = False  # the text begins with the prompt, with log probabilities if those are asked for
@@ -52,10 +54,9 @@ class Event:
 
 @dataclass(eq=False)
 class Answer:
-    """Answer in progress, with one or more choices; events are delivered in the event loop of the caller."""
+    """Answer in progress, with one or more choices; an asynchronous iterator over their events."""
 
     choices: int
-    loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     wanted: bool = True
 
@@ -73,82 +74,38 @@ class Answer:
         self.wanted = False
 
 
-class _Post:
-    """Outbox of events, sent together: waking a loop costs as much as several operations of the model."""
-
-    def __init__(self) -> None:
-        self._items: dict[asyncio.AbstractEventLoop, list[tuple[Answer, Event | Exception]]] = {}
-
-    def add(self, answer: Answer, item: Event | Exception) -> None:
-        """Queue an event, or an error that ends the answer."""
-        self._items.setdefault(answer.loop, []).append((answer, item))
-
-    def send(self) -> None:
-        """Deliver all events, and wait until they are written to the sockets (at most `_MOMENT_S` per loop).
-
-        Clients that have just connected may then join the next step. Because of the GIL, socket writes during a step
-        would delay the step and each other; waiting gives 10% more tokens/s at 8 clients.
-        """
-        posted, self._items = self._items, {}
-        for loop, items in posted.items():
-            sent = threading.Event()
-            try:
-                loop.call_soon_threadsafe(_deliver, items, sent)
-            except RuntimeError:  # the loop is closed, so nobody receives the events
-                for answer, _ in items:
-                    answer.leave()
-            else:
-                sent.wait(_MOMENT_S)
-
-
-def _deliver(items: Sequence[tuple[Answer, Event | Exception]], sent: threading.Event) -> None:
-    for answer, item in items:
-        answer.queue.put_nowait(item)
-    _after_turns(_TURNS, sent.set)
-
-
-def _after_turns(turns: int, call: Callable[[], None]) -> None:
-    """Run `call` after this many iterations of the event loop."""
-    loop = asyncio.get_running_loop()
-    loop.call_soon(*((_after_turns, turns - 1, call) if turns > 1 else (call,)))
-
-
 class _Writing:
     """Choice in progress: its order and its text so far."""
 
-    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer, post: _Post) -> None:
-        self.answer, self.order, self._choice, self._post = answer, order, choice, post
-        self._text = StreamedText(tokenizer, order.stops)
+    def __init__(self, answer: Answer, choice: int, order: Order, tokenizer: Tokenizer) -> None:
+        self.answer, self.choice, self.order = answer, choice, order
+        self.text = StreamedText(tokenizer, order.stops)
         self._ends = frozenset(tokenizer.special_token_ids().values())
         self._written = 0
 
-    def echo(self, prompt: Sequence[Token]) -> None:
-        """Post the prompt."""
-        self._post.add(self.answer, Event(self._choice, self._text.echo(prompt)))
-
-    def take(self, token: Token) -> bool:
-        """Post the text that a token completes; return True if it is the last one."""
+    def take(self, token: Token) -> Event:
+        """Return the text that a token completes, which may be none; the last event has a finish reason."""
         if self.order.max_new_tokens == 0:
-            return self._end("length", self._text.rest())
+            return Event(self.choice, self.text.rest(), "length")
         if token.id in self._ends:
-            rest = self._text.rest()
             # lm-eval expects one token after an echoed prompt, whichever it is.
-            return self._end("stop", TextChunk(rest.text, (*rest.tokens, token)) if self.order.echo else rest)
+            last = TextChunk("", (token,) if self.order.echo else ())
+            return Event(self.choice, self.text.rest() + last, "stop", self._written)
         self._written += 1
-        piece = self._text.add(token)
-        if self._text.stopped:
-            return self._end("stop", piece)
-        if self._written == self.order.max_new_tokens:
-            rest = self._text.rest()
-            reason: Finish = "stop" if self._text.stopped else "length"
-            return self._end(reason, TextChunk(piece.text + rest.text, piece.tokens + rest.tokens))
-        if piece.text or piece.tokens:
-            self._post.add(self.answer, Event(self._choice, piece))
-        return False
+        chunk, full = self.text.add(token), self._written == self.order.max_new_tokens
+        if full:
+            chunk += self.text.rest()
+        if self.text.stopped:
+            return Event(self.choice, chunk, "stop", self._written)
+        return Event(self.choice, chunk, "length", self._written) if full else Event(self.choice, chunk)
 
-    def _end(self, reason: Finish, piece: TextChunk) -> bool:
-        self._post.add(self.answer, Event(self._choice, piece, reason, self._written))
-        return True
+
+async def _deliver(items: Sequence[tuple[Answer, Event | Exception]]) -> None:
+    """Put events into the queues of their answers, and return when they are written to the sockets."""
+    for answer, item in items:
+        answer.queue.put_nowait(item)
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 class Scheduler:
@@ -162,7 +119,8 @@ class Scheduler:
         self._engine, self._tokenizer, self._slots, self._most = engine, tokenizer, slots, queue
         self._waiting: deque[_Writing] = deque()
         self._rows: dict[int, _Writing] = {}
-        self._post = _Post()
+        self._loop: asyncio.AbstractEventLoop  # the server's, to which events are sent
+        self._outbox: list[tuple[Answer, Event | Exception]] = []
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -170,10 +128,11 @@ class Scheduler:
 
     def answer(self, orders: Sequence[Order]) -> Answer:
         """Queue all choices of an answer, or raise Busy; a caller that stops iterating early must call `leave`."""
-        answer = Answer(len(orders), asyncio.get_running_loop())
+        answer = Answer(len(orders))
         with self._changed:
             self.check_room(len(orders))
-            self._waiting += (_Writing(answer, n, order, self._tokenizer, self._post) for n, order in enumerate(orders))
+            self._loop = asyncio.get_running_loop()
+            self._waiting += (_Writing(answer, n, order, self._tokenizer) for n, order in enumerate(orders))
             self._changed.notify()
         return answer
 
@@ -211,13 +170,12 @@ class Scheduler:
             except Exception as error:  # the whole step failed: report it to every active answer, keep the thread alive
                 for answer in {writing.answer for writing in self._rows.values()}:
                     self._fail(answer, error)
-            self._post.send()
+            self._send()
 
     def _admit(self) -> None:
         """Drop cancelled rows, then move waiting choices into free slots."""
-        for row, writing in list(self._rows.items()):
-            if not writing.answer.wanted:
-                self._drop(row)
+        for row in [row for row, writing in self._rows.items() if not writing.answer.wanted]:
+            self._drop(row)
         with self._changed:
             if not all(writing.answer.wanted for writing in self._waiting):
                 self._waiting = deque(writing for writing in self._waiting if writing.answer.wanted)
@@ -248,14 +206,29 @@ class Scheduler:
             for answer in {self._rows[row].answer for row in error.rows}:
                 self._fail(answer, error)
         for token in tokens:
+            writing = self._rows[token.row]
             if prompt := self._engine.scored_prompt(token.row):
-                self._rows[token.row].echo(prompt)
-            if self._rows[token.row].take(token):
+                self._outbox.append((writing.answer, Event(writing.choice, writing.text.echo(prompt))))
+            event = writing.take(token)
+            if event.finish or event.piece != TextChunk():
+                self._outbox.append((writing.answer, event))
+            if event.finish:
                 self._drop(token.row)
+
+    def _send(self) -> None:
+        """Send all events, and wait until they are written to the sockets, at most `_MOMENT_S`.
+
+        Clients that have just connected may then join the next step. Because of the GIL, socket writes during a step
+        would delay the step and each other; waiting gives 10% more tokens/s at 8 clients.
+        """
+        posted, self._outbox = self._outbox, []
+        if posted:
+            with suppress(TimeoutError, CancelledError):  # the loop is busy, or at its end
+                asyncio.run_coroutine_threadsafe(_deliver(posted), self._loop).result(_MOMENT_S)
 
     def _fail(self, answer: Answer, error: Exception) -> None:
         """End an answer with an error; the rows of all its choices are dropped before the next step."""
-        self._post.add(answer, error)
+        self._outbox.append((answer, error))
         answer.leave()
 
     def _drop(self, row: int) -> None:
@@ -272,8 +245,8 @@ class Metrics:
 
     def __init__(self, scheduler: Scheduler) -> None:
         here = self._all = CollectorRegistry()
-        self._requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
-        self._prompt = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
+        self.requests = Counter("niels_gpt_requests", "requests answered", ["status"], registry=here)
+        self.prompt_tokens = Counter("niels_gpt_prompt_tokens", "prompt tokens", registry=here)
         self._written = Counter("niels_gpt_generated_tokens", "generated tokens", registry=here)
         self._first = Histogram(
             "niels_gpt_first_text_seconds", "seconds from a request to its first text", buckets=_SECONDS, registry=here
@@ -282,14 +255,6 @@ class Metrics:
         under_way.set_function(lambda: scheduler.under_way)
         waiting = Gauge("niels_gpt_answers_waiting", "requests waiting for a slot", registry=here)
         waiting.set_function(lambda: scheduler.waiting)
-
-    def count_request(self, status: int) -> None:
-        """Count a response by its HTTP status."""
-        self._requests.labels(str(status)).inc()
-
-    def count_prompt(self, tokens: int) -> None:
-        """Count the tokens of a prompt."""
-        self._prompt.inc(tokens)
 
     async def timed(self, answer: Answer) -> AsyncIterator[Event]:
         """Yield the events of an answer, recording time to first text (seconds) and generated tokens."""

@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -145,18 +146,13 @@ class Asked(_Named):
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def sampling(self) -> Sampling:
-        """Return the sampling settings; raise a ValueError that names the invalid field."""
-        return Sampling(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
-        )
+    def sampling(self, *, V: int) -> Sampling:
+        """Return the sampling settings for V tokens; raise a ValueError that names the invalid field."""
+        biases = {int(token): bias for token, bias in self.logit_bias.items()}
+        if foreign := [token for token in biases if token >= V]:
+            raise ValueError(f"logit_bias: there is no token {foreign[0]}; token ids are 0 to {V - 1}")
+        settings = {field.name: getattr(self, field.name) for field in fields(Sampling)}
+        return Sampling(**{**settings, "logit_bias": biases})
 
 
 class ChatRequest(Asked):
@@ -187,6 +183,14 @@ class CompletionRequest(Asked):
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     max_tokens: int | None = Field(None, ge=0)  # with `echo`, 0 only scores the prompt
     echo: bool = False
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """All prompts; a flat list of ids is one."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        ids = [one for one in self.prompt if isinstance(one, int)]
+        return [one for one in self.prompt if not isinstance(one, int)] or [ids]
 
 
 class TokenizeRequest(_Named):
