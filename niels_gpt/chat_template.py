@@ -11,8 +11,8 @@ What people wrote is always encoded as plain text: no content can contain a cont
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, Literal, TypedDict, cast
 
@@ -181,23 +181,24 @@ class ChatML(ChatRenderer):
         """
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         system = {"role": "system", "content": "s"}
-        render = _rendering(self.template, self._tokenizer.model_path)
+        render = partial(_render, self.template, self._tokenizer.model_path)
         begin, end = f"{_START}system\n", f"{_END}\n"
         found = render(turns[:1]).removesuffix(_text(turns[:1]))
         default = found.removeprefix(begin).removesuffix(end) if found else None
         first = [] if default is None else [{"role": "system", "content": default}]
         chats = [turns[:1], [*turns, turns[0]]]
-        expected = [_text([*first, *chat]) for chat in chats] + [_text([system, *chat]) for chat in chats]
-        if [render(chat) for chat in (*chats, *([system, *chat] for chat in chats))] != expected:
-            raise ValueError(
-                f"the chat template of {self._tokenizer.model_path} is not ChatML, which alone can be used"
-            )
+        with_system = [[system, *chat] for chat in chats]
+        expected = [*([*first, *chat] for chat in chats), *with_system]
+        if [render(chat) for chat in (*chats, *with_system)] != [_text(chat) for chat in expected]:
+            raise ValueError(f"the chat template of {self._tokenizer.model_path} is not ChatML, which is required")
         return default
 
     def example(self, messages: Messages) -> list[int]:
         encode, ids = self._tokenizer.encode, list[int]()
         line = encode("\n")
-        for message in self._with_default(messages):
+        if messages and messages[0]["role"] != "system" and self.system is not None:
+            messages = [{"role": "system", "content": self.system}, *messages]
+        for message in messages:
             _check_role(message)
             if message["role"] == "assistant":
                 ids += [*self.answer, *encode(message["content"])]
@@ -205,11 +206,6 @@ class ChatML(ChatRenderer):
                 ids += [self._start, *encode(f"{message['role']}\n{message['content']}")]
             ids += [self.end, *line]
         return ids
-
-    def _with_default(self, messages: Messages) -> Sequence[Mapping[str, Any]]:
-        if not messages or messages[0]["role"] == "system" or self.system is None:
-            return messages
-        return [{"role": "system", "content": self.system}, *messages]
 
     def texts(self, ids: np.ndarray) -> list[str]:
         if not (ids == self._start).any():  # a document, not a chat
@@ -262,8 +258,8 @@ def _text(messages: Sequence[Mapping[str, str]]) -> str:
     return f"{turns}{_START}assistant\n"
 
 
-def _rendering(template: str, path: str) -> Callable[[Sequence[Mapping[str, str]]], str]:
-    """Return a function that renders the prompt of a chat, in a sandbox, as transformers and llama.cpp do."""
+def _render(template: str, path: str, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the prompt of a chat by the template of the model at `path`, in a sandbox, as transformers does."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -274,11 +270,7 @@ def _rendering(template: str, path: str) -> Callable[[Sequence[Mapping[str, str]
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = refuse
-
-    def render(messages: Sequence[Mapping[str, str]]) -> str:
-        try:
-            return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
-        except Exception as error:  # a template may fail in any way
-            raise ValueError(f"the chat template of {path} cannot be rendered ({error})") from error
-
-    return render
+    try:
+        return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+    except Exception as error:  # a template may fail in any way
+        raise ValueError(f"the chat template of {path} cannot be rendered ({error})") from error

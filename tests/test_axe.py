@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.report.page import SPLICE, with_sections
+from niels_gpt.report.page import SPLICE
 from niels_gpt.talk.server.app import build_app
 from tests.conftest import ROOT, real_browser
 from tests.reports import report, splice_section
@@ -77,7 +77,7 @@ def test_the_chat_page_before_and_after_a_question_and_its_settings(page: Any) -
 
 def test_the_report(page: Any, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(with_sections(report("word"), {SPLICE: splice_section("d")}), encoding="utf-8")
+    file.write_text(report("word").replace(SPLICE, splice_section("d")), encoding="utf-8")
     page.goto(file.as_uri())
     page.locator("figure canvas").first.wait_for(timeout=60_000)
     assert findings(page) == []

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.trace.index import Row, SourceIndex, write_index
+from niels_gpt.trace.index import Row, SourceIndex, best_line, match_expression, split_sections, write_index
 from niels_gpt.trace.library import Library
-from niels_gpt.trace.sections import best_line, match_expression, split_sections
 from tests.conftest import ROOT
 
 # A question a line: vault, file that answers it, question. bench/trace.py asks those of the other vaults.

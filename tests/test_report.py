@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.report.page import ORIGIN, SPLICE, render_table, with_sections
+from niels_gpt.report.page import ORIGIN, SPLICE, render_table
 from niels_gpt.report.tables import format_samples, read_tsv, write_tsv
 from tests.conftest import real_browser
 from tests.reports import report, splice_section
@@ -82,7 +82,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 def test_sections_stand_where_the_report_keeps_room_and_their_text_is_text() -> None:
     def whole(text: str) -> str:
-        return with_sections(report(text), {ORIGIN: "<p>origin</p>", SPLICE: splice_section(text)})
+        return report(text).replace(ORIGIN, "<p>origin</p>").replace(SPLICE, splice_section(text))
 
     plain, hostile = Page(whole("word")), Page(whole(HOSTILE))
     assert hostile.tags == plain.tags
@@ -138,7 +138,7 @@ ACCENT = """(e) => {
 @pytest.mark.slow
 def test_in_a_browser_it_has_scales_and_a_legend_and_fits_a_phone_by_night(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    page_of_all = with_sections(report(HOSTILE), {SPLICE: splice_section("d")})
+    page_of_all = report(HOSTILE).replace(SPLICE, splice_section("d"))
     file.write_text(page_of_all, encoding="utf-8")
     with real_browser() as (browser, expect):
         expect.set_options(timeout=60_000)  # a watchdog's

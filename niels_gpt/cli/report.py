@@ -24,7 +24,7 @@ from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.stage import is_left_out, read_metrics
 from niels_gpt.report.history import History
-from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table, with_sections
+from niels_gpt.report.page import ORIGIN, REPORT_TITLE, SPLICE, live_card, render_page, render_table
 from niels_gpt.report.runs import Run, present_runs, read_logs
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.talk.server.access import Gate, refusal
@@ -75,8 +75,8 @@ def full_report() -> str:
     """Return the pipeline's report page with the sections on provenance and on spliced documents filled in."""
     if not layout.REPORT.is_file():
         raise ValueError(f"there is no {layout.REPORT} yet: run `dvc repro` first")
-    sections = {ORIGIN: render_origin(_origins()), SPLICE: _splice()}
-    return with_sections(read_text(layout.REPORT), sections)
+    page = read_text(layout.REPORT)
+    return page.replace(ORIGIN, render_origin(_origins()), 1).replace(SPLICE, _splice(), 1)
 
 
 def write_report(path: Path) -> None:

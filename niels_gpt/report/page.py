@@ -88,21 +88,18 @@ def _facts(run: Run, *, state: str, now: float) -> list[tuple[str, str]]:
     return list(facts.items())
 
 
-def _told(point: Mapping[str, Any]) -> dict[str, Any]:
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point's known values, without the numbers that JSON cannot represent (nan, inf)."""
-    told = {**point, "validation": _sayable(point.get("validation") or {})}
-    return {name: value for name, value in _sayable(told).items() if value not in (None, "", {})}
-
-
-def _sayable(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if not isinstance(value, float) or math.isfinite(value)}
+    known = {name: _told(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+    known = {name: value for name, value in known.items() if value not in (None, "", {})}
+    return {name: value for name, value in known.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 WEB = Path(__file__).with_name("web")
 VENDOR = WEB / "vendor"
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?(e-?\d{1,3})?%?( ± [\d.]+)?")
 REPORT_TITLE = "Training report"
-# Placeholders for what is not a result of the pipeline, or is computed after the report; `with_sections` fills them.
+# Placeholders for what is not a result of the pipeline, or is computed after the report; the command fills them.
 ORIGIN, SPLICE = "<!-- when and where -->", "<!-- memorized -->"
 
 
@@ -150,13 +147,6 @@ def render_page(title: str, *, cards: Sequence[Card], live: bool, before: str = 
     )
 
 
-def with_sections(report: str, sections: Mapping[str, str]) -> str:
-    """Replace placeholders of a page with HTML; `sections`: {placeholder: HTML}."""
-    for place, html in sections.items():
-        report = report.replace(place, html, 1)
-    return report
-
-
 def render_report(
     *,
     trainings: Sequence[Training],
@@ -176,8 +166,6 @@ def render_report(
     `verdict`: sentences on what the model can do. `seen`: what training read of each source. `notes`: remarks on it.
     `samples`: {title: (prompt, text) pairs}. `tables`: further tables by title, the head first.
     """
-    epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
-    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     after = []
     for title, pairs in samples.items():
         written = "".join(
@@ -187,11 +175,13 @@ def render_report(
         after.append(_section(title, f'<div class="samples">{written}</div>'))
     after.append(_section("Validation sets", render_table(HEAD, score_rows(scores))))
     after += [_section(title, render_table(head, rows)) for title, (head, *rows) in tables.items()]
+    epochs = [(name, f"{it.tokens:,}", f"{it.share:.3f}", f"{it.epochs:.2f}") for name, it in seen.items()]
+    said = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     after += [SPLICE, _section("Epochs", render_table(("source", "tokens", "share", "epochs"), epochs) + said)]
     after += ['<section id="rest"></section>', ORIGIN]
     values = [(key, str(value)) for key, value in leaves(params)]
-    after.append(_folded("Data, with hashes", _data(mix, chat_mix)))
-    after.append(_folded("Parameters", render_table(("key", "value"), values)))
+    folded = {"Data, with hashes": _data(mix, chat_mix), "Parameters": render_table(("key", "value"), values)}
+    after += [f"<details><summary>{title}</summary>{content}</details>" for title, content in folded.items()]
     return render_page(
         REPORT_TITLE,
         cards=[finished_card(training, flops_per_token=flops_per_token) for training in trainings],
@@ -206,18 +196,12 @@ def finished_card(
 ) -> Card:
     """Return the card of a finished run; `run` names it among others of its stage."""
     summary = training.summary
+    facts = {name: f"{summary[name]:,}" for name in ("parameters", "steps", "tokens")}
+    if flops_per_token:
+        facts["floating-point operations"] = f"about {flops_per_token * summary['tokens']:.2g}"
+    facts["final loss"] = f"{summary['loss']:.4f}"
+    facts["lowest validation"] = f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"
     a_step = summary["tokens"] // summary["steps"]
-    flops = (
-        [("floating-point operations", f"about {flops_per_token * summary['tokens']:.2g}")] if flops_per_token else []
-    )
-    facts = [
-        ("parameters", f"{summary['parameters']:,}"),
-        ("steps", f"{summary['steps']:,}"),
-        ("tokens", f"{summary['tokens']:,}"),
-        *flops,
-        ("final loss", f"{summary['loss']:.4f}"),
-        ("lowest validation", f"{summary['best_val_loss']:.4f} at step {summary['best_step']:,}"),
-    ]
     points: list[dict[str, Any]] = []
     for row in (*training.losses, *training.validations):
         step = int(row["step"])
@@ -228,7 +212,7 @@ def finished_card(
         else:
             points[-1] |= {"loss": row["loss"], "lr": row["lr"]}
     drawn = {name: (share["p"], share["rows"]) for name, share in summary["mix"].items()}
-    return Card(run or training.name, training.name, facts, points, drawn, shown=shown)
+    return Card(run or training.name, training.name, list(facts.items()), points, drawn, shown=shown)
 
 
 def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
@@ -248,10 +232,6 @@ def _data(mix: Mapping[str, Any], chat_mix: Mapping[str, Any]) -> str:
 
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def _folded(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, code_from: int = 99) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -125,12 +124,9 @@ def read_logs(folder: Path) -> tuple[list[Run], dict[str, int]]:
     """
     runs: list[Run] = []
     unread = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        with suppress(FileNotFoundError):  # deleted since the listing
-            if path.is_file():
-                found, bad = _read_log(path, path.stat().st_size, path.stat().st_mtime_ns)
-                runs += found
-                unread[path.name] = bad
+    for path in sorted(path for path in folder.glob("*.jsonl") if path.is_file()):
+        found, unread[path.name] = _read_log(path, path.stat().st_size, path.stat().st_mtime_ns)
+        runs += found
     return sorted(runs, key=lambda run: -run.last.time), {name: bad for name, bad in unread.items() if bad}
 
 

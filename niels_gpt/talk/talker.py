@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+
+from safetensors.torch import load_file
 
 from niels_gpt.chat_template import ChatRenderer, open_renderer
 from niels_gpt.checkpoint import load_model
 from niels_gpt.config import Renderer
-from niels_gpt.files.checks import Damaged, check_sums
+from niels_gpt.files.checks import Damaged, check_sums, read_meta
 from niels_gpt.inference.engine import Engine, Token
 from niels_gpt.inference.sampling import Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
@@ -56,11 +56,11 @@ class StreamedText:
         """Return the text held back at the end of the answer; an incomplete character becomes U+FFFD."""
         if self.stopped:
             return TextChunk()
-        piece = self._take(self._decoder.rest())
+        chunk = self._take(self._decoder.rest())
         if self.stopped:
-            return piece
+            return chunk
         text, self._held = self._held, ""
-        return TextChunk(piece.text + text, (*piece.tokens, *(token for _, token in self._waiting)))
+        return chunk + TextChunk(text, tuple(token for _, token in self._waiting))
 
     def _take(self, text: str, token: Token | None = None) -> TextChunk:
         """Append text, cut it at the first stop string, and return what is final."""
@@ -107,7 +107,6 @@ class Talker:
 
     @cached_property
     def chat(self) -> ChatRenderer:
-        """Return the chat format of the model."""
         return open_renderer(self.renderer, self.tokenizer)
 
     @cached_property
@@ -149,29 +148,22 @@ class Talker:
 
     def reply(self, messages: Messages, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text of the answer until it ends or has `max_new_tokens` tokens."""
+        text = StreamedText(self.tokenizer, self.chat.stop_texts)
         ends = self.tokenizer.special_token_ids().values()
-        return self._text(
-            self.chat.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends, stops=self.chat.stop_texts
-        )
+        return self._write(text, self.chat.prompt(messages), sampling, max_new_tokens, seed=seed, ends=ends)
 
     def continuation(self, prompt: str, *, sampling: Sampling, max_new_tokens: int, seed: int) -> Iterator[str]:
         """Yield the text after a prompt, until the end of a text or turn or `max_new_tokens` tokens."""
-        ids, ends = self.tokenizer.encode(prompt), {self.tokenizer.special_token_ids()["eot"], self.chat.end}
-        return self._text(ids, sampling, max_new_tokens, seed=seed, ends=ends)
+        ends = {self.tokenizer.special_token_ids()["eot"], self.chat.end}
+        text, ids = StreamedText(self.tokenizer), self.tokenizer.encode(prompt)
+        return self._write(text, ids, sampling, max_new_tokens, seed=seed, ends=ends)
 
-    def _text(
-        self,
-        prompt: Sequence[int],
-        sampling: Sampling,
-        max_new_tokens: int,
-        *,
-        seed: int,
-        ends: Collection[int],
-        stops: Sequence[str] = (),
+    def _write(
+        self, text: StreamedText, ids: Sequence[int], sampling: Sampling, most: int, *, seed: int, ends: Collection[int]
     ) -> Iterator[str]:
-        text, row = StreamedText(self.tokenizer, stops), self.engine.add(prompt, sampling, noise=SeededNoise(seed))
+        row = self.engine.add(ids, sampling, noise=SeededNoise(seed))
         try:
-            for _ in range(max_new_tokens):
+            for _ in range(most):
                 (token,) = self.engine.step([row])
                 if token.id in ends:
                     break
@@ -193,15 +185,22 @@ def open_talker(
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise Damaged(folder, "holds no model yet")
-    config = _read_config(folder / "config.json")
+    config = read_meta(folder / "config.json")
+    if "architectures" in config:
+        raise Damaged(folder, "is in the format of the transformers library: export the model without --transformers")
     renderer = config.pop("renderer", "transcript")
     inside = [name for name in FILE_NAMES if (folder / name).is_file()]
     if inside:
         check_sums(folder, ["config.json", *inside, "model.safetensors"])
+        model, weights = GPT(config).to(device), load_file(folder / "model.safetensors", device=device)
+        if model.cfg.tied:
+            weights["lm_head.weight"] = weights["tok_emb.weight"]
+        model.load_state_dict(weights)
+    else:
+        model = load_model(folder / "best.pt", device)
     own = folder / "tokenizer"  # an imported base has its tokenizer there
     beside = own if own.is_dir() else folder if inside or tokenizer is None else tokenizer
     vocabulary = load_tokenizer(beside)
-    model = _exported_model(folder, config, device) if inside else load_model(folder / "best.pt", device)
     if vocabulary.vocab_size != model.cfg.V:
         raise Damaged(
             folder,
@@ -211,34 +210,3 @@ def open_talker(
     # A folder name that is not UTF-8 could not be sent in JSON.
     name = os.fsencode(folder.resolve().name).decode("utf-8", errors="replace")
     return Talker(name, model, vocabulary, renderer, slots, precision)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if config.get("renderer", "transcript") not in get_args(Renderer):
-            raise ValueError(f"renderer is one of {get_args(Renderer)}, not {config['renderer']!r}")
-        if "architectures" in config:
-            raise ValueError("it was exported for the transformers library")
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise Damaged(path, f"does not describe a model ({error}): train or export it again") from error
-    return config
-
-
-def _exported_model(folder: Path, config: Mapping[str, Any], device: str) -> GPT:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file = folder / "model.safetensors"
-    try:
-        weights = load_file(file, device=device)
-        model = GPT(config).to(device)
-        if model.cfg.tied:
-            weights["lm_head.weight"] = weights["tok_emb.weight"]
-        model.load_state_dict(weights)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Damaged(
-            file, f"does not match config.json beside it, or is damaged ({reason}): export it again"
-        ) from error
-    return model

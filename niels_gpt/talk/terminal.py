@@ -18,11 +18,6 @@ from niels_gpt.talk.notes import Notes, sharing_lines, with_sections
 from niels_gpt.talk.talker import Talker
 from niels_gpt.trace.library import find_lines, trace_lines
 
-# Line editing and history by Python's readline, where available.
-#
-# The history file is private: only its owner may read it, and, as in a shell, a line that begins with a space is not
-# stored.
-
 MOST_LINES = 1000
 
 
@@ -31,8 +26,11 @@ def history_file() -> Path:
     return user_state_path("niels_gpt") / "chat_history"
 
 
-def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
-    """Return a function that reads a line; history and editing are used only at a terminal, not for a pipe."""
+def line_reader() -> Callable[[], str]:
+    """Return a function that reads a line; history and editing are used only at a terminal, not for a pipe.
+
+    Only its owner may read the history file and, as in a shell, a line that begins with a space is not stored.
+    """
 
     def plain() -> str:
         return input("> ")
@@ -44,10 +42,9 @@ def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return plain
     readline.set_auto_history(False)
-    readline.clear_history()
     readline.set_history_length(MOST_LINES)
+    path = history_file()
     with suppress(OSError, RuntimeError):  # home folder missing or not writable: no history
-        path = file()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch()
         path.chmod(0o600)
@@ -57,8 +54,8 @@ def line_reader(file: Callable[[], Path] = history_file) -> Callable[[], str]:
         line = plain()
         if line.strip() and not line.startswith(" "):
             readline.add_history(line)
-            with suppress(OSError, RuntimeError, UnicodeError):
-                readline.append_history_file(1, file())
+            with suppress(OSError, UnicodeError):
+                readline.append_history_file(1, path)
         return line
 
     return edited
@@ -112,11 +109,11 @@ class Conversation:
         return HELP
 
     def _trace(self, open_notes: Callable[[], Notes]) -> str:
-        said = [message["content"] for message in self.messages if message["role"] == "assistant"]
-        if not said:
+        answers = [message["content"] for message in self.messages if message["role"] == "assistant"]
+        if not answers:
             return "there is no answer to trace yet"
         try:
-            return "\n".join(trace_lines(open_notes().library.trace(said[-1])))
+            return "\n".join(trace_lines(open_notes().library.trace(answers[-1])))
         except EXPECTED as error:
             return f"the answer was not traced: {sentence(error)}"
 

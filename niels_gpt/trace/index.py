@@ -9,18 +9,21 @@ suffix array of the text from byte OFFSET on) and `sections.db` (SQLite: documen
 
 from __future__ import annotations
 
+import io
 import mmap
+import os
+import re
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from niels_gpt.files.checks import Damaged
-from niels_gpt.trace.sections import SCHEMA, add_section, split_sections
 
 # Word boundaries in UTF-8 bytes, the same in an index and in a text to trace. A word is a run of letters and digits. A
 # character of a script without spaces (Chinese, Japanese, Korean) or an emoji begins a word of its own.
@@ -29,17 +32,11 @@ from niels_gpt.trace.sections import SCHEMA, add_section, split_sections
 # general punctuation and symbols (E2), and characters that begin a word of their own (E3 on: U+3000 and above).
 ENDS = ((0x00, 0x30), (0x3A, 0x41), (0x5B, 0x61), (0x7B, 0x80), (0xC2, 0xC3), (0xE2, 0xF8))
 _ALONE = 0xE3
-_SYMBOLS = {0xC2: 1, 0xE2: 2}  # first byte: how many bytes follow it
 
 _GAP = np.zeros(256, dtype=bool)
 for _first, _last in ENDS:
     _GAP[_first:_last] = True
 _GAP[_ALONE:] = False
-
-
-def word_starts(text: np.ndarray) -> np.ndarray:
-    """Return a mask of the bytes (uint8) that begin a word."""
-    return _starts(text, _gaps(text))
 
 
 def word_bounds(text: bytes) -> np.ndarray:
@@ -53,7 +50,7 @@ def word_bounds(text: bytes) -> np.ndarray:
 
 def _gaps(text: np.ndarray) -> np.ndarray:
     gaps = _GAP[text]
-    for first, following in _SYMBOLS.items():
+    for first, following in ((0xC2, 1), (0xE2, 2)):  # first byte of a symbol, and how many bytes follow it
         symbols = np.flatnonzero(text == first)
         for byte in range(1, following + 1):
             gaps[symbols + byte] = True
@@ -64,6 +61,69 @@ def _starts(text: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     starts = ~gaps
     starts[1:] &= gaps[:-1] | (text[1:] >= _ALONE)
     return starts
+
+
+# The text of a section is in the index's text file; `fts` keeps words and positions only.
+SCHEMA = """
+CREATE TABLE sections (id INTEGER PRIMARY KEY, start INTEGER, stop INTEGER, line INTEGER, headings TEXT);
+CREATE VIRTUAL TABLE fts USING fts5(
+    name, headings, text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
+);
+"""
+_LONG, _TOO_LONG = 2000, 4000  # bytes: a section is cut at the next empty line, at the next line
+
+_HEADING = re.compile(rb"[ \t]*(?:[-*+][ \t]+)?(#{1,6})[ \t]+(.+?)[ \t#]*\r?\n?")
+_WIKI_HEADING = re.compile(rb" ((?:= )+)(.+?)(?: =)+[ \r\n]*")  # WikiText: " = Title = ", " = = Section = = "
+_FENCE = re.compile(rb"[ \t]*(?:```|~~~)")
+
+
+class Section(NamedTuple):
+    """Bytes `start` to `stop` of a document, its first line (from 1), and the headings it is under."""
+
+    start: int
+    stop: int
+    line: int
+    headings: str
+
+
+def split_sections(text: bytes) -> Iterator[Section]:
+    """Yield the sections of a document: cut at headings (Markdown, WikiText), and where one is long."""
+    path: list[tuple[int, str]] = []
+    start = first = position = 0
+    fenced = False
+    for number, line in enumerate(io.BytesIO(text)):
+        heading = None
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced:
+            heading = _heading(line)
+        size = position - start
+        if size and (heading or size > _TOO_LONG or (size > _LONG and not line.strip())):
+            yield Section(start, position, first + 1, " > ".join(title for _, title in path))
+            start, first = position, number
+        if heading:
+            path = [*(above for above in path if above[0] < heading[0]), heading]
+        position += len(line)
+    if text[start:].strip():
+        yield Section(start, position, first + 1, " > ".join(title for _, title in path))
+
+
+def _heading(line: bytes) -> tuple[int, str] | None:
+    """Return level and text of a heading."""
+    if b"#" in line[:20] and (found := _HEADING.fullmatch(line)):
+        return len(found[1]), found[2].decode()
+    if line.startswith(b" = ") and (found := _WIKI_HEADING.fullmatch(line)):
+        return found[1].count(b"="), found[2].decode()
+    return None
+
+
+def add_section(db: sqlite3.Connection, name: str, section: Section, text: bytes, *, offset: int) -> None:
+    """Add a section of the document `name`, whose text begins at byte `offset` of the index's text."""
+    start, stop, line, headings = section
+    values = (offset + start, offset + stop, line, headings)
+    row = db.execute("INSERT INTO sections (start, stop, line, headings) VALUES (?, ?, ?, ?)", values).lastrowid
+    words = (re.sub(r"[/\\._-]+", " ", name), headings, text[start:stop].decode())
+    db.execute("INSERT INTO fts (rowid, name, headings, text) VALUES (?, ?, ?, ?)", (row, *words))
 
 
 TEXT, SECTIONS, SUFFIXES = "text.bin", "sections.db", "suffixes-{}.npy"
@@ -138,18 +198,12 @@ def sort_suffixes(text: bytearray, *, without: Iterable[tuple[int, int]] = ()) -
     from pydivsufsort import divsufsort
 
     data = np.frombuffer(text, dtype=np.uint8)
-    wanted = word_starts(data)
+    wanted = _starts(data, _gaps(data))
     for start, stop in without:
         wanted[start:stop] = False
     every = divsufsort(data)
-    kept = np.empty(int(wanted.sum()), dtype=np.uint32)
-    filled = 0
-    for first in range(0, len(every), _CHUNK):
-        chunk = every[first : first + _CHUNK]
-        chunk = chunk[wanted[chunk]]
-        kept[filled : filled + len(chunk)] = chunk
-        filled += len(chunk)
-    return kept
+    chunks = (every[first : first + _CHUNK] for first in range(0, len(every), _CHUNK))
+    return np.concatenate([chunk[wanted[chunk]].astype(np.uint32) for chunk in chunks])
 
 
 @dataclass(frozen=True)
@@ -163,8 +217,9 @@ class Shard:
     def longest_match(self, wanted: bytes) -> int:
         """Return how many bytes of the beginning of `wanted` occur at the start of some word."""
         rank = self._rank(wanted, 0, len(self.suffixes))
-        near = self.suffixes[max(0, rank - 1) : rank + 1]
-        return max((self._common(wanted, position) for position in near), default=0)
+        begins = [self.offset + start for start in self.suffixes[max(0, rank - 1) : rank + 1]]
+        near = [self.text[begin : begin + len(wanted)] for begin in begins]
+        return max((len(os.path.commonprefix((wanted, text))) for text in near), default=0)  # noqa: RUF071  # no paths
 
     def occurrences(self, wanted: bytes) -> list[tuple[int, int]]:
         """Return the ranges of `suffixes` where `wanted` occurs as whole words."""
@@ -180,19 +235,8 @@ class Shard:
 
     def _rank(self, wanted: bytes, lo: int, hi: int) -> int:
         """Return the number of suffixes below `wanted`, which is known to be between `lo` and `hi`."""
-        text, offset, size = self.text, self.offset, len(wanted)
-        return bisect_left(
-            self.suffixes, wanted, lo, hi, key=lambda start: text[offset + start : offset + start + size]
-        )
-
-    def _common(self, wanted: bytes, position: int) -> int:
-        start = self.offset + position
-        found = self.text[start : start + len(wanted)]
-        if found == wanted:
-            return len(wanted)
-        size = min(len(found), len(wanted))
-        differ = np.frombuffer(found, np.uint8, size) != np.frombuffer(wanted, np.uint8, size)
-        return int(differ.argmax()) if differ.any() else size
+        text, begin, end = self.text, self.offset, self.offset + len(wanted)
+        return bisect_left(self.suffixes, wanted, lo, hi, key=lambda start: text[begin + start : end + start])
 
 
 class SourceIndex:
@@ -228,7 +272,85 @@ class SourceIndex:
 
     def document(self, position: int) -> tuple[str, int]:
         """Return name and first byte of the document that a byte of the text is in."""
-        name, start = self.db.execute(
-            "SELECT name, start FROM documents WHERE start <= ? ORDER BY start DESC LIMIT 1", (position,)
-        ).fetchone()
+        found = "SELECT name, start FROM documents WHERE start <= ? ORDER BY start DESC LIMIT 1"
+        name, start = self.db.execute(found, (position,)).fetchone()
         return name, start
+
+
+# Full-text search with SQLite's FTS5 (BM25).
+
+_WEIGHTS = "bm25(3.0, 3.0, 1.0)"  # of a match in the document's name, in headings, in text
+_MOST_TERMS = 32
+
+# Words that carry no topic, in questions above all. They are searched for if a query has no others.
+_STOP_WORDS = """
+a about after all also am an and any are as at be been before but by can could did do does for from get had has have he
+her him his how i if in into is it its just me my no not of on one only or our out over s she should so some t than that
+the their them then there these they this to up us use was we were what when where which who whom whose why will with
+would you your
+"""
+_STOP = frozenset(_STOP_WORDS.split())
+
+
+class Match(NamedTuple):
+    """Section found: its bytes in the index's text, first line, headings, and BM25 score (lower is better)."""
+
+    start: int
+    stop: int
+    line: int
+    headings: str
+    score: float
+
+
+def search(db: sqlite3.Connection, typed: str, *, limit: int) -> list[Match]:
+    """Return the best sections for what a person typed: words, `prefix*`, "quoted phrases"."""
+    expression = match_expression(typed)
+    if not expression:
+        return []
+    found = db.execute(
+        "SELECT s.start, s.stop, s.line, s.headings, f.rank FROM (SELECT rowid, rank FROM fts WHERE fts MATCH ? "
+        f"AND rank MATCH '{_WEIGHTS}' ORDER BY rank LIMIT ?) AS f JOIN sections AS s ON s.id = f.rowid "
+        "ORDER BY f.rank, s.id",
+        (expression, limit),
+    )
+    return [Match(*row) for row in found]
+
+
+def longest_sections(db: sqlite3.Connection, *, limit: int) -> list[tuple[str, int]]:
+    """Return headings and first byte of the longest sections, those under a heading first."""
+    order = "headings = '', start - stop, id"
+    return db.execute(f"SELECT headings, start FROM sections ORDER BY {order} LIMIT ?", (limit,)).fetchall()
+
+
+def match_expression(typed: str) -> str:
+    """Return an FTS5 expression: every quoted phrase must occur, any of the other words may; "" if there is no word.
+
+    Operators of FTS5 are words here, so nothing that is typed is a syntax error.
+    """
+    phrases = [" ".join(_words(quoted)) for quoted in re.findall('"([^"]*)"', typed)]
+    required = [f'"{phrase}"' for phrase in phrases if phrase][:_MOST_TERMS]
+    words = _words(re.sub('"[^"]*"', " ", typed))
+    topical = _topical(words) or ([] if required else words)
+    terms = [f'"{word.removesuffix("*")}"{"*" * word.endswith("*")}' for word in dict.fromkeys(topical)][:_MOST_TERMS]
+    if not required:
+        return " OR ".join(terms)
+    # A phrase that is required is also one of the alternatives, so that the words only rank.
+    return " AND ".join([*required, f"({' OR '.join([required[0], *terms])})"])
+
+
+def best_line(text: str, typed: str) -> int:
+    """Return the index of the line of a section with most of the words typed; rare words count more."""
+    # Without its ending, a word is found in its other forms, as FTS5 finds it by its stem.
+    stems = {word[: max(3, len(word) - 3)].lower() for word in _topical(_words(typed))}
+    lines = text.lower().split("\n")
+    lines_with = {stem: sum(stem in line for line in lines) for stem in stems}
+    weights = [sum(1 / lines_with[stem] for stem in stems if stem in line) for line in lines]
+    return weights.index(max(weights))
+
+
+def _topical(words: list[str]) -> list[str]:
+    return [word for word in words if word.lower() not in _STOP]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+\*?", text)

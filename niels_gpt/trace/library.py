@@ -6,17 +6,14 @@ import math
 import os
 import re
 import shutil
-import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
-from niels_gpt.files.checks import Damaged
-from niels_gpt.trace.index import SourceIndex, word_bounds
-from niels_gpt.trace.sections import Match, best_line, longest_sections, search
+from niels_gpt.trace.index import Match, SourceIndex, best_line, longest_sections, search, word_bounds
 
 # A span is shown if it is so improbable that chance would not put it into the text: the probability that its words,
 # drawn one by one, give it is below 2**-_MARGIN_BITS divided by the number of words in the text. Language is no such
@@ -59,16 +56,11 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Section of a document, found by search; `line` and `context` are its line with most of the words typed."""
+class Found(Place):
+    """Section of a document, found by search; its place is the line with most of the words typed."""
 
-    source: str
-    file: str
-    line: int
-    context: str
     headings: str
     text: str
-    path: str | None
 
 
 class Library:
@@ -83,14 +75,21 @@ class Library:
 
         Spans are maximal, begin and end with whole words, and are sorted from the rarest words to the commonest.
         """
-        data = text.encode(errors="replace")
+        data = text.encode(errors="replace").replace(b"\0", b" ")  # NUL separates documents in an index
         found = []
         most = math.log2(max(1, self._words))  # bits of a word that occurs once
         for start, stop in self.maximal_spans(data):
-            bits = [self._bits(data[first:last]) for first, last in word_bounds(data[start:stop]) + start]
+            counts = [self._count(data[first:last]) for first, last in word_bounds(data[start:stop]) + start]
+            bits = [math.log2(self._words / max(1, count)) for count in counts]
             if sum(bits) >= most + _MARGIN_BITS and max(bits) > min(_COMMON_BITS, most - 2):
                 found.append((sum(bits), start, stop))
-        return [self._span(data, start, stop, bits) for bits, start, stop in sorted(found, key=lambda one: -one[0])]
+        spans = []
+        for bits_in_span, start, stop in sorted(found, key=lambda one: -one[0]):
+            wanted, first = data[start:stop], len(data[:start].decode())
+            words = wanted.decode()
+            count, places = self._count(wanted), self.places(wanted)
+            spans.append(Span(first, first + len(words), words, count, round(bits_in_span, 1), places))
+        return spans
 
     def maximal_spans(self, text: bytes) -> list[tuple[int, int]]:
         """Return the byte ranges of words that occur verbatim in a training document and are in no longer such range.
@@ -99,17 +98,16 @@ class Library:
         the longest match of the word before.
         """
         spans, end = [], 0
-        for piece, offset in _without_nul(text):
-            starts, stops = (word_bounds(piece) + offset).T.tolist()
-            for n, start in enumerate(starts):
-                # The longest match of the word before ends at `end`: only one that goes on beyond is maximal.
-                beyond = bisect_right(stops, end, lo=n)
-                if beyond == len(stops):
-                    break
-                stop = self._longest(text, start, stops, beyond)
-                if stop > end:
-                    end = stop
-                    spans.append((start, end))
+        starts, stops = word_bounds(text).T.tolist()
+        for n, start in enumerate(starts):
+            # The longest match of the word before ends at `end`: only one that goes on beyond is maximal.
+            beyond = bisect_right(stops, end, lo=n)
+            if beyond == len(stops):
+                break
+            stop = self._longest(text, start, stops, beyond)
+            if stop > end:
+                end = stop
+                spans.append((start, end))
         return spans
 
     def _longest(self, text: bytes, start: int, stops: Sequence[int], beyond: int) -> int:
@@ -128,16 +126,8 @@ class Library:
                 longest = max(longest, stops[last])
         return longest
 
-    def _bits(self, word: bytes) -> float:
-        count = sum(index.count(word) for index in self.indexes)
-        return math.log2(self._words / max(1, count))
-
-    def _span(self, data: bytes, start: int, stop: int, bits: float) -> Span:
-        wanted = data[start:stop]
-        first = len(data[:start].decode())
-        text = wanted.decode()
-        count = sum(index.count(wanted) for index in self.indexes)
-        return Span(first, first + len(text), text, count, round(bits, 1), self.places(wanted))
+    def _count(self, wanted: bytes) -> int:
+        return sum(index.count(wanted) for index in self.indexes)
 
     def places(self, wanted: bytes) -> tuple[Place, ...]:
         """Return up to five places of a text in training documents, each in another document if there are as many."""
@@ -148,36 +138,31 @@ class Library:
             for position in positions:
                 if len(by_document) == _PLACES:
                     break
-                with _readable(index):
-                    by_document.setdefault(index.document(position)[1], position)
+                by_document.setdefault(index.document(position)[1], position)
             chosen = list(by_document.values())
             chosen += [position for position in positions if position not in chosen][: _PLACES - len(chosen)]
-            found += [_place(index, position) for position in sorted(chosen)]
+            found += [_place_of_word(index, position) for position in sorted(chosen)]
         return tuple(found[:_PLACES])
 
     def find(self, typed: str, *, limit: int = 5, sources: Sequence[str] | None = None) -> list[Found]:
         """Return the best section of each of the best documents for a query; `sources` restricts the search."""
         typed = typed.encode(errors="replace").decode()
-        best: dict[tuple[str, int], tuple[SourceIndex, int, Match]] = {}
+        best: dict[tuple[str, int], tuple[SourceIndex, Match]] = {}
         for index in (index for index in self.indexes if sources is None or index.name in sources):
-            with _readable(index):
-                for match in search(index.db, typed, limit=20 * limit):
-                    _, start = index.document(match.start)
-                    best.setdefault((index.name, start), (index, start, match))
-        ranked = sorted(best.values(), key=lambda one: one[2].score)
+            for match in search(index.db, typed, limit=20 * limit):
+                best.setdefault((index.name, index.document(match.start)[1]), (index, match))
+        ranked = sorted(best.values(), key=lambda one: one[1].score)
         return [_found(*one, typed) for one in ranked[:limit]]
 
     def topics(self, *, limit: int, sources: Sequence[str]) -> list[str]:
         """Return titles of documents with long sections: first headings, or names; without markup and dates."""
         found: dict[str, None] = {}
         for index in (index for index in self.indexes if index.name in sources):
-            with _readable(index):
-                for headings, start in longest_sections(index.db, limit=_MOST_TOPICS):
-                    name, _ = index.document(start)
-                    stem = os.path.splitext(os.path.basename(name))[0]
-                    title = headings.partition(" > ")[0].strip() or re.sub("[-_]", " ", stem)
-                    if _TITLE.fullmatch(title):
-                        found[title] = None
+            for headings, start in longest_sections(index.db, limit=_MOST_TOPICS):
+                stem = PurePath(index.document(start)[0]).stem
+                title = headings.partition(" > ")[0].strip() or re.sub("[-_]", " ", stem)
+                if _TITLE.fullmatch(title):
+                    found[title] = None
         return list(found)[:limit]
 
 
@@ -195,69 +180,47 @@ def shared_sections(found: Sequence[Found], spans: Sequence[Span]) -> list[bool]
     return [any(span.text in section.text for span in spans) for section in found]
 
 
-def _without_nul(text: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the parts of a text between NUL bytes, which separate documents in an index, and where they begin."""
-    offset = 0
-    for piece in text.split(b"\0"):
-        yield piece, offset
-        offset += len(piece) + 1
-
-
-def _found(index: SourceIndex, start: int, match: Match, typed: str) -> Found:
+def _found(index: SourceIndex, match: Match, typed: str) -> Found:
     text = index.text[match.start : match.stop].decode()
     number = best_line(text, typed)
-    context = text.split("\n")[number].strip()
-    name, _ = index.document(start)
-    path, line = _in_file(index, start, match.line + number, context)
-    return Found(index.name, name, line, context[:_CONTEXT], match.headings, text.strip(), path)
+    place = _place(index, match.start, match.line + number, text.split("\n")[number])
+    return Found(**vars(place), headings=match.headings, text=text.strip())
 
 
-def _place(index: SourceIndex, position: int) -> Place:
-    with _readable(index):
-        name, start = index.document(position)
-    line = index.text[start:position].count(b"\n") + 1
+def _place_of_word(index: SourceIndex, position: int) -> Place:
+    _, start = index.document(position)
     first = index.text.rfind(b"\n", start, position) + 1 or start
     stop = min(end for byte in (b"\n", b"\0") if (end := index.text.find(byte, position)) >= 0)
-    context = index.text[first:stop].decode().strip()
-    path, line = _in_file(index, start, line, context)
-    return Place(index.name, name, line, context[:_CONTEXT], path)
+    line = index.text[start:position].count(b"\n") + 1
+    return _place(index, position, line, index.text[first:stop].decode())
 
 
-def _in_file(index: SourceIndex, start: int, line: int, context: str) -> tuple[str | None, int]:
-    """Return the file, on this machine, of the document that begins at `start`, and the line there of one of its lines.
+def _place(index: SourceIndex, position: int, line: int, text: str) -> Place:
+    """Return the place of a line of the document at `position`, by its number there and its text.
 
-    A file may have several documents, or front matter that is left out. So the document's beginning is looked up in it;
-    if that is not found (a secret was masked), the nearest line with the context. Without the file `line` is returned.
+    If the file is on this machine, the number is that in the file, which may have several documents, or front matter
+    that is left out. So the document's beginning is looked up in it; if that is not found (a secret was masked), the
+    nearest line with the text.
     """
-    name, _ = index.document(start)
+    name, start = index.document(position)
+    context = text.strip()
     candidates = (index.input / name, index.input / name.rpartition(":")[0], index.input) if index.input else ()
     path = next((path for path in candidates if os.path.isfile(path)), None)
-    if path is None:
-        return None, line
-    if path.stat().st_size <= _READ_BYTES and context:
+    if path is not None and path.stat().st_size <= _READ_BYTES and context:
         data = path.read_bytes()
         stop = index.text.find(b"\0", start)
         begins = data.find(index.text[start : min(stop, start + _READ_BEGINNING)])
         having = [number for number, text in enumerate(data.split(b"\n"), start=1) if context.encode() in text]
         line += data.count(b"\n", 0, max(0, begins))
         line = line if begins >= 0 or not having else min(having, key=lambda number: abs(number - line))
-    return str(path.absolute()), line
-
-
-@contextmanager
-def _readable(index: SourceIndex) -> Iterator[None]:
-    """Raise `Damaged` for an index whose database cannot be read."""
-    try:
-        yield
-    except (sqlite3.DatabaseError, TypeError) as error:
-        raise Damaged(index.folder, f"is damaged ({error}): make it again") from error
+    return Place(index.name, name, line, context[:_CONTEXT], None if path is None else str(path.absolute()))
 
 
 def trace_lines(spans: Sequence[Span]) -> Iterator[str]:
     """Yield the spans of a text with their places."""
     for span in spans:
         times = "once" if span.count == 1 else f"{span.count:,} times"
-        yield f'"{_one_line(span.text)}" ({times})'
+        yield f'"{" ".join(span.text.split())}" ({times})'
         for place in span.places:
             name = f"    {where(place)}  "
             yield name + _cut(place.context, len(name))
@@ -280,11 +243,6 @@ def where(place: Place | Found) -> str:
     return f"{name}:{place.line}"
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _cut(text: str, indent: int) -> str:
-    width = shutil.get_terminal_size().columns - indent
-    line = _one_line(text)
+    width, line = shutil.get_terminal_size().columns - indent, " ".join(text.split())
     return line if len(line) <= width else f"{line[: max(1, width - 1)]}…"

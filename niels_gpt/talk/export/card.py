@@ -83,8 +83,10 @@ def model_card(
     """
     cfg = talker.model.cfg
     size = f"T={cfg.T}, C={cfg.C}, L={cfg.L}, H={cfg.H}, d_ff={cfg.d_ff}, V={cfg.V}"
+    # The hub and `import_base` look for the licence in a YAML header.
+    header = [] if base is None or base.licence is None else ["---", f"license: {base.licence}", "---", ""]
     lines = [
-        *_header(base),
+        *header,
         f"# {talker.name}",
         "",
         f"A GPT of {talker.model.parameter_count():,} parameters ({size}), trained by niels_gpt.",
@@ -99,18 +101,17 @@ def model_card(
         "| source | weight in the mix | training tokens | files | sha256 | licence |",
         "|---|---|---|---|---|---|",
     ]
-    licences = _licences(params)
+    sources = params["sources"]
+    found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
+    licences = defaultdict(lambda: UNSAID, {name: licence.replace("|", "\\|") for name, licence in found.items()})
     for name, source in mix["sources"].items():
-        hashes = " ".join(f"`{part['sha256']}`" for part in source["train"]["parts"])
-        count, tokens = len(source["train"]["parts"]), source["train"]["tokens"]
-        lines.append(
-            f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {count} | {hashes} | {licences[name]} |"
-        )
-    if talker.renderer != "transcript":
-        for name, source in chat_mix["sources"].items():
-            hashes = " ".join(f"`{file['sha256']}`" for file in source["files"])
-            row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(source['files'])} | {hashes} |"
-            lines.append(f"{row} {licences[name]} |")
+        parts, tokens = source["train"]["parts"], source["train"]["tokens"]
+        row = f"| {name} | {params['p_train'].get(name, 0)} | {tokens:,} | {len(parts)} | {_hashes(parts)} |"
+        lines.append(f"{row} {licences[name]} |")
+    for name, source in chat_mix["sources"].items() if talker.renderer != "transcript" else ():
+        files = source["files"]
+        row = f"| {name} (chats) | {params['p_sft'].get(name, 0)} | | {len(files)} | {_hashes(files)} |"
+        lines.append(f"{row} {licences[name]} |")
     lines += ["", *_derived(base)]
     scores = [f"| {' | '.join(row[:4])} |" for row in (HEAD, *score_rows(metrics))]
     lines += ["", "## Scores on held-out text", "", scores[0], "|---|---|---|---|", *scores[1:]]
@@ -119,11 +120,6 @@ def model_card(
     shown = {key: params[key] for key in ("model", "tokenizer", "p_train", "p_sft", "train", "sft")}
     lines += ["", "## Parameters", "", "```json", json.dumps(shown, indent=2), "```", ""]
     return "\n".join(lines)
-
-
-def _header(base: Provenance | None) -> list[str]:
-    """Return the card's YAML header, in which the hub and `import_base` look for the licence."""
-    return [] if base is None or base.licence is None else ["---", f"license: {base.licence}", "---", ""]
 
 
 def _derived(base: Provenance | None) -> list[str]:
@@ -153,11 +149,8 @@ def _usage(talker: Talker, form: Form, folder: str) -> str:
     return "\n".join(["```bash", *ways, "```"])
 
 
-def _licences(params: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the licence of each source; sources no longer in the parameters have an unknown one."""
-    sources = params["sources"]
-    found = {name: licence_of(source["input"], source["load"].get("dataset")) for name, source in sources.items()}
-    return defaultdict(lambda: UNSAID, {name: licence.replace("|", "\\|") for name, licence in found.items()})
+def _hashes(files: Sequence[Mapping[str, str]]) -> str:
+    return " ".join(f"`{file['sha256']}`" for file in files)
 
 
 def _private(model: str, private: Sequence[str], leaks: Mapping[str, Mapping[str, Any]] | None) -> list[str]:

@@ -58,6 +58,9 @@ def save_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
         raise OSError(f"{file} could not be written (is the disk full?): {error}") from error
 
 
+Kind = Literal["text", "byte", "chat", "unknown"]
+
+
 @dataclass(frozen=True)
 class VocabularyEntry:
     """Vocabulary entry.
@@ -66,7 +69,7 @@ class VocabularyEntry:
     `text` entry covers. The other kinds have no bytes, and no text encodes to them.
     """
 
-    kind: Literal["text", "byte", "chat", "unknown"]
+    kind: Kind
     name: str
     bytes: bytes
     score: float = 0.0
@@ -74,31 +77,19 @@ class VocabularyEntry:
 
 def pieces_of(tokenizer: Tokenizer) -> list[VocabularyEntry]:
     """Return the vocabulary entries in order of their ids."""
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        return _trained_pieces(tokenizer)
-    assert isinstance(tokenizer, ByteTokenizer)
-    spelt = [VocabularyEntry("byte", f"<0x{byte:02X}>", bytes([byte])) for byte in range(BYTE_VALUES)]
-    return spelt + [VocabularyEntry("chat", name, b"") for name in SPECIAL_TOKENS]
-
-
-def _trained_pieces(tokenizer: SentencePieceTokenizer) -> list[VocabularyEntry]:
+    if isinstance(tokenizer, ByteTokenizer):
+        spelt = [VocabularyEntry("byte", f"<0x{byte:02X}>", bytes([byte])) for byte in range(BYTE_VALUES)]
+        return spelt + [VocabularyEntry("chat", name, b"") for name in SPECIAL_TOKENS]
+    assert isinstance(tokenizer, SentencePieceTokenizer)
     import sentencepiece
 
     model: Any = sentencepiece.SentencePieceProcessor(model_file=tokenizer.model_path)
-    kinds: list[tuple[Literal["byte", "chat", "unknown"], Any]] = [
-        ("byte", model.IsByte),
-        ("chat", model.IsControl),
-        ("unknown", model.IsUnknown),
-    ]
-    return [
-        VocabularyEntry(
-            next((kind for kind, is_one in kinds if is_one(i)), "text"),
-            model.IdToPiece(i),
-            tokenizer.piece(i),
-            model.GetScore(i),
-        )
-        for i in range(tokenizer.vocab_size)
-    ]
+    kinds: dict[Kind, Any] = {"byte": model.IsByte, "chat": model.IsControl, "unknown": model.IsUnknown}
+    entries = []
+    for id in range(tokenizer.vocab_size):
+        kind: Kind = next((name for name, is_one in kinds.items() if is_one(id)), "text")
+        entries.append(VocabularyEntry(kind, model.IdToPiece(id), tokenizer.piece(id), model.GetScore(id)))
+    return entries
 
 
 # Chat format as a Jinja template, as transformers and llama.cpp use it.
@@ -173,7 +164,23 @@ def export_transformers(talker: Talker, folder: Path, *, card: str, base: Proven
     weights = architecture.weights_to_transformers(talker.model.state_dict(), cfg)
     # Copied: safetensors rejects tensors that share memory.
     save_weights(folder, {name: value.clone() for name, value in weights.items()})
-    _write_tokenizer(talker, folder)
+    if isinstance(talker.tokenizer, HFTokenizer):
+        for name, data in talker.tokenizer.files.items():
+            (folder / name).write_bytes(data)
+    else:
+        pieces = pieces_of(talker.tokenizer)
+        (folder / "tokenizer.json").write_text(tokenizer_json(pieces), encoding="utf-8")
+        write_json(
+            folder / "tokenizer_config.json",
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "eos_token": pieces[ids.eot].name,
+                "pad_token": pieces[ids.eot].name,
+                "model_max_length": cfg.T,
+                "clean_up_tokenization_spaces": False,
+            },
+        )
+        (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
     write_card(folder, card, base)
 
 
@@ -196,27 +203,6 @@ def special_ids(talker: Talker) -> SpecialIds:
     return SpecialIds(eot if bos is None else bos, eos, eot if pad is None else pad, eot)
 
 
-def _write_tokenizer(talker: Talker, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; those of a pretrained model are copied."""
-    if isinstance(talker.tokenizer, HFTokenizer):
-        for name, data in talker.tokenizer.files.items():
-            (folder / name).write_bytes(data)
-        return
-    eot, pieces = talker.tokenizer.special_token_ids()["eot"], pieces_of(talker.tokenizer)
-    (folder / "tokenizer.json").write_text(tokenizer_json(pieces), encoding="utf-8")
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": pieces[eot].name,
-            "pad_token": pieces[eot].name,
-            "model_max_length": talker.model.cfg.T,
-            "clean_up_tokenization_spaces": False,
-        },
-    )
-    (folder / "chat_template.jinja").write_text(jinja_template(talker.renderer), encoding="utf-8")
-
-
 def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
     """Return the tokenizer in the format of the `tokenizers` library: a Unigram model over bytes.
 
@@ -224,8 +210,21 @@ def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
     Unlike in the usual conversion of a SentencePiece model, a literal "▁", "<0x0A>" or "<unk>" in a text has no special
     meaning, and invalid UTF-8 decodes as in Python.
     """
+    alphabet = byte_alphabet()
+    # 10 below the lowest text score, so that a byte is used only where no entry fits: SentencePiece's penalty, too.
+    for_bytes = min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
+    taken = {piece.bytes for piece in pieces if piece.kind == "text"}
+    listed: list[tuple[str, float]] = []
+    for piece in pieces:
+        spelt = "".join(alphabet[byte] for byte in piece.bytes)
+        if piece.kind == "text":
+            listed.append((spelt, piece.score))
+        elif piece.kind == "byte" and piece.bytes not in taken:
+            listed.append((spelt, for_bytes))
+        else:
+            listed.append((piece.name, _NEVER))
     unknown = next((id for id, piece in enumerate(pieces) if piece.kind == "unknown"), None)
-    made = tokenizers.Tokenizer(models.Unigram(_vocabulary(pieces), unknown, byte_fallback=False))
+    made = tokenizers.Tokenizer(models.Unigram(listed, unknown, byte_fallback=False))
     parts = pre_tokenizers.Split(tokenizers.Regex(PARTS.pattern), "isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.pre_tokenizer = pre_tokenizers.Sequence([parts, to_bytes])
@@ -235,24 +234,6 @@ def tokenizer_json(pieces: list[VocabularyEntry]) -> str:
     made.add_special_tokens(special)
     text: str = made.to_str(pretty=True)
     return text
-
-
-def _vocabulary(pieces: list[VocabularyEntry]) -> list[tuple[str, float]]:
-    """Return (entry in the byte alphabet, score) by id; a byte that is also a text entry is never chosen."""
-    alphabet = byte_alphabet()
-    # 10 below the lowest text score, so that a byte is used only where no entry fits: SentencePiece's penalty, too.
-    for_bytes = min((piece.score for piece in pieces if piece.kind == "text"), default=0.0) - 10.0
-    taken = {piece.bytes for piece in pieces if piece.kind == "text"}
-    named: list[tuple[str, float]] = []
-    for piece in pieces:
-        spelt = "".join(alphabet[byte] for byte in piece.bytes)
-        if piece.kind == "text":
-            named.append((spelt, piece.score))
-        elif piece.kind == "byte" and piece.bytes not in taken:
-            named.append((spelt, for_bytes))
-        else:
-            named.append((piece.name, _NEVER))
-    return named
 
 
 # Architectures of other libraries that compute the same function as a model of this project. A model with the portable

@@ -45,9 +45,12 @@ def export_gguf(
     """Write model.gguf, its matrices in `precision`, a Modelfile for Ollama, README.md and SHA256SUMS."""
     cfg = talker.model.cfg
     architecture = architecture_of(cfg, option="--gguf")
-    writer_class = _writer_class()
+    try:
+        from gguf import GGUFWriter
+    except ImportError as error:
+        raise ValueError("--gguf needs the package gguf: pip install 'niels_gpt[gguf]'") from error
     folder.mkdir(parents=True)
-    writer = writer_class(folder / "model.gguf", architecture.gguf_name)
+    writer = GGUFWriter(folder / "model.gguf", architecture.gguf_name)
     writer.add_name(talker.name)
     if base is not None:
         writer.add_base_model_count(1)
@@ -75,16 +78,6 @@ def export_gguf(
         writer.close()
     (folder / "Modelfile").write_text(_modelfile(talker), encoding="utf-8")
     write_card(folder, card, base)
-
-
-def _writer_class() -> type[GGUFWriter]:
-    try:
-        from gguf import GGUFWriter
-    except ImportError as error:
-        raise ValueError(
-            "--gguf needs the package gguf, which is not installed: pip install 'niels_gpt[gguf]'"
-        ) from error
-    return GGUFWriter
 
 
 def _add_weight(writer: GGUFWriter, name: str, value: np.ndarray, precision: Precision) -> None:
@@ -155,24 +148,21 @@ def _steps(pieces: list[VocabularyEntry]) -> list[float]:
 def _modelfile(talker: Talker) -> str:
     """Return Ollama's Modelfile, which has the chat template in Ollama's own template language."""
     *tags, eot = SPECIAL_TOKENS
-    first: list[str] = []
+    system = None
     if isinstance(talker.chat, ChatML):
-        turn = "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n"
-        template, stops = f"{{{{ range .Messages }}}}{turn}{{{{ end }}}}<|im_start|>assistant\n", ["<|im_end|>"]
-        first = [] if talker.chat.system is None else [f'SYSTEM """{talker.chat.system}"""']
+        system = talker.chat.system
+        turn, prompt = "<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n", "<|im_start|>assistant\n"
+        stops = ["<|im_end|>"]
     elif talker.renderer == "chat_tokens":
-        cases = "".join(
-            f'{{{{ if eq .Role "{role}" }}}}{tag}{{{{ end }}}}' for role, tag in zip(ROLES, tags, strict=True)
-        )
-        template = f"{{{{ range .Messages }}}}{cases}{{{{ .Content }}}}{eot}{{{{ end }}}}{tags[-1]}"
-        stops = [eot]
+        cases = [f'{{{{ if eq .Role "{role}" }}}}{tag}{{{{ end }}}}' for role, tag in zip(ROLES, tags, strict=True)]
+        turn, prompt, stops = f"{''.join(cases)}{{{{ .Content }}}}{eot}", tags[-1], [eot]
     else:
-        template = f"{{{{ range .Messages }}}}{{{{ .Role }}}}: {{{{ .Content }}}}\n{{{{ end }}}}{PROMPT}"
+        turn, prompt = "{{ .Role }}: {{ .Content }}\n", PROMPT
         stops = [eot, *(f"\\n{role}: " for role in ROLES)]
     lines = [
         "FROM ./model.gguf",
-        f'TEMPLATE """{template}"""',
-        *first,
+        f'TEMPLATE """{{{{ range .Messages }}}}{turn}{{{{ end }}}}{prompt}"""',
+        *([] if system is None else [f'SYSTEM """{system}"""']),
         *(f'PARAMETER stop "{stop}"' for stop in stops),
         f"PARAMETER temperature {SAMPLING.temperature}",
         f"PARAMETER top_k {SAMPLING.top_k}",

@@ -42,11 +42,12 @@ def refuse(request: Request, error: HTTPException) -> JSONResponse:
     """
     status, message, code = error.status_code, error.detail, None
     asked, by_the_router = f"{request.method} {request.url.path[:100]}", message == HTTPStatus(status).phrase
-    if status == 404:
-        code = "unknown_url" if by_the_router else "model_not_found"
-        why = "this model continues text and has no embeddings: choose another server for them in your app"
-        why = why if request.url.path.endswith("/embeddings") else "docs/serve.md lists all paths"
-        message = f"there is no {asked} here; {why}" if by_the_router else message
+    if status == 404 and not by_the_router:
+        code = "model_not_found"
+    elif status == 404:
+        embeddings = "this model continues text and has no embeddings: choose another server for them in your app"
+        why = embeddings if request.url.path.endswith("/embeddings") else "docs/serve.md lists all paths"
+        code, message = "unknown_url", f"there is no {asked} here; {why}"
     elif status == 405 and by_the_router:
         allowed = (error.headers or {}).get("Allow", "GET, HEAD")  # older StaticFiles sends no Allow
         code, message = "method_not_supported", f"{asked} is not allowed here; use {allowed}"
@@ -85,10 +86,9 @@ class Access:
             raise ValueError("the API key must be of printable ASCII characters, such as `openssl rand -hex 24` gives")
         for origin in self.origins:
             if not _ORIGIN.fullmatch(origin):
-                example = "app://obsidian.md or http://localhost:3000"
                 raise ValueError(
-                    f"--origin {origin!r} is no origin: give scheme://host or scheme://host:port in lower "
-                    f"case and nothing after it, such as {example}"
+                    f"--origin {origin!r} is no origin: give scheme://host or scheme://host:port in lower case and "
+                    "nothing after it, such as app://obsidian.md or http://localhost:3000"
                 )
 
 
@@ -144,12 +144,7 @@ class Gate:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body of a request, None if its client left; raise an HTTPException if it is to be refused."""
-        problem = foreign(scope, self._access)
-        if problem is not None:
-            raise HTTPException(403, problem)
-        if not _has_key(scope, self._access.key):
-            sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
-            raise HTTPException(401, sentence, headers={"WWW-Authenticate": "Bearer"})
+        _check_sender(scope, self._access)
         body, more = bytearray(), True
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -168,6 +163,27 @@ class Gate:
         return bytes(body)
 
 
+def _check_sender(scope: Scope, access: Access) -> None:
+    """Raise an HTTPException unless a request is meant for this server, from an allowed page, and has the key."""
+    port, headers, path = scope["server"][1], Headers(scope=scope), scope["path"]
+    here = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
+    hosts, origins = ([value.lower() for value in headers.getlist(name)] for name in ("host", "origin"))
+    if access.others:  # any host name is accepted; the server's own page then has the same name in Origin
+        here = set(hosts)
+    if len(hosts) != 1 or hosts[0] not in here:
+        raise HTTPException(403, f"the Host header must be 127.0.0.1:{port} or localhost:{port}, its only names")
+    if not {f"http://{name}" for name in here}.union(access.origins).issuperset(origins):
+        sentence = "requests from web pages of other origins are refused; the Origin header is not this server"
+        raise HTTPException(403, f"{sentence}: `niels-gpt serve --origin ORIGIN` allows one")
+    if access.key is None or path in _OPEN or path.startswith(_PAGE):
+        return
+    shown = [value.partition(" ") for value in headers.getlist("authorization")]
+    keys = [word.strip().encode("latin-1") for scheme, _, word in shown if scheme.lower() == "bearer"]
+    if len(keys) != 1 or not hmac.compare_digest(keys[0], access.key.encode()):  # in constant time
+        sentence = "this server needs an API key: send `Authorization: Bearer KEY`"
+        raise HTTPException(401, sentence, headers={"WWW-Authenticate": "Bearer"})
+
+
 def guard(app: Starlette, *, body_bytes: int, access: Access | None, count: Callable[[int], None]) -> None:
     """Put a Gate around an application, and around that, if pages of other origins are allowed, CORS.
 
@@ -184,33 +200,6 @@ def guard(app: Starlette, *, body_bytes: int, access: Access | None, count: Call
             allow_private_network=True,
             max_age=PREFLIGHT_S,
         )
-
-
-def foreign(scope: Scope, access: Access) -> str | None:
-    """Return why a request is not meant for this server or not from its own page; None if it is fine."""
-    port, headers = scope["server"][1], Headers(scope=scope)
-    here = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
-    hosts, origins = ([value.lower() for value in headers.getlist(name)] for name in ("host", "origin"))
-    if access.others:  # any host name is accepted; the server's own page then has the same name in Origin
-        here = set(hosts)
-    if len(hosts) != 1 or hosts[0] not in here:
-        return f"the Host header must be 127.0.0.1:{port} or localhost:{port}, as this server has no other name"
-    if not {f"http://{name}" for name in here}.union(access.origins).issuperset(origins):
-        return (
-            "requests from web pages of other origins are refused; the Origin header is not this server: "
-            "`niels-gpt serve --origin ORIGIN` allows one"
-        )
-    return None
-
-
-def _has_key(scope: Scope, key: str | None) -> bool:
-    """Check the bearer token, in constant time; public paths need none."""
-    path = scope["path"]
-    if key is None or path in _OPEN or path.startswith(_PAGE):
-        return True
-    shown = [value.partition(" ") for value in Headers(scope=scope).getlist("authorization")]
-    keys = [word.strip() for scheme, _, word in shown if scheme.lower() == "bearer"]
-    return len(keys) == 1 and hmac.compare_digest(keys[0].encode("latin-1"), key.encode())
 
 
 LOOPBACK = "127.0.0.1"  # reachable from this machine only
