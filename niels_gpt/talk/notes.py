@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,6 @@ def with_sections(
         text = longer
     asked = f"Answer from these notes.\n\n{text}{last['content']}" if text else last["content"]
     return [*before, {**last, "content": asked}]
-
-
-def sharing_lines(found: Sequence[Found], spans: Sequence[Span]) -> Iterator[str]:
-    """Yield a line for each section that the reply shares words with, by its number."""
-    for number, shared in enumerate(shared_sections(found, spans), start=1):
-        if shared:
-            yield f"the reply shares words with [{number}]"
 
 
 @dataclass

@@ -14,9 +14,9 @@ from niels_gpt.files.atomic import atomic_path
 from niels_gpt.files.messages import EXPECTED, sentence
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.rng import derive_seed
-from niels_gpt.talk.notes import Notes, sharing_lines, with_sections
+from niels_gpt.talk.notes import Notes, with_sections
 from niels_gpt.talk.talker import Talker
-from niels_gpt.trace.library import find_lines, trace_lines
+from niels_gpt.trace.library import find_lines, shared_sections, trace_lines
 
 MOST_LINES = 1000
 
@@ -149,8 +149,9 @@ class Conversation:
         except KeyboardInterrupt:
             show(" [stopped]")
         self.messages.append({"role": "assistant", "content": said.strip()})
-        for line in sharing_lines(found, notes.library.trace(said) if notes else []):
-            show(f"\n({line})")
+        shared = shared_sections(found, notes.library.trace(said)) if notes else []
+        for number in (number for number, mark in enumerate(shared, start=1) if mark):
+            show(f"\n(the reply shares words with [{number}])")
 
 
 def converse(conversation: Conversation, *, read: Callable[[], str], show: Callable[[str], None]) -> None:

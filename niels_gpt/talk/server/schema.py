@@ -6,6 +6,7 @@ import json
 import re
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
@@ -44,14 +45,14 @@ class _Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_without_nulls(cls, value: Any) -> Any:
-        """Reject the first unknown field by name, and drop fields that are null."""
+        """Reject the first unknown field by name, and drop fields that are null; a `top_k` of null means no limit."""
         if not isinstance(value, dict):
             return value
         unknown = next((name for name in value if name not in cls.model_fields), None)
         if unknown is not None:
             sentence = "{field} is not supported by this server: leave it out"
             raise PydanticCustomError("unknown_field", sentence, {"field": unknown[:_SHOWN]})
-        return {key: item for key, item in value.items() if item is not None}
+        return {key: item for key, item in value.items() if item is not None or key == "top_k"}
 
 
 class _Named(_Strict):
@@ -122,7 +123,7 @@ class Asked(_Named):
     # `Sampling` checks the ranges; the bounds here are OpenAI's where those are tighter.
     temperature: float = Field(SAMPLING.temperature, le=2)
     top_p: float | None = None
-    top_k: int | None = SAMPLING.top_k  # extension; null means all tokens
+    top_k: int | None = SAMPLING.top_k  # extension
     min_p: float | None = None  # extension, named as in other servers
     repetition_penalty: float = Field(1.0, ge=REPETITION_PENALTIES[0], le=REPETITION_PENALTIES[1])  # likewise
     presence_penalty: float = Field(0.0, ge=-2, le=2)
@@ -134,13 +135,6 @@ class Asked(_Named):
     niels_gpt: Extension = Extension()
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = []
     user: Any = None  # clients send it by default; it could not change a reply
-
-    @model_validator(mode="before")
-    @classmethod
-    def _every_token(cls, value: Any) -> Any:
-        """Turn a `top_k` of null into `no limit`, which is not the same as leaving it out."""
-        every = isinstance(value, dict) and "top_k" in value and value["top_k"] is None
-        return {**value, "top_k": 2**31 - 1} if every else value
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -275,8 +269,8 @@ class CompletionForm:
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer, self._wanted = tokenizer, logprobs
-        self._offsets: dict[int, int] = {}  # characters so far, by index of the choice
-        self._decoders: dict[int, IncrementalDecoder] = {}
+        self._offsets: defaultdict[int, int] = defaultdict(int)  # characters so far, by index of the choice
+        self._decoders = defaultdict[int, IncrementalDecoder](lambda: IncrementalDecoder(tokenizer))
 
     def choice(self, index: int, piece: TextChunk, finish: str) -> Choice:
         return self.delta(index, piece, finish)
@@ -291,11 +285,10 @@ class CompletionForm:
     def _logprobs(self, index: int, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self._wanted:
             return None
-        decoder = self._decoders.setdefault(index, IncrementalDecoder(self._tokenizer))
         offsets = []
         for token in tokens:
-            offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(decoder.add(token.id))
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(self._decoders[index].add(token.id))
         return {
             "tokens": [self._name(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
