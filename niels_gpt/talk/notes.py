@@ -46,7 +46,7 @@ def with_sections(
 
 @dataclass
 class Sources:
-    """What a request to the server asks to be told about sources, as the field `niels_gpt` of the reply."""
+    """Sources that a request to the server asks for, sent as the field `niels_gpt` of the reply."""
 
     notes: Notes
     trace: bool
