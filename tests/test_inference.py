@@ -438,7 +438,8 @@ def test_log_probabilities_are_the_models_own(model: GPT) -> None:
 
 def with_neighbours(model: GPT, prompts: Sequence[bytes], samplings: Sequence[Sampling], *, steps: int) -> list[Token]:
     """What a row gets in the third of eight slots, with these beside it, some of whom come and go."""
-    engine = Engine(model, slots=8, buckets=(8,))
+    engine = Engine(model, slots=8)
+    engine._slots._buckets = [8]
     others = [engine.add(prompts[i], samplings[i], noise=SeededNoise(i)) for i in range(2)]
     row = engine.add(b"the one that counts", Sampling(1.1, 30), noise=SeededNoise(99), top_logprobs=260)
     found = []

@@ -57,11 +57,11 @@ class Slot:
 
 
 class Slots:
-    """Allocator of S slots, of which a step computes the first `bucket`: the smallest bucket that holds all rows."""
+    """Allocator of S slots, of which a step computes the first 1, 2, 4, 8, ... or S: the fewest that hold all rows."""
 
-    def __init__(self, S: int, *, buckets: Sequence[int]) -> None:
+    def __init__(self, S: int) -> None:
         self._slots = [Slot() for _ in range(S)]
-        self._buckets = [*(size for size in sorted(buckets) if size < S), S]
+        self._buckets = [*(1 << i for i in range((S - 1).bit_length())), S]
         self._free = list(range(S))  # least recently freed first
         self.places: dict[int, int] = {}  # handle -> slot index, in order of arrival
 
@@ -135,18 +135,15 @@ MOST_SCORED = 8192  # ids of several prompts, padding included, to score in one 
 class Engine:
     """Continuous-batching engine for up to `slots` rows.
 
-    A step computes the smallest of the `buckets` (default 1, 2, 4, 8, ...) that holds all rows. Within one bucket a
-    row's results are the same to the bit whatever its neighbours are. With bf16 the model's matrices are copied once;
-    with float32 the caller's autocast setting applies.
+    Among equally many slots (see `Slots`) a row's results are the same to the bit whatever its neighbours are. With
+    bf16 the model's matrices are copied once; with float32 the caller's autocast setting applies.
     """
 
-    def __init__(
-        self, model: GPT, *, slots: int, buckets: Sequence[int] | None = None, precision: Precision = "float32"
-    ) -> None:
+    def __init__(self, model: GPT, *, slots: int, precision: Precision = "float32") -> None:
         V, device = model.cfg.V, model.tok_emb.weight.device
         self._model, self._device = model, device
         self._steps = (RecordedSteps if device.type == "cuda" else Steps)(model, rows=slots, precision=precision)
-        self._slots = Slots(slots, buckets=[1 << i for i in range(slots.bit_length())] if buckets is None else buckets)
+        self._slots = Slots(slots)
         self._penalties = Penalties(rows=slots, V=V, device=device)
         self._handles = count()
         self._prompts: dict[int, list[Token]] = {}  # handle -> scored prompt; empty until the row's first step
@@ -217,7 +214,7 @@ class Engine:
             tokens.append(Token(self._row(place).handle, drawn[place], *logprobs.get(place, ())))
         for place in failed:
             self._slots[place].read = 0  # its keys may not be finite: no row may continue from them
-            self._steps.clear(place)
+            self._steps.decoder.clear(place)
         if failed:
             raise RowsFailed([self._row(place).handle for place in failed], tokens)
         return tokens
@@ -234,7 +231,7 @@ class Engine:
             read = [slot.read for slot in slots]
             for slot in slots:
                 slot.read = 0  # an interrupt during the swap then costs a prefill, and corrupts no row
-            self._steps.swap(*move, lengths=read)
+            self._steps.decoder.swap(*move, lengths=read)
             for slot, length in zip(slots, read, strict=True):
                 slot.read = length
             self._penalties.swap(*move)

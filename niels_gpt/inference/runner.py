@@ -22,7 +22,7 @@ class Steps:
     def __init__(self, model: GPT, *, rows: int, precision: Precision) -> None:
         self._precision, self._device = precision, model.tok_emb.weight.device
         self._model = bf16_copy(model) if precision == "bf16" else model
-        self._decoder = Decoder(self._model, B=rows)
+        self.decoder = Decoder(self._model, B=rows)
 
     def _computing(self) -> AbstractContextManager[object]:
         """Return bf16 autocast, or for float32 a null context: the caller's autocast setting applies."""
@@ -31,7 +31,7 @@ class Steps:
     def read(self, ids: Sequence[int], *, row: int, start: int) -> None:
         """Prefill ids of a row, at the positions from `start` on."""
         with self._computing():
-            self._decoder.extend(torch.tensor([ids]), starts=[start], first=row)
+            self.decoder.extend(torch.tensor([ids]), starts=[start], first=row)
 
     def score(
         self, rows: Sequence[Sequence[int]], *, first: int, top: int
@@ -46,7 +46,7 @@ class Steps:
             row[: len(ids) - 1] = torch.tensor(ids[:-1])
         found: list[tuple[float, tuple[tuple[int, float], ...]]] = []
         with self._computing():
-            hidden = self._decoder.extend(x, starts=[0] * len(rows), first=first)
+            hidden = self.decoder.extend(x, starts=[0] * len(rows), first=first)
             flat = torch.cat([states[:n] for states, n in zip(hidden, lengths, strict=True)])
             targets = torch.tensor([id for ids in rows for id in ids[1:]], dtype=torch.int64, device=self._device)
             size = max(1, _SCORED_LOGITS // self._model.cfg.V)
@@ -64,7 +64,7 @@ class Steps:
         `places` are the positions of the ids; rows with None are inactive. The next call may overwrite the result.
         """
         with self._computing():
-            hidden = self._decoder.extend(torch.tensor(ids)[:, None], starts=places)
+            hidden = self.decoder.extend(torch.tensor(ids)[:, None], starts=places)
             return self._model.logits(hidden[:, -1])
 
     def drawn(
@@ -77,14 +77,6 @@ class Steps:
         logits = self.logits(ids, places)
         noise = Drawn(self._model.cfg.V, keys=torch.tensor(keys, device=self._device))
         return logits, draw.ids(logits, noise).tolist()
-
-    def swap(self, row: int, other: int, *, lengths: Sequence[int]) -> None:
-        """Swap two rows of the cache, copying the first lengths[0] and lengths[1] tokens of each."""
-        self._decoder.swap(row, other, lengths=lengths)
-
-    def clear(self, row: int) -> None:
-        """Zero a row's cache."""
-        self._decoder.clear(row)
 
 
 # Decoding on a GPU as recorded CUDA graphs.
@@ -112,7 +104,7 @@ class RecordedSteps(Steps):
         n = max(_FEWEST, 1 << (len(ids) - 1).bit_length())
         if n not in self._readings:
             with self._computing():
-                self._readings[n] = _Reading(self._decoder, n, device=self._device)
+                self._readings[n] = _Reading(self.decoder, n, device=self._device)
         self._readings[n](ids, row=row, start=start)
 
     def logits(self, ids: Sequence[int], places: Sequence[int | None]) -> torch.Tensor:
@@ -134,7 +126,7 @@ class RecordedSteps(Steps):
             if len(self._recordings) == _KEPT:
                 del self._recordings[next(iter(self._recordings))]  # the least recently used
             with self._computing():
-                step = _Step(self._model, self._decoder, b, kind)
+                step = _Step(self._model, self.decoder, b, kind)
         self._recordings[b, kind] = step
         return step
 

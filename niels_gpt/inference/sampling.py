@@ -67,9 +67,10 @@ class Drawn:
 
 
 def _hashed(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    kernel = dispatch.hashed_noise(keys)
-    if kernel is not None:
-        return kernel(keys[:, 0], ids, bits=_BITS)
+    kernels = dispatch.decoding_kernels(keys)
+    if kernels is not None:
+        noise: torch.Tensor = kernels.hashed_noise(keys[:, 0], ids, bits=_BITS)
+        return noise
     bits = mixed(keys + ids) & (1 << _BITS) - 1
     return -((bits + 0.5) * 0.5**_BITS).log()
 

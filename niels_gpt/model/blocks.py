@@ -107,17 +107,8 @@ def positions_of(
     return Positions(sin, cos, mask)
 
 
-class FirstValues:
-    """Values of the first block, which later blocks mix in (value_residual)."""
-
-    def __init__(self) -> None:
-        self._values: torch.Tensor | None = None
-
-    def stored(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the values of the first block, which is the first to call this and stores its `own`."""
-        if self._values is None:
-            self._values = own
-        return self._values
+# Values of the first block, which later blocks mix in (value_residual); empty until that block has computed them.
+FirstValues = list[torch.Tensor]
 
 
 class LayerNorm(nn.LayerNorm):
@@ -125,10 +116,10 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """Return x + added and its norm, (..., C) each."""
-        kernel = dispatch.add_and_norm(x)
-        if kernel is not None:
-            return kernel(x, added, self.weight, self.bias, eps=self.eps, centred=True)
-        x = _plus(x, added)
+        kernels = dispatch.norm_kernels(x)
+        if kernels is not None:
+            return kernels.add_and_norm(x, added, self.weight, self.bias, eps=self.eps, centred=True)
+        x = x if added is None else x + added
         return x, super().forward(x)
 
 
@@ -136,15 +127,11 @@ class RMSNorm(nn.RMSNorm):
     """RMSNorm with the interface of LayerNorm; computed in float32 for any input, as LayerNorm is under autocast."""
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        kernel = dispatch.add_and_norm(x)
-        if kernel is not None:
-            return kernel(x, added, self.weight, None, eps=self.eps, centred=False)
-        x = _plus(x, added)
+        kernels = dispatch.norm_kernels(x)
+        if kernels is not None:
+            return kernels.add_and_norm(x, added, self.weight, None, eps=self.eps, centred=False)
+        x = x if added is None else x + added
         return x, super().forward(x.float())
-
-
-def _plus(x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-    return x if added is None else x + added
 
 
 def build_norm(cfg: ModelConfig) -> LayerNorm | RMSNorm:
@@ -200,23 +187,22 @@ class CausalSelfAttention(nn.Module):
             sin, cos, mask = positions.sin, positions.cos, positions.mask
         # The fused kernel supports only positions 0..T-1, the causal mask, and as many k as q, without a norm.
         plain = positions is None and not self.cfg.qk_norm and H == K
-        kernel = dispatch.project_and_rotate(self.qkv, x) if plain else None
-        if kernel is not None:
-            q, k, v = kernel(self.qkv, x, sin, cos, H=H)
+        kernels = dispatch.training_kernels(self.qkv, x) if plain else None
+        if kernels is not None:
+            q, k, v = kernels.project_and_rotate(self.qkv, x, sin, cos, H=H)
         else:
             qk, v = self.qkv(x).unflatten(-1, (H + 2 * K, -1)).split((H + K, K), dim=-2)
             q, k = self.normed(qk).split((H, K), dim=-2)
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H or K, T, D)
             q, k = rope.apply_rope(q, k, sin, cos)
-        v = self.mixed(dropout.on_vectors(v, place=place), first_values or FirstValues())
-        attn = q.new_empty(0)
-        attend = dispatch.attend(q, return_attn=return_attn)
-        if attend is not None:
-            out, attn = attend(q, k, v, mask)
+        v = self.mixed(dropout.on_vectors(v, place=place), [] if first_values is None else first_values)
+        attn = None
+        if return_attn or dispatch.faster_unfused(q):
+            out, attn = dispatch.attend_unfused(q, k, v, mask)
         else:
             out = dispatch.attend_fused(q, k, v, mask, causal=mask is None)
         out = dropout.on(self.proj(out.transpose(1, 2).flatten(2)), place=place + 1)
-        return (out, attn) if return_attn else out
+        return (out, attn) if return_attn and attn is not None else out
 
     def normed(self, qk: torch.Tensor) -> torch.Tensor:
         """Return queries and keys (..., H + K, D) ready for rotation: RMS-normed if cfg.qk_norm."""
@@ -236,8 +222,10 @@ class CausalSelfAttention(nn.Module):
         """
         if not self.cfg.value_residual:
             return v
+        if not first_values:
+            first_values.append(v)
         own, first = self.value_shares.to(v.dtype)
-        return own * v + first * first_values.stored(v)
+        return own * v + first * first_values[0]
 
     def adjusted(self, heads: torch.Tensor, first_values: FirstValues) -> torch.Tensor:
         """Apply `normed` and `mixed` to queries, keys and values stored together, (..., H + 2K, D)."""
@@ -270,13 +258,9 @@ class MLP(nn.Module):
         elif self.cfg.activation == "swiglu":
             h = F.silu(self.gate(x)) * fc1(x)
         else:
-            kernel = dispatch.project_and_gelu(fc1, x)
-            h = self.gelu(fc1(x)) if kernel is None else kernel(fc1, x)
+            kernels = dispatch.training_kernels(fc1, x)
+            h = dispatch.gelu(fc1(x)) if kernels is None else kernels.project_and_gelu(fc1, x)
         return dropout.on(self.fc2(h), place=place)
-
-    def gelu(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the exact (erf) GELU of x, by the fastest implementation for it."""
-        return (dispatch.gelu(x) or F.gelu)(x)
 
 
 class Block(nn.Module):

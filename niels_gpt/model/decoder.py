@@ -8,14 +8,13 @@ are rotated together, in place, and k and v share one cache tensor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
 
-from niels_gpt.model import rope
 from niels_gpt.model.blocks import NO_DROPOUT, Block, FirstValues
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.kernels import dispatch
@@ -40,7 +39,7 @@ class Decoder:
         self._rotations = torch.complex(cos, sin)  # (T, D/2)
         places = _whole(self.T + 1, _PART)
         self._blocks = [_CachedBlock(block, B=B, places=places) for block in blocks]
-        self._ln_f = _direct(model.ln_f)
+        self._ln_f = _lean(model.ln_f).forward
         self._end, self._places = places, torch.arange(places, device=sin.device)
         # A slice of this is the attention mask of one new token at any position.
         self._window = torch.cat((sin.new_zeros(places), sin.new_full((places,), float("-inf"))))
@@ -80,11 +79,11 @@ class Decoder:
     def clear(self, row: int) -> None:
         """Zero a row's cache: a masked value has weight 0, and 0 * NaN would still be NaN."""
         for block in self._blocks:
-            block.clear(row)
+            block.kv[row] = 0
 
     def _hidden(self, x: torch.Tensor, rows: slice | torch.Tensor, new: _NewTokens) -> torch.Tensor:
         h, added = self._model.embed(x), None
-        first_values = FirstValues()
+        first_values: FirstValues = []
         for block in self._blocks:
             h, added = block(h, added, rows, new, first_values)
         return self._ln_f(h, added)[1]
@@ -135,8 +134,8 @@ class _CachedBlock:
         attn = block.attn
         self._H, self._K, self._D = attn.cfg.H, attn.cfg.K, attn.cfg.D
         self._B, self._T = B, attn.cfg.T
-        self._kv = attn.qkv.weight.new_zeros(B, 2 * self._K, places, self._D)
-        self._qkv, self._proj = _direct(attn.qkv), _direct(attn.proj)
+        self.kv = attn.qkv.weight.new_zeros(B, 2 * self._K, places, self._D)
+        self._qkv, self._proj = _lean(attn.qkv).forward, _lean(attn.proj).forward
         self._block, self._adjusted = _lean(block), _lean(attn).adjusted
 
     def __call__(
@@ -154,22 +153,22 @@ class _CachedBlock:
         b, n, _ = h.shape
         h, normed = self._block.ln1(h, added)
         qkv = self._qkv(normed).view(b, n, -1, self._D)
-        kv = self._kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self._kv
-        kernel = None if isinstance(new.start, int) or n > 1 else dispatch.attend_to_cache(qkv)
-        if kernel is not None:
-            out = kernel(self._adjusted(qkv, first_values), kv, new.start, new.rotations, T=self._T)
+        kv = self.kv[rows] if isinstance(rows, torch.Tensor) or b < self._B else self.kv
+        kernels = None if isinstance(new.start, int) or n > 1 else dispatch.decoding_kernels(qkv)
+        if kernels is not None:
+            out = kernels.attend_to_cache(self._adjusted(qkv, first_values), kv, new.start, new.rotations, T=self._T)
         else:
             # Under autocast qkv is bf16, which torch cannot view as complex numbers.
             out = self._attended(self._adjusted(qkv.float(), first_values), kv, new)
         if isinstance(rows, torch.Tensor):
-            self._kv[rows] = kv
+            self.kv[rows] = kv
         h, normed = self._block.ln2(h, self._proj(out.flatten(2)))
         return h, self._block.mlp(normed, dropout=NO_DROPOUT)
 
     def _attended(self, qkv: torch.Tensor, kv: torch.Tensor, new: _NewTokens) -> torch.Tensor:
         """Rotate q and k of qkv (b, n, H + 2K, D), store k and v in the cache; return attention (b, n, H, D)."""
         (b, n, *_), H, K = qkv.shape, self._H, self._K
-        rope.rotate_(qkv.narrow(2, 0, H + K).view(b, n, H + K, -1, 2), new.rotations)
+        torch.view_as_complex(qkv.narrow(2, 0, H + K).view(b, n, H + K, -1, 2)).mul_(new.rotations)
         q, new_kv = qkv.transpose(1, 2).split_with_sizes((H, 2 * K), dim=1)
         if isinstance(new.start, int):
             kv.narrow(2, new.start, n).copy_(new_kv)
@@ -179,13 +178,10 @@ class _CachedBlock:
         causal = new.mask is None and n > 1
         return dispatch.attend_fused(q, k, v, new.mask, causal=causal).transpose(1, 2)
 
-    def clear(self, row: int) -> None:
-        self._kv[row] = 0
-
     def swap(self, row: int, other: int, lengths: Sequence[int]) -> None:
-        one, another = self._kv[row, :, : lengths[0]], self._kv[other, :, : lengths[1]].clone()
-        self._kv[other, :, : lengths[0]] = one
-        self._kv[row, :, : lengths[1]] = another
+        one, another = self.kv[row, :, : lengths[0]], self.kv[other, :, : lengths[1]].clone()
+        self.kv[other, :, : lengths[0]] = one
+        self.kv[row, :, : lengths[1]] = another
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -198,10 +194,5 @@ def _lean(module: _Module) -> _Module:
     """
     lean = copy.copy(module)
     lean.__dict__.update(module.named_parameters(recurse=False))
-    lean.__dict__.update((name, _direct(part)) for name, part in module.named_children())
+    lean.__dict__.update((name, _lean(part).forward) for name, part in module.named_children())
     return lean
-
-
-def _direct(module: nn.Module) -> Callable[..., Any]:
-    """Return the module's lean `forward`, or the module itself if it has hooks, which `forward` would skip."""
-    return module if module._forward_hooks or module._forward_pre_hooks else _lean(module).forward

@@ -18,7 +18,7 @@ from niels_gpt.model.blocks import (
     positions_of,
     zero_outputs,
 )
-from niels_gpt.model.kernels import dispatch
+from niels_gpt.model.kernels.dispatch import Embedding
 from niels_gpt.model.loss import SoftTargets, soft_cap, summed_loss, token_losses
 
 
@@ -56,8 +56,8 @@ class GPT(nn.Module):
 
     def embed(self, x: torch.Tensor, *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Map ids (B, T) to embeddings (B, T, C) in `dtype`, which becomes that of the residual stream."""
-        kernel = dispatch.embedding(x)
-        h: torch.Tensor = self.tok_emb(x).to(dtype) if kernel is None else kernel(x, self.tok_emb.weight, dtype)
+        on_gpu = x.is_cuda  # on a CPU the gradient is summed in a fixed order anyway
+        h: torch.Tensor = Embedding.apply(x, self.tok_emb.weight, dtype) if on_gpu else self.tok_emb(x).to(dtype)
         return h
 
     def hidden(
@@ -78,7 +78,7 @@ class GPT(nn.Module):
         )
         dropout = module_dropout(self, h, self.cfg.dropout, keys=row_keys)
         h = dropout.on(h, place=0)
-        first_values = FirstValues()
+        first_values: FirstValues = []
         for i, block in enumerate(self.blocks):
             h = block(h, dropout=dropout, place=1 + 3 * i, positions=positions, first_values=first_values)
         normed: torch.Tensor = self.ln_f(h)[1]

@@ -116,8 +116,9 @@ def _product_in_float32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
     """Return the loss of each row (rows,) in float32; overwrite logits (rows, V) with the gradient of their sum."""
-    if kernel := dispatch.losses_and_grad_(logits):
-        return kernel(logits, y, cap)
+    if kernels := dispatch.loss_kernels(logits):
+        losses: torch.Tensor = kernels.losses_and_grad_(logits, y, cap)
+        return losses
     counted = (y != IGNORE_INDEX)[:, None]
     targets = y[:, None].where(counted, 0)
     capped = soft_cap(logits.float(), cap)

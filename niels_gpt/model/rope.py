@@ -19,7 +19,7 @@ def rope_cache(
     """
     assert D % 2 == 0, f"RoPE rotates pairs: D must be even, got {D}"
     dtype = dtype or torch.float32
-    exact = _at_least_float32(dtype)
+    exact = torch.promote_types(dtype, torch.float32)
     inv_freq = theta ** (-torch.arange(0, D, 2, device=device, dtype=exact) / D)  # (D/2,)
     angles = torch.arange(T, device=device, dtype=exact)[:, None] * inv_freq  # (T, D/2)
     return angles.sin()[None, None].to(dtype), angles.cos()[None, None].to(dtype)
@@ -35,20 +35,11 @@ def apply_rope(
     return _rotate(q, sin, cos), _rotate(k, sin, cos)
 
 
-def rotate_(pairs: torch.Tensor, rotations: torch.Tensor) -> None:
-    """Rotate pairs (..., D/2, 2) in place, without gradients, by `rotations` (..., D/2) = cos + i sin."""
-    torch.view_as_complex(pairs).mul_(rotations)
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _rotate(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
         # Complex multiplication takes one pass over memory, a fifth of the time of the general code below. Heads are
         # moved behind positions, the layout in memory: torch would copy the gradient of any other layout.
-        exact = _at_least_float32(x.dtype)
+        exact = torch.promote_types(x.dtype, torch.float32)
         rotations = torch.complex(cos.to(exact), sin.to(exact)).transpose(1, 2)
         pairs = torch.view_as_complex(x.transpose(1, 2).to(exact).unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * rotations).flatten(-2).transpose(1, 2).to(x.dtype)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import importlib.util
 import math
 import platform
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Unfused attention (scores, softmax, weighted sum), the only form that can return its probabilities. On a CPU in bf16
-# it is also faster: matrix products, for which the chip has units, take a third of the time of torch's fused CPU
-# kernel, forward and backward.
+_LONGEST_T = 512  # of unfused attention: beyond this the T*T scores cost too much memory
 
-_LONGEST_T = 512  # beyond this the T*T scores cost too much memory
+
+def faster_unfused(q: torch.Tensor) -> bool:
+    """Return whether `attend_unfused` is the faster attention for queries q (B, H, T, D).
+
+    On a CPU in bf16 matrix products, for which the chip has units, take a third of the time of torch's fused kernel,
+    forward and backward.
+    """
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[2] <= _LONGEST_T
 
 
 def attend_unfused(
@@ -52,16 +56,10 @@ def _for_every_query(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
 _ONE_HOT_V = 2048  # largest vocabulary whose embedding gradient is a matrix product
 
 
-def embed(ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return table[ids] in `dtype`, with a gradient that is the same to the bit in every run."""
-    out: torch.Tensor = _Embedding.apply(ids, table, dtype)
-    return out
+class Embedding(torch.autograd.Function):
+    """Embedding for a GPU, whose gradient is the same to the bit in every run.
 
-
-class _Embedding(torch.autograd.Function):
-    """Embedding whose gradient is, for a small vocabulary, a product with a one-hot matrix.
-
-    That takes a tenth of the time of the sort that it replaces.
+    For a small vocabulary it is a product with a one-hot matrix, in a tenth of the time of the sort that it replaces.
     """
 
     @staticmethod
@@ -84,13 +82,18 @@ class _Embedding(torch.autograd.Function):
 _ARM = platform.machine().lower() in ("aarch64", "arm64")  # on x86 torch's GELU is vectorized, twice as fast as ours
 
 
-def gelu_on_cpu(x: torch.Tensor) -> torch.Tensor:
-    """Return the exact (erf) GELU of x."""
-    out: torch.Tensor = _Gelu.apply(x)
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """Return the exact (erf) GELU of x; this project's own is faster in float32 training on ARM, uncompiled."""
+    trained = torch.is_grad_enabled() and x.requires_grad
+    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    own = _ARM and trained and on_cpu and x.dtype == torch.float32
+    out: torch.Tensor = Gelu.apply(x) if own else F.gelu(x)
     return out
 
 
-class _Gelu(torch.autograd.Function):
+class Gelu(torch.autograd.Function):
+    """Exact GELU of x."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         """Return x * Phi(x), saving the derivative Phi(x) + x * phi(x) for backward instead of x."""
@@ -106,98 +109,51 @@ class _Gelu(torch.autograd.Function):
         return grads[0] * slope
 
 
-# Kernel selection. Each function returns the kernel for the given tensors, or None: the caller then uses torch's own
-# operations. The Triton modules are imported only for tensors on a GPU, so Triton need not be installed elsewhere.
+# The Triton modules, with kernels for the given tensor, or None: the caller then uses torch's own operations. They are
+# imported only for tensors on a GPU, so Triton need not be installed elsewhere.
 
-_Kernel = Callable[..., torch.Tensor]
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-def embedding(ids: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for the embedding of ids (B, T), whose gradient is summed in a fixed order."""
-    return embed if ids.is_cuda else None  # on a CPU the order is fixed anyway
+def training_kernels(linear: nn.Module, x: torch.Tensor) -> Any:
+    """Return the kernels that compute linear(x) and what follows it, where torch.compile generates slower ones.
 
-
-def project_and_rotate(qkv: nn.Linear, x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, ...]] | None:
-    """Select a kernel that projects x (B, T, C) to q, k and v and rotates q and k."""
-    if not (_compiled_for_gpu(x) and _has_separate_bias(qkv)):
-        return None
-    from niels_gpt.model.kernels import training_triton
-
-    return training_triton.project_and_rotate
-
-
-def attend(q: torch.Tensor, *, return_attn: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Select an attention kernel for queries q (B, H, T, D); with `return_attn` it must return probabilities."""
-    faster = q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[2] <= _LONGEST_T
-    return attend_unfused if return_attn or faster else None
-
-
-def project_and_gelu(linear: nn.Linear, x: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for GELU of linear(x)."""
-    if not (_compiled_for_gpu(x) and _has_separate_bias(linear)):
-        return None
-    from niels_gpt.model.kernels import training_triton
-
-    return training_triton.project_and_gelu
-
-
-def gelu(x: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for GELU of x: this project's is faster in float32 training on ARM, uncompiled."""
-    trained = torch.is_grad_enabled() and x.requires_grad
-    on_cpu = x.device.type == "cpu" and not torch.compiler.is_compiling()
-    return gelu_on_cpu if _ARM and trained and on_cpu and x.dtype == torch.float32 else None
-
-
-def add_and_norm(x: torch.Tensor) -> Callable[..., tuple[torch.Tensor, torch.Tensor]] | None:
-    """Select an inference kernel for the sum and norm of a residual stream x.
-
-    None while compiling: torch.compile fuses more than these two, and calling the kernel would break its graph.
+    They use the weight and bias without calling `linear`, so it must be exactly an nn.Linear: a subclass (quantized, or
+    with low-rank adapters) may compute something else.
     """
-    if torch.compiler.is_compiling() or not (x.is_cuda and HAS_TRITON and torch.is_inference_mode_enabled()):
+    if not (_compiled_for_gpu(x) and type(linear) is nn.Linear and linear.bias is not None):
         return None
-    from niels_gpt.model.kernels import decoding_triton
+    from niels_gpt.model.kernels import training_triton
 
-    return decoding_triton.add_and_norm
-
-
-def hashed_noise(keys: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for the sampling noise of `keys`."""
-    if not (keys.is_cuda and HAS_TRITON):
-        return None
-    from niels_gpt.model.kernels import decoding_triton
-
-    return decoding_triton.hashed_noise
-
-
-def attend_to_cache(heads: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for the attention of one new token per row to its KV cache."""
-    if not (heads.is_cuda and HAS_TRITON):
-        return None
-    from niels_gpt.model.kernels import decoding_triton
-
-    return decoding_triton.attend_to_cache
-
-
-def losses_and_grad_(logits: torch.Tensor) -> _Kernel | None:
-    """Select a kernel for cross-entropy and its gradient, in place of logits (rows, V)."""
-    if logits.is_cuda and HAS_TRITON:
-        from niels_gpt.model.kernels import training_triton
-
-        if training_triton.supports(logits):
-            return training_triton.losses_and_grad_
-    return None
+    return training_triton
 
 
 def _compiled_for_gpu(x: torch.Tensor) -> bool:
-    """Return whether torch.compile is generating GPU kernels here, which are slower than this project's."""
     return x.is_cuda and torch.compiler.is_compiling()
 
 
-def _has_separate_bias(linear: nn.Module) -> bool:
-    """Return whether this is exactly an nn.Linear, with a bias.
+def loss_kernels(logits: torch.Tensor) -> Any:
+    """Return the kernels of cross-entropy and its gradient."""
+    if not (logits.is_cuda and HAS_TRITON):
+        return None
+    from niels_gpt.model.kernels import training_triton
 
-    Kernels use its weight and bias without calling it; a subclass (quantized, or with low-rank adapters) may compute
-    something else.
+    return training_triton
+
+
+def decoding_kernels(x: torch.Tensor) -> Any:
+    """Return the kernels of inference."""
+    if not (x.is_cuda and HAS_TRITON):
+        return None
+    from niels_gpt.model.kernels import decoding_triton
+
+    return decoding_triton
+
+
+def norm_kernels(x: torch.Tensor) -> Any:
+    """Return the kernels of inference, if they compute the sum and norm of a residual stream x.
+
+    None while compiling: torch.compile fuses more than these two, and calling the kernel would break its graph.
     """
-    return type(linear) is nn.Linear and linear.bias is not None
+    compiling = torch.compiler.is_compiling()
+    return None if compiling or not torch.is_inference_mode_enabled() else decoding_kernels(x)

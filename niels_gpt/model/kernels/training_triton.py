@@ -194,15 +194,10 @@ _WHOLE_ROW = 16384  # largest vocabulary whose row is held in registers and read
 _BLOCK = 4096  # columns at a time of a longer row
 
 
-def supports(logits: torch.Tensor) -> bool:
-    """Return whether `losses_and_grad_` accepts these logits: 2-d and contiguous."""
-    return logits.dim() == 2 and logits.is_contiguous()
-
-
 def losses_and_grad_(logits: torch.Tensor, y: torch.Tensor, cap: float | None) -> torch.Tensor:
     """Return the loss of each row (rows,) in float32; overwrite logits (rows, V) with the gradient of their sum.
 
-    `cap` is that of loss.soft_cap.
+    `logits` are contiguous, and `cap` is that of loss.soft_cap.
     """
     rows, V = logits.shape
     losses = torch.empty(rows, device=logits.device)
