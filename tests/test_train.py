@@ -533,19 +533,6 @@ def test_a_log_line_tells_a_person_what_the_file_tells_a_program(
     assert {line["run"] for line in written} == {"3f2a"}
 
 
-def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"step": 1}\n{"ste')
-    log = RunLog(path, run="x", decode=ByteTokenizer().decode)
-    reports: list[StepReport] = []
-    run(hooks=Hooks(report=reports.append))
-    log(reports[0])
-    log(reports[1])
-    lines = path.read_text().splitlines()
-    assert lines[:2] == ['{"step": 1}', '{"ste']
-    assert [json.loads(line)["step"] for line in lines[2:]] == [reports[0].step, reports[1].step]
-
-
 def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
     task = chat_task(tmp_path)
     for n in (0, 5):

@@ -182,7 +182,8 @@ def _validate(
     with computing_in(cfg.precision, execution.device), step.averaged(run.step):
         losses = task.validate(step.validated(model), execution.ranks)
         run.validations.append({"step": run.step, **losses})
-        if run.step == cfg.total_steps or _is_power_of_two(len(run.validations)):
+        count = len(run.validations)
+        if run.step == cfg.total_steps or count & (count - 1) == 0:  # a power of two
             prompt = task.prompt()
             dice = make_generator(derive_seed(cfg.seed, "sample"))
             ids = generate_ids(model, prompt, max_new_tokens=_SAMPLE_TOKENS, sampling=Sampling(), generator=dice)
@@ -191,10 +192,6 @@ def _validate(
         if run.best_val_loss is None or val_loss < run.best_val_loss:
             run.best_val_loss, run.best_step = val_loss, run.step
             run.best_model = copy.deepcopy(model.state_dict())
-
-
-def _is_power_of_two(n: int) -> bool:
-    return n & (n - 1) == 0
 
 
 def _capture(run: RunState, model: GPT, step: PlainStep) -> RunState:

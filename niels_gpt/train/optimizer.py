@@ -58,32 +58,22 @@ class Muon(_Uncompiled):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             lr, momentum, params = group["lr"], group["momentum"], group["params"]
-            means = {p: self._mean(p) for p in params}
+            alike: dict[torch.Size, list[torch.Tensor]] = {}
+            for parameter in params:
+                alike.setdefault(parameter.shape, []).append(parameter)
+                if not self.state[parameter]:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             if group["weight_decay"]:
                 torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-            for shape, alike in _by_shape(params).items():
+            for shape, matrices in alike.items():
                 updates = []
-                for parameter in alike:
+                for parameter in matrices:
                     assert parameter.grad is not None
-                    mean = means[parameter].lerp_(parameter.grad, 1 - momentum)
+                    mean = self.state[parameter]["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
                     updates.append(parameter.grad.lerp(mean, momentum))
                 # 0.2 * sqrt(max(shape)) gives updates the size of AdamW's: one learning rate and decay serve both.
                 steps = orthogonal(torch.stack(updates)).mul_(lr * (-0.2 * max(shape) ** 0.5))
-                torch._foreach_add_(alike, steps.unbind())
-
-    def _mean(self, parameter: torch.Tensor) -> torch.Tensor:
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        mean: torch.Tensor = state["momentum_buffer"]
-        return mean
-
-
-def _by_shape(params: Sequence[torch.Tensor]) -> dict[torch.Size, list[torch.Tensor]]:
-    alike: dict[torch.Size, list[torch.Tensor]] = {}
-    for parameter in params:
-        alike.setdefault(parameter.shape, []).append(parameter)
-    return alike
+                torch._foreach_add_(matrices, steps.unbind())
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import nn
@@ -48,12 +48,6 @@ def wants_compiler(execution: Execution) -> bool:
     if missing:
         execution.say(f"not compiling the model: {missing} is not installed (runtime.compile: false silences this)")
     return missing is None
-
-
-def compiler_options(execution: Execution) -> dict[str, Any]:
-    """Return the options for torch.compile."""
-    # Combining the many small kernels that cast weights saves 8% of a step at the smallest size.
-    return {"combo_kernels": True, "benchmark_combo_kernel": False} if execution.cuda else {}
 
 
 ALL = slice(None)  # rows of a batch
