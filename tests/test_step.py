@@ -124,7 +124,6 @@ def test_a_cpu_without_bf16_units_is_one_sentence_and_computes_all_the_same(
         assert rates == [False], "the machine's rate was measured before it was known how it multiplies"
     assert len(said) == 1
     assert "no units for bf16" in said[0]
-    assert "times as long as in float32" in said[0]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     np.testing.assert_allclose(state.losses, trained()[1].losses, rtol=0.02)
 

@@ -19,12 +19,14 @@ from niels_gpt.inference.runner import RecordedSteps, Steps
 from niels_gpt.inference.sampling import (
     Draw,
     GeneratorNoise,
+    Logprobs,
     Penalties,
     Sampling,
     SeededNoise,
     Source,
     draw_noise,
     next_keys,
+    score_ids,
 )
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision
@@ -287,19 +289,12 @@ class Engine:
         noise = draw_noise(sources, rows=len(slots), V=self._model.cfg.V, device=self._device)
         return logits, self._draw.ids(self._penalties.applied(logits), noise).tolist()
 
-    def _logprobs(
-        self, logits: torch.Tensor, places: list[int], drawn: list[int]
-    ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
+    def _logprobs(self, logits: torch.Tensor, places: list[int], drawn: list[int]) -> dict[int, Logprobs]:
         """Return {slot: (log probability of the sampled id, top_logprobs)} of the rows that ask for them."""
         most = {place: top for place in places if (top := self._row(place).top_logprobs) is not None}
         if not most:
             return {}
         asked = list(most)
-        own = logits[asked].log_softmax(dim=-1)
-        of_drawn = own.gather(-1, torch.tensor([[drawn[place]] for place in asked], device=self._device))
-        values, ids = (part.tolist() for part in own.topk(min(max(most.values()), own.shape[-1])))
-        found = zip(asked, of_drawn.flatten().tolist(), ids, values, strict=True)
-        return {
-            place: (of_drawn, tuple(zip(top, logprobs, strict=True))[: most[place]])
-            for place, of_drawn, top, logprobs in found
-        }
+        ids = torch.tensor([drawn[place] for place in asked], device=self._device)
+        found = zip(asked, score_ids(logits[asked], ids, top=max(most.values())), strict=True)
+        return {place: (own, top[: most[place]]) for place, (own, top) in found}

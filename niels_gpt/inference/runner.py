@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from niels_gpt.inference.sampling import FAR, Draw, Drawn, Kind, following
+from niels_gpt.inference.sampling import FAR, Draw, Drawn, Kind, Logprobs, following, score_ids
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 from niels_gpt.model.precision import Precision, bf16_copy, computing_in, record, warm_up
@@ -33,29 +33,23 @@ class Steps:
         with self._computing():
             self.decoder.extend(torch.tensor([ids]), starts=[start], first=row)
 
-    def score(
-        self, rows: Sequence[Sequence[int]], *, first: int, top: int
-    ) -> list[tuple[float, tuple[tuple[int, float], ...]]]:
+    def score(self, rows: Sequence[Sequence[int]], *, first: int, top: int) -> list[Logprobs]:
         """Prefill whole rows from slot `first` on, except the last id of each, and score every id but the first.
 
-        Return (log probability in nats, the `top` most probable ids with theirs) of the ids of one row after another.
+        Return the log probabilities of one row after another.
         """
         lengths = [len(ids) - 1 for ids in rows]
         x = torch.zeros(len(rows), max(1, *lengths), dtype=torch.int64)  # padding lies behind a row's valid tokens
         for row, ids in zip(x, rows, strict=True):
             row[: len(ids) - 1] = torch.tensor(ids[:-1])
-        found: list[tuple[float, tuple[tuple[int, float], ...]]] = []
+        found: list[Logprobs] = []
         with self._computing():
             hidden = self.decoder.extend(x, starts=[0] * len(rows), first=first)
             flat = torch.cat([states[:n] for states, n in zip(hidden, lengths, strict=True)])
             targets = torch.tensor([id for ids in rows for id in ids[1:]], dtype=torch.int64, device=self._device)
             size = max(1, _SCORED_LOGITS // self._model.cfg.V)
             for states, wanted in zip(flat.split(size), targets.split(size), strict=True):
-                logprobs = self._model.logits(states).float().log_softmax(dim=-1)
-                values, ids = (part.tolist() for part in logprobs.topk(min(top, logprobs.shape[-1])))
-                own = logprobs.gather(-1, wanted[:, None]).flatten().tolist()
-                tops = (tuple(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True))
-                found += zip(own, tops, strict=True)
+                found += score_ids(self._model.logits(states), wanted, top=top)
         return found
 
     def logits(self, ids: Sequence[int], places: Sequence[int | None]) -> torch.Tensor:

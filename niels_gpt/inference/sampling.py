@@ -277,6 +277,18 @@ def _kind(samplings: Sequence[Sampling | None], k: int | None) -> Kind:
     )
 
 
+Logprobs = tuple[float, tuple[tuple[int, float], ...]]  # of an id, and of the most probable ids with theirs, in nats
+
+
+def score_ids(logits: torch.Tensor, ids: torch.Tensor, *, top: int) -> list[Logprobs]:
+    """Return, for logits (b, V) and ids (b,), the log probabilities of each id and of the `top` most probable ones."""
+    logprobs = logits.float().log_softmax(dim=-1)
+    own = logprobs.gather(-1, ids[:, None]).flatten().tolist()
+    values, best = (part.tolist() for part in logprobs.topk(min(top, logprobs.shape[-1])))
+    tops = (tuple(zip(*pair, strict=True)) for pair in zip(best, values, strict=True))
+    return list(zip(own, tops, strict=True))
+
+
 _NONE = (1.0, 0.0, 0.0)  # repetition, presence, frequency
 
 

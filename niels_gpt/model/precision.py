@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -55,24 +54,7 @@ def settle_bf16(device: str, *, say: Callable[[str], None]) -> None:
         return
     # Not `set_flags`, which warns by itself.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # torch: a property of a module
-    say(
-        f"this CPU has no units for bf16: a matrix product takes about {_bf16_to_float32():.0f} times as long as in "
-        "float32 (set precision: float32)"
-    )
-
-
-def _bf16_to_float32() -> float:
-    """Return the time of a bf16 matrix product relative to float32, best of 4 tries each; takes some ms."""
-
-    def seconds(dtype: torch.dtype) -> float:
-        x, tries = torch.ones(128, 128, dtype=dtype), []
-        for _ in range(4):
-            start = time.perf_counter()
-            x @ x
-            tries.append(time.perf_counter() - start)
-        return min(tries)
-
-    return seconds(torch.bfloat16) / seconds(torch.float32)
+    say("this CPU has no units for bf16, so it is many times slower than float32: set precision: float32")
 
 
 def _multiplies_bf16() -> bool:
