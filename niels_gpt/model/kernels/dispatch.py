@@ -155,5 +155,5 @@ def norm_kernels(x: torch.Tensor) -> Any:
 
     None while compiling: torch.compile fuses more than these two, and calling the kernel would break its graph.
     """
-    compiling = torch.compiler.is_compiling()
-    return None if compiling or not torch.is_inference_mode_enabled() else decoding_kernels(x)
+    usable = x.is_cuda and torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return decoding_kernels(x) if usable else None
