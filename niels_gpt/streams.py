@@ -158,9 +158,8 @@ def _describe_roam(cfg: StreamBuildConfig) -> _Splits:
     how = {"sep": cfg.doc_separator, "seed": cfg.seed, "val_frac": cfg.roam_val_frac}
 
     def described(paths: list[str]) -> tuple[dict[str, Any], Callable[[], bytes]]:
-        return {"files": [_file_stamp(path) for path in paths], **how}, lambda: build_roam_stream(
-            load_texts(paths), sep=cfg.doc_separator
-        )
+        meta = {"files": [_file_stamp(path) for path in paths], **how}
+        return meta, lambda: build_roam_stream(load_texts(paths), sep=cfg.doc_separator)
 
     return {"train": described(train), "val": described(val)}
 
