@@ -163,14 +163,10 @@ class ModelConfig:
         The sizes and dropout are required, so that no stored model silently gets a default size. rope_theta and the
         options may be missing. A `D` must agree with C/H.
         """
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known - {"D"})
-        if unknown:
-            raise ValueError(f"unknown model settings {unknown}; known: {sorted(known | {'D'})}")
         missing = sorted(_SIZES - set(values))
         if missing:
             raise ValueError(f"model settings {missing} are required, and only {sorted(values)} are given")
-        cfg = cls(**{k: v for k, v in values.items() if k in known})
+        cfg = cls(**{key: value for key, value in values.items() if key != "D"})
         if values.get("D", cfg.D) != cfg.D:
             raise ValueError(f"D={values['D']} contradicts C/H = {cfg.C}/{cfg.H} (head_dim: {cfg.head_dim})")
         return cfg

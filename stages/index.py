@@ -10,7 +10,7 @@ import numpy as np
 
 from niels_gpt.data.corpus.parts import Texts, read_chats, read_column, read_texts, reading_part, transcript
 from niels_gpt.data.corpus.split_files import Splits, part_rows
-from niels_gpt.duplicates.overlap import Quotes, find_quotes, measure_overlap
+from niels_gpt.duplicates.overlap import find_quotes, measure_overlap
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.files.messages import progress
@@ -36,12 +36,15 @@ def write_overlap(stage: Stage, sources: Sources) -> None:
         name: {
             **counts[name],
             "held_out_runs": overlap.runs,
-            "runs_in_train": _share(overlap.runs_found, overlap.runs),
-            "characters_in_train": _share(overlap.characters_found, overlap.characters),
-            **(_counts(quotes[name]) if quotes[name].spans else {}),
+            "runs_in_train": round(overlap.runs_found / max(1, overlap.runs), 6),
+            "characters_in_train": round(overlap.characters_found / max(1, overlap.characters), 6),
         }
         for name, overlap in overlaps.items()
     }
+    for name, own in quotes.items():
+        if own.spans:
+            found[name]["quotes"] = sum(map(len, own.spans.values()))
+            found[name] |= {"quoted_documents": len(own.spans), "quoted_characters": own.characters}
     write_metrics(out, found)
     write_json(stage.out(layout.QUOTES), {name: own.spans for name, own in quotes.items()})
     for name, row in found.items():
@@ -49,15 +52,6 @@ def write_overlap(stage: Stage, sources: Sources) -> None:
             f"{name}: {row['near']:,} of {row['documents']:,} documents are near duplicates; of the held-out text, "
             f"{row['characters_in_train']:.2%} of the characters stand in training text -> {layout.DATA}"
         )
-
-
-def _counts(quotes: Quotes) -> dict[str, int]:
-    found = {"quotes": sum(map(len, quotes.spans.values())), "quoted_documents": len(quotes.spans)}
-    return {**found, "quoted_characters": quotes.characters}
-
-
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 6) if whole else 0.0
 
 
 def read_rows(texts: Texts, splits: Splits, *, chats: bool) -> Iterator[Row]:

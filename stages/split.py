@@ -39,10 +39,8 @@ def main(stage: Stage) -> None:
             keys=lambda: list(texts.keys()),
         )
         if not train or not val:
+            alike = "; too many repeat each other (`niels-gpt inspect duplicates`; or set duplicates.near: null)"
             bound = any(map(len, (bonds.joined, bonds.train, bonds.val, bonds.out)))
-            alike = (
-                "; too many repeat each other (`niels-gpt inspect duplicates`; duplicates.near: null takes no notice)"
-            )
             raise ValueError(
                 f"{plural(len(train), 'document')} to train on and {len(val)} to hold out for validation: each needs "
                 f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"

@@ -77,7 +77,8 @@ def closure(start: Collection[Path], root: Path) -> set[str]:
     while todo:
         path = todo.pop()
         name = path.relative_to(root).as_posix()
-        if name in seen or _is_neutral(name) or not read_text(path).strip():
+        neutral = name.startswith(_NEUTRAL) and name not in _NOT_NEUTRAL
+        if name in seen or neutral or not read_text(path).strip():
             continue
         seen.add(name)
         todo += imported_files(path, root)
@@ -114,10 +115,6 @@ def check_code(record: Path) -> None:
     changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
     if changed:
         raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
-
-
-def _is_neutral(name: str) -> bool:
-    return name.startswith(_NEUTRAL) and name not in _NOT_NEUTRAL
 
 
 @lru_cache(maxsize=512)

@@ -50,8 +50,16 @@ def check_agreement(stage: Stage, ranks: Ranks, *, device: str) -> None:
 
 def disagreement(facts: Sequence[Mapping[str, str]]) -> str:
     """Return what differs on each host from host 0, given the facts of all hosts in order; empty if nothing."""
-    differing = {host: _differences(facts[0], other) for host, other in enumerate(facts)}
-    hosts = "; ".join(f"host {host} differs in {', '.join(names)}" for host, names in differing.items() if names)
+    found = []
+    for host, other in enumerate(facts):
+        pairs = {key: (facts[0].get(key, "nothing"), other.get(key, "nothing")) for key in {**facts[0], **other}}
+        names = [
+            f"{key} ({there} instead of {here})" if max(len(here), len(there)) <= _SHOWN else key
+            for key, (here, there) in pairs.items()
+            if here != there
+        ]
+        found += [f"host {host} differs in {', '.join(names)}"] if names else []
+    hosts = "; ".join(found)
     return hosts and (
         f"{hosts}: give every host the same commit, params.yaml, torch and data (`dvc pull`, or one disk for all), "
         "then run again on all hosts"
@@ -68,15 +76,6 @@ def _facts(stage: Stage, device: str) -> dict[str, str]:
         # All bytes are hashed, since another host's copy has another mtime.
         facts |= read_meta(dep) if dep.is_relative_to(layout.CODE) else {str(dep): digest(dep, whole=True)}
     return facts
-
-
-def _differences(first: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    pairs = {key: (first.get(key, "nothing"), other.get(key, "nothing")) for key in {**first, **other}}
-    return [
-        f"{key} ({there} instead of {here})" if max(len(here), len(there)) <= _SHOWN else key
-        for key, (here, there) in pairs.items()
-        if here != there
-    ]
 
 
 # Training stages. Each has its own port, so that a host that joins the next stage does not connect to the previous one.

@@ -80,12 +80,8 @@ def _what(problem: Any, path: tuple[str, ...], shape: type[BaseModel]) -> str:
     wanted = problem["msg"][0].lower() + problem["msg"][1:]
     if problem["type"] in ("model_type", "dict_type", "model_attributes_type", "dataclass_type"):
         wanted = "keys and values of its own are needed here"
-    return f" is {_shown(problem['input'])}: {wanted}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+    given = repr(problem["input"])
+    return f" is {given if len(given) <= 80 else f'{given[:80]}...'}: {wanted}"
 
 
 def _written_path(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
