@@ -99,7 +99,7 @@ def test_a_preset_may_be_based_on_another(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text("based_on: second\nb: {c: 6}\n")
     assert parse_yaml(read_preset(tmp_path, "small"), name="") == {"a": 1, "b": {"c": 6, "d": 5}, "p_val": {"y": 1.0}}
     (tmp_path / "first.yaml").write_text("based_on: small\n")
-    with pytest.raises(ValueError, match=r"small\.yaml: based_on leads back to 'small'; it must lead to sample"):
+    with pytest.raises(ValueError, match=r"first\.yaml: based_on leads back to 'small'; it must lead to sample"):
         read_preset(tmp_path, "small")
     (tmp_path / "third.yaml").write_text("based_on: nothing\n")
     with pytest.raises(ValueError, match=r"third\.yaml: based_on is 'nothing', which is no preset beside it"):
@@ -591,7 +591,6 @@ def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     assert "params.yaml: " in refusal("export", "params.yaml/away")
     assert "/dev/full" in refusal("export", "/dev/full/away")
     assert "models exists: name a new folder" in refusal("export", "models")
-    assert "is not a valid folder name" in refusal("export", "a\udcff")
     mixed = (
         ["--transformers", "--gguf"],
         ["--f32"],
@@ -757,7 +756,7 @@ def test_store_names_checkpoints_that_it_cannot_delete(finished: Path) -> None:
     folder.finish()
     (finished / "checkpoints").mkdir()
     (finished / "checkpoints/run").symlink_to(finished / "elsewhere")
-    assert "checkpoints/ could not be cleared: " in refusal("store", "--checkpoints")
+    assert "symbolic link" in refusal("store", "--checkpoints")
     assert (finished / "elsewhere/state.pt").is_file()
 
 

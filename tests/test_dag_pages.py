@@ -28,7 +28,7 @@ def test_a_page_to_show_around_has_when_where_and_what_was_learned_by_heart(buil
     before = (built_repo.path / "metrics/report.html").read_bytes()
     refused = built_repo.run("niels-gpt", "report", "params.yaml", check=False)
     assert refused.returncode == 1
-    assert "params.yaml exists and is not a report: give another name" in refused.stderr
+    assert "params.yaml exists and was not written by this command: give another name" in refused.stderr
     for _ in range(2):  # one that is there is written anew
         assert re.search(
             r"nats/token(.|\n)*report\.html: open it in a browser", built_repo.run("niels-gpt", "report").stdout

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from niels_gpt.cli import init as init_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
-from niels_gpt.cli.doctor import Pace
-from niels_gpt.cli.outlook import Outlook
+from niels_gpt.cli.doctor import Outlook, Pace
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
 from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
 from niels_gpt.cli.sizing import SIZES, Machine, fit_run, vocabulary_for
@@ -393,7 +392,7 @@ HOSTILE = {
     "binary text": (lambda at: write(at, {"b/a.txt": os.urandom(5000)}) / "b", "have text extensions but are binary"),
     "blank": (lambda at: write(at, {"b/a.txt": " \n"}) / "b", "are empty: put text there"),
     "too little": (lambda at: write(at, {"b/a.txt": ENGLISH}) / "b", "too little to train and validate on"),
-    "newline": (lambda at: notes(at / "a\nb"), "cannot be printed: rename the folder"),
+    "newline": (lambda at: notes(at / "a\nb"), "the name is empty or not printable"),
 }
 
 
@@ -431,7 +430,7 @@ WRITTEN_HERE = ("cache", "models", "metrics", "checkpoints", "logs", ".git", ".d
 def test_places_that_cannot_hold_text_are_refused_before_anything_is_read(
     name: str, sentence: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step in ("_sample", "survey_folder", "iter_own_chats"):
+    for step in ("read_sample", "survey_folder", "iter_own_chats"):
         monkeypatch.setattr(init_module, step, lambda *_: pytest.fail("something was read"))
     good = notes(tmp_path / "notes")
     for arguments in ([name], [good, name], [good, "--chat", name]):
@@ -449,7 +448,7 @@ def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project:
     tracked = notes(project / "mine")
     before, head = files_of(project), git("rev-parse", "HEAD")
     for folders, sentence in (
-        ([one, tmp_path / "link"], "are one folder: give it once"),
+        ([one, tmp_path / "link"], "are nested and would be loaded twice"),
         ([one, one / "sub"], "are nested and would be loaded twice"),
         ([tmp_path / "pipe"], "x.md is a FIFO, no file: remove it"),
         ([tracked], "mine lies in the project's folder and git does not ignore it: `echo '/mine' >> .gitignore`"),

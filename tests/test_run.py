@@ -201,7 +201,7 @@ def test_a_failure_is_one_sentence_with_the_log(project: Path, lines: list[str],
 
 def test_bad_parameters_and_a_foreign_report_are_refused_before_anything_runs(project: Path) -> None:
     (project / "report.html").write_text("mine")
-    assert "report.html exists and is not a report" in CliRunner().invoke(app, ["run"]).stderr
+    assert "report.html exists and was not written by this command" in CliRunner().invoke(app, ["run"]).stderr
     (project / "params.yaml").write_text("seeed: 1\n")
     result = CliRunner().invoke(app, ["run"])
     assert result.exit_code == 1

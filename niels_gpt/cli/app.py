@@ -32,17 +32,17 @@ from niels_gpt.cli.find import find, open_notes, served_notes
 from niels_gpt.cli.init import init
 from niels_gpt.cli.new import new, upgrade
 from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
-from niels_gpt.cli.run import print_problems, run
+from niels_gpt.cli.run import params_and_problems, print_problems, run
 from niels_gpt.cli.store import store
 from niels_gpt.cli.track import track
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import atomic_path, write_text
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.messages import read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.params import parse_params, read_params
 from niels_gpt.pipeline.repository import mend
 from niels_gpt.pipeline.stores import check_model
-from niels_gpt.pipeline.yaml_files import ParamsError, Problem, parse_yaml
+from niels_gpt.pipeline.yaml_files import parse_yaml
 
 app = typer.Typer(
     cls=AliasGroup,
@@ -95,8 +95,7 @@ def preset(name: Annotated[str, typer.Argument(help="a file in presets/, without
         text = apply_preset(current, wanted)
         if text != current and (kept := keep_copy(layout.PARAMS)) is not None:
             typer.echo(f"{layout.PARAMS} as it was is kept as {kept}: `mv {kept} {layout.PARAMS}` restores it")
-        with atomic_path(layout.PARAMS) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(layout.PARAMS, text)
     typer.echo(f"{layout.PARAMS} now holds {chosen}; `dvc params diff` shows what changed, `dvc repro` runs it")
 
 
@@ -153,10 +152,6 @@ def sample(
 ) -> None:
     """Continue a text, by default with the pretrained model."""
     with one_sentence():
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError("the prompt is not UTF-8: set the terminal to UTF-8 and run it again") from error
         talker = open_model(model or str(layout.PRETRAINED), bf16=bf16)
         from niels_gpt.inference.sampling import Sampling
         from niels_gpt.talk.terminal import CUT
@@ -231,11 +226,7 @@ def doctor(
                 typer.echo(sentence)
         if params_only:
             raise typer.Exit(print_problems())
-        problems: tuple[Problem, ...] = ()
-        try:
-            params = read_params()[1]
-        except ParamsError as error:
-            params, problems = error.raw, error.problems
+        params, problems = params_and_problems()
         wrong = [problem.path for problem in problems]
         for problem in problems:
             typer.echo(f"BAD  {visible(problem.sentence)}")
@@ -268,8 +259,6 @@ def export(
 ) -> None:
     """Export the model: safetensors, config, tokenizer, and a model card with data, parameters and hashes."""
     with one_sentence():
-        if not folder.isprintable():
-            raise ValueError(f"{folder!r} is not a valid folder name: use printable characters")
         if Path(folder).exists():
             raise ValueError(f"{folder} exists: name a new folder")
         if (transformers and gguf) or (f32 and q8) or ((f32 or q8) and not gguf):
@@ -331,17 +320,9 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
         join_training(stage.value)
 
 
-app.command()(base)
-app.command()(benchmark)
-app.command()(compare)
-app.command()(find)
-app.command()(init)
-app.command()(new)
-app.command()(upgrade)
+for command in (base, benchmark, compare, find, init, new, upgrade, run, store, track):
+    app.command(context_settings={"ignore_unknown_options": command is run})(command)  # options of `run` are DVC's
 app.add_typer(inspect.app, name="inspect")
-app.command(context_settings={"ignore_unknown_options": True})(run)  # options are DVC's
-app.command()(store)
-app.command()(track)
 
 
 @app.command()

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.console import one_sentence, refuse_foreign
 from niels_gpt.cli.results import without_card
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import check_keys
 from niels_gpt.files.messages import visible
 from niels_gpt.leak.page import extractable
@@ -28,9 +28,8 @@ from niels_gpt.pipeline.yaml_files import parse_yaml
 from niels_gpt.report.page import Training, finished_card, leaves, render_page, render_table
 from niels_gpt.report.tables import BEST, MISSING, Grid, lay_out, parse_tsv
 
-# DVC keeps each experiment as a git commit with parameters and metrics, under refs/exps/BASELINE/NAME.
-#
-# They are read directly from git: `dvc exp show --json` opens every commit as a repository and takes 1 s for each.
+# DVC keeps each experiment as a git commit with parameters and metrics, under refs/exps/BASELINE/NAME. They are read
+# directly from git: `dvc exp show --json` opens every commit as a repository and takes 1 s for each.
 
 WORKSPACE = "workspace"
 # DVC also keeps queued and running experiments below refs/exps, but under words instead of hashes.
@@ -59,31 +58,25 @@ def list_experiments(root: Path) -> dict[str, str]:
 def read_experiments(root: Path, names: Sequence[str], paths: Sequence[str]) -> list[Experiment]:
     """Read `paths` of experiments, git revisions or `workspace`, by name; raise ValueError for unknown names."""
     known = list_experiments(root)
-    commits = {name: known.get(name) or _commit(root, name) for name in names if name != WORKSPACE}
-    if unknown := [name for name, commit in commits.items() if not commit]:
-        there = ", ".join([WORKSPACE, "HEAD", *known][:12])
-        raise ValueError(f"there is no experiment or commit {', '.join(unknown)}; known: {there}")
-    wanted = [(commit or "", path) for commit in commits.values() for path in paths]
-    texts = dict(zip(wanted, read_committed(root, wanted), strict=True))
-    return [
-        Experiment(name, _read(root, paths) if name == WORKSPACE else _kept(texts, commits[name] or "", paths))
-        for name in names
-    ]
+    ask = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    commits = {name: known.get(name) or ask_git(root, *ask, f"{name}^{{commit}}") for name in {*names} - {WORKSPACE}}
+    if unknown := [name for name in names if name != WORKSPACE and not commits[name]]:
+        shown = ", ".join([WORKSPACE, "HEAD", *known][:12])
+        raise ValueError(f"there is no experiment or commit {', '.join(unknown)}; known: {shown}")
+    found = []
+    for name in names:
+        if commit := commits.get(name):
+            texts = read_committed(root, [(commit.strip(), path) for path in paths])
+        else:
+            files = [root / path for path in paths]
+            texts = [file.read_text("utf-8", errors="replace") if file.is_file() else None for file in files]
+        found.append(
+            Experiment(name, {path: text for path, text in zip(paths, texts, strict=True) if text is not None})
+        )
+    return found
 
 
-def _commit(root: Path, revision: str) -> str | None:
-    told = ask_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    return told.strip() if told else None
-
-
-def _kept(texts: Mapping[tuple[str, str], str | None], commit: str, paths: Sequence[str]) -> dict[str, str]:
-    return {path: text for path in paths if (text := texts[commit, path]) is not None}
-
-
-def _read(root: Path, paths: Sequence[str]) -> dict[str, str]:
-    return {path: (root / path).read_text("utf-8", errors="replace") for path in paths if (root / path).is_file()}
-
-
+_DRAWN = ("train", "sft")  # the stages whose curves are compared
 _MOST_TEXTS = 3  # validation sets per model: those with the most tokens
 _MOST_PARAMETERS = 8
 _MOST_DRAWN = 8  # curves visible at first: as many as there are colours
@@ -203,14 +196,14 @@ def render_comparison(results: Sequence[Result]) -> str:
     rest = differ[_MOST_PARAMETERS:]
     rows = [[name, *(_value(result.params, name) for result in results)] for name in rest]
     others = render_table(["parameter", *(result.name for result in results)], rows)
-    by_stage = dict.fromkeys(training.name for result in results for training in result.trainings)
-    drawn = next((stage for stage in by_stage if _differ(stage, results)), "train")
+    runs = [(number, result.name, run) for number, result in enumerate(results) for run in result.trainings]
+    curves = {stage: [run.losses for *_, run in runs if run.name == stage] for stage in _DRAWN}
+    drawn = next((stage for stage, of in curves.items() if any(losses != of[0] for losses in of)), "train")
     cards = [
-        finished_card(training, run=f"{result.name} {stage}", shown=stage == drawn and number < _MOST_DRAWN)
-        for stage in by_stage
-        for number, result in enumerate(results)
-        for training in result.trainings
-        if training.name == stage
+        finished_card(run, run=f"{name} {stage}", shown=stage == drawn and number < _MOST_DRAWN)
+        for stage in _DRAWN
+        for number, name, run in runs
+        if run.name == stage
     ]
     return render_page(
         TITLE,
@@ -219,12 +212,6 @@ def render_comparison(results: Sequence[Result]) -> str:
         before=f'<section class="compared">{table}{read}{said}</section>',
         after=f'<section class="compared"><h2>Other parameters that differ</h2>{others}</section>' if rest else "",
     )
-
-
-def _differ(stage: str, results: Sequence[Result]) -> bool:
-    """Return whether the curves of a training stage differ between results."""
-    curves = [training.losses for result in results for training in result.trainings if training.name == stage]
-    return any(losses != curves[0] for losses in curves)
 
 
 def without_doubles(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
@@ -280,8 +267,6 @@ def _value(params: Mapping[str, Any] | None, name: str) -> str:
 
 PAGE = layout.METRICS / "compare.html"  # ignored by git
 _WIDTH = 100
-
-
 _SUMMARY = ("steps", "tokens", "parameters", "loss", "best_val_loss", "best_step", "mix.*.p", "mix.*.rows")
 _LEAK = ("sources.*.*.extractable_sentences", "sources.*.*.extractable_passages")
 
@@ -298,7 +283,7 @@ def compare(
     with one_sentence():
         if not layout.DAG.is_file():
             raise ValueError("there is no dvc.yaml here: run this in the project's folder")
-        _refuse_foreign(html)
+        refuse_foreign(html, TITLE)
         asked, older = list(dict.fromkeys(names or [])), 0
         if not asked:
             experiments = list_experiments(Path())
@@ -309,9 +294,7 @@ def compare(
         if not names:
             results, doubles = without_doubles(results)
             faults += doubles
-        page = render_comparison(results)
-        with atomic_path(html) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_text(html, render_comparison(results))
         for line in lay_out(comparison_of(results), width=_WIDTH):
             typer.echo(visible(line))
         typer.echo()
@@ -322,20 +305,11 @@ def compare(
             typer.echo(line)
 
 
-def _refuse_foreign(html: Path) -> None:
-    """Raise ValueError if `html` exists and is not a page that this command wrote."""
-    if html.exists() and not (html.is_file() and TITLE in html.read_text("utf-8", errors="replace")[:4000]):
-        raise ValueError(f"{html} exists and was not written by this command: give --html another name")
-
-
-_DRAWN = ("train", "sft")  # the stages whose curves are compared
 _LOSSES, _VALIDATIONS = {"step", "loss", "lr"}, {"step", "val_loss"}  # required columns of the curves
 _FILES = [
     *map(str, (layout.PARAMS, layout.SCORES, layout.LEAK, layout.MEMORIZED)),
     *(f"{layout.METRICS}/{stage}{end}" for stage in _DRAWN for end in (".json", ".tsv", "_val.tsv")),
 ]
-
-
 _LEFT_OUT = "{}\n"  # metrics of a stage that is left out
 
 
@@ -355,10 +329,8 @@ def result_of(experiment: Experiment, *, fault: Callable[[str], None]) -> Result
     for stage in _DRAWN:
         file = f"{layout.METRICS}/{stage}"
         summary = read(f"{file}.json", partial(_object, _SUMMARY))
-        losses, validations = (
-            read(f"{file}.tsv", partial(_curve, _LOSSES)),
-            read(f"{file}_val.tsv", partial(_curve, _VALIDATIONS)),
-        )
+        losses = read(f"{file}.tsv", partial(_curve, _LOSSES))
+        validations = read(f"{file}_val.tsv", partial(_curve, _VALIDATIONS))
         if summary and losses and validations:
             trainings.append(Training(stage, summary, losses, validations))
     sections = {value: name.removesuffix(".val_name") for name, value in params.items() if name.endswith(".val_name")}

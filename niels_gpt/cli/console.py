@@ -7,10 +7,10 @@ import io
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import EXPECTED, read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import ask_git, committed
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from ruamel.yaml import YAML
 
 
-# params.yaml is edited with ruamel, which keeps comments and the order of keys.
-# The preset `sample` is params.yaml as published, which git has; any other lists its differences from `sample`, or from
-# the preset in `based_on`.
+# params.yaml is edited with ruamel, which keeps comments and the order of keys. The preset `sample` is params.yaml as
+# published, which git has; any other lists its differences from `sample`, or from the preset in `based_on`.
 
 _WHOLE, _BASE = "sample", "based_on"
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})  # no strings in YAML 1.1 unless quoted
@@ -42,46 +41,38 @@ def known_presets(folder: Path) -> dict[str, str]:
     """Return {name: first sentence of its heading} of all presets in a folder, sorted by name."""
     found = {}
     for path in sorted(folder.glob("*.yaml")):
-        lines = takewhile(lambda line: line.startswith("#"), path.read_text("utf-8", errors="replace").splitlines())
+        lines = takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
         heading = " ".join(line.lstrip("# ") for line in lines).removeprefix(f"{path.stem}: ")
         found[path.stem] = re.split(r"[.;:](?: |$)", heading)[0]
     return found
 
 
-def read_preset(folder: Path, name: str) -> str:
-    """Return the complete YAML of a preset: `sample`, overlaid by its chain of bases and by itself."""
-    chain = [name]
-    while (base := _base(folder, chain[-1])) is not None:
-        if base in chain:
-            raise ValueError(f"{folder / f'{name}.yaml'}: {_BASE} leads back to {base!r}; it must lead to {_WHOLE}")
-        chain.append(base)
-    whole = read_sample(folder)
-    for link in reversed([link for link in chain if link != _WHOLE]):
-        whole = complete_preset(read_text(folder / f"{link}.yaml"), sample=whole)
-    return whole
+def read_preset(folder: Path, name: str, *, above: tuple[str, ...] = ()) -> str:
+    """Return the complete YAML of a preset: `sample`, overlaid by its bases and itself; it is a base of `above`."""
+    if name == _WHOLE:
+        return read_sample(folder)
+    file = folder / f"{name}.yaml"
+    text = read_text(file)
+    values = parse_yaml(text, name=str(file))
+    base = (values.get(_BASE) if isinstance(values, dict) else None) or _WHOLE
+    if base in (chain := (*above, name)):
+        raise ValueError(f"{file}: {_BASE} leads back to {base!r}; it must lead to {_WHOLE}")
+    if not (folder / f"{base}.yaml").is_file():
+        raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
+    return complete_preset(text, sample=read_preset(folder, base, above=chain))
 
 
 def read_sample(folder: Path) -> str:
     """Return params.yaml as published: the file beside the presets while it is unchanged, else from git."""
     file, current = folder / f"{_WHOLE}.yaml", folder.parent / layout.PARAMS
     named = parse_yaml(read_text(file), name=str(file))
-    if not isinstance(named, dict) or not isinstance(blob := named.get("blob"), str):
-        raise ValueError(f"{file} does not say which params.yaml it is: `git checkout {file}` restores it")
+    blob = str(named.get("blob")) if isinstance(named, dict) else "no blob"
     content = current.read_bytes() if current.is_file() else b""
     if hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest() == blob:  # as git names it
         return content.decode()
     if (text := ask_git(folder.parent, "cat-file", "blob", blob)) is None:
         raise ValueError(f"{file}: git here has no {blob[:12]}, params.yaml as published: clone the project anew")
     return text
-
-
-def _base(folder: Path, name: str) -> str | None:
-    file = folder / f"{name}.yaml"
-    values = parse_yaml(read_text(file), name=str(file))
-    base: str | None = values.get(_BASE) if isinstance(values, dict) else None
-    if base is not None and not (folder / f"{base}.yaml").is_file():
-        raise ValueError(f"{file}: {_BASE} is {base!r}, which is no preset beside it")
-    return base
 
 
 def complete_preset(preset: str, *, sample: str) -> str:
@@ -95,7 +86,7 @@ def complete_preset(preset: str, *, sample: str) -> str:
     if not isinstance(values, dict):
         return preset
     values.pop(_BASE, None)
-    _overlay(whole, values, tables=_TABLES)
+    _overlay(whole, values)
     return _dumped(yaml, whole)
 
 
@@ -225,8 +216,7 @@ def keep_copy(file: Path) -> Path | None:
         if copy.is_file() and read_text(copy) == text:
             return copy
         number += 1
-    with atomic_path(copy) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(copy, text)
     return copy
 
 
@@ -269,21 +259,18 @@ def _dumped(yaml: YAML, tree: Any) -> str:
     return out.getvalue()
 
 
-def _overlay(target: Any, values: Any, *, tables: Collection[str] = (), is_table: bool = False) -> None:
+def _overlay(target: Any, values: Any, *, is_table: bool = False) -> None:
     for key in [key for key in target if is_table and key not in values]:
         del target[key]
     for key, value in values.items():
         old = target.get(key)
         comment = _take_comment_after(target, key) if key in target else None
-        if isinstance(value, dict) and isinstance(old, dict) and _same_kind(old, value):
-            _overlay(old, value, is_table=key in tables)
+        both = isinstance(value, dict) and isinstance(old, dict)
+        if both and all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "by")):
+            _overlay(old, value, is_table=key in _TABLES)
         else:
             _replace(target, values, key)
         _put_comment_after(target, key, comment)
-
-
-def _same_kind(old: Any, value: Any) -> bool:
-    return all(value.get(key, old.get(key)) == old.get(key) for key in ("kind", "by"))
 
 
 def _update(target: Any, wanted: Any) -> None:
@@ -331,6 +318,14 @@ def _tokens_after(section: Any, key: Any) -> tuple[list[Any], int]:
     return section.ca.items.setdefault(key, [None] * 4), 2 if isinstance(section, dict) else 0
 
 
+def refuse_foreign(path: Path, *titles: str) -> None:
+    """Raise ValueError if a file exists and is not a page with one of these titles."""
+    page = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    known = page.startswith("<!doctype html>") and any(f"<title>{title}" in page for title in titles)
+    if path.exists() and not known:
+        raise ValueError(f"{path} exists and was not written by this command: give another name")
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Print an expected error as one line on stderr and exit with status 1."""
@@ -346,11 +341,7 @@ def one_sentence() -> Iterator[None]:
 def show_version(wanted: bool) -> None:
     """Print the version and exit if `--version` was given."""
     if wanted:
-        try:
-            number = version("niels_gpt")
-        except PackageNotFoundError:
-            number = "of a checkout that was not installed"
-        typer.echo(f"niels-gpt {number}")
+        typer.echo(f"niels-gpt {version('niels_gpt')}")
         raise typer.Exit
 
 

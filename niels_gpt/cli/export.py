@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from niels_gpt.talk.talker import Talker
 
 
-# The previous model answers while the next one trains.
-#
-# DVC deletes a stage's outputs before it runs the stage, so a model's folder is missing while it trains. The previous
-# model is still in DVC's cache, under the hashes that dvc.lock names until the new model is complete. The same holds
-# for the tokenizer, which may already be a newer one than the model was trained with.
+# The previous model answers while the next one trains. DVC deletes a stage's outputs before it runs the stage, so a
+# model's folder is missing while it trains. The previous model is still in DVC's cache, under the hashes that dvc.lock
+# names until the new model is complete. The same holds for the tokenizer, which may already be a newer one than the
+# model was trained with.
 
 
-@dataclass(frozen=True)
-class Answering:
+class Answering(NamedTuple):
     """Folders of a model and of its tokenizer, and a message for the user if either comes from DVC's cache."""
 
     folder: Path
@@ -51,21 +49,20 @@ def answering_model(folder: str) -> Iterator[Answering]:
     Files from the cache are symbolic links, which are deleted when the block ends.
     """
     path = Path(os.path.relpath(folder))
-    record = _record_of(path)
-    if record is None:
-        yield Answering(Path(folder), layout.TOKENIZER)
+    model, own, current = _recorded(path)
+    place, tokenizer = Path(folder), layout.TOKENIZER
+    if not (model and own and current):
+        yield Answering(place, tokenizer)
         return
     cache, said = DvcCache(), []
     with TemporaryDirectory() as temporary:
-        place, tokenizer = Path(folder), layout.TOKENIZER
-        model, own = record.model, record.tokenizer
         if not (path / layout.CONFIG).is_file() and cache.link(model, Path(temporary, "models", path.name)):
             place = Path(temporary, "models", path.name)
             said.append(
                 f"{path} does not exist (DVC removes a model before it trains the next): "
                 f"using the previous one, {model[:8]} in DVC's cache"
             )
-        if place.exists() and (own != record.current_tokenizer or not tokenizer.is_dir()):
+        if place.exists() and (own != current or not tokenizer.is_dir()):
             tokenizer = Path(temporary, "tokenizer")
             if not cache.link(own, tokenizer):
                 raise ValueError(
@@ -76,28 +73,17 @@ def answering_model(folder: str) -> Iterator[Answering]:
         yield Answering(place, tokenizer, "\n".join(said))
 
 
-@dataclass(frozen=True)
-class _Record:
-    """MD5 hashes of a model, of the tokenizer it was trained with, and of the latest tokenizer."""
+def _recorded(path: Path) -> tuple[str, str, str]:
+    """Return the MD5 of a model, of its tokenizer and of the latest tokenizer in dvc.lock; "" for what is missing."""
+    records = (read_records(read_text(layout.LOCK)) if layout.LOCK.is_file() else None) or {}
 
-    model: str
-    tokenizer: str
-    current_tokenizer: str
+    def md5(stage: str, kind: str, path: Path) -> str:
+        entries = records.get(stage, {}).get(kind, [])
+        return next((entry["md5"] for entry in entries if entry["path"] == str(path)), "")
 
-
-def _record_of(path: Path) -> _Record | None:
-    """Return what dvc.lock records of a model; None if it is not one of the pipeline's or has no record."""
-    stage = next((stage for stage, folder in layout.MODEL_OF.items() if folder == path), None)
-    records = read_records(read_text(layout.LOCK)) if stage and layout.LOCK.is_file() else None
-    if stage is None or records is None or not {stage, "tokenizer"} <= set(records):
-        return None
-    model, own = _md5(records[stage], "outs", path), _md5(records[stage], "deps", layout.TOKENIZER)
-    current = _md5(records["tokenizer"], "outs", layout.TOKENIZER)
-    return _Record(model, own, current) if model and own and current else None
-
-
-def _md5(record: Mapping[str, Any], kind: str, path: Path) -> str:
-    return next((entry["md5"] for entry in record.get(kind, []) if entry["path"] == str(path)), "")
+    stage = next((stage for stage, folder in layout.MODEL_OF.items() if folder == path), "")
+    tokenizers = md5(stage, "deps", layout.TOKENIZER), md5("tokenizer", "outs", layout.TOKENIZER)
+    return md5(stage, "outs", path), *tokenizers
 
 
 def final_model() -> str:
@@ -169,17 +155,13 @@ def sharing_of(folder: Path, params: Params) -> Sharing:
         return Sharing((), {})
     weights = {**params.p_train, **({} if folder == layout.PRETRAINED else params.p_sft)}
     private = tuple(name for name, weight in weights.items() if weight and params.sources[name].private)
-    return Sharing(private, _measured(folder) if private else {})
-
-
-def _measured(folder: Path) -> Mapping[str, Mapping[str, Any]] | None:
-    """Return the leak stage's measurements by source; None if they are not of the weights in the folder."""
-    if not layout.LEAK.is_file():
-        return None
-    result, weights = read_result(layout.LEAK), folder / layout.BEST
-    if not weights.is_file() or result["measured"].get(folder.name) != sha256_file(weights):
-        return None
-    return {source: models[folder.name] for source, models in result["sources"].items()}
+    best = folder / layout.BEST
+    if not private or not layout.LEAK.is_file() or not best.is_file():
+        return Sharing(private, None if private else {})
+    result = read_result(layout.LEAK)
+    measured = result["measured"].get(folder.name) == sha256_file(best)
+    found = {source: models[folder.name] for source, models in result["sources"].items()} if measured else None
+    return Sharing(private, found)
 
 
 def check_files(talker: Talker, files: Sequence[Path], params: Params) -> None:
@@ -220,11 +202,6 @@ def _ask(talker: Talker, questions: Questions, params: Params, *, title: str) ->
     from niels_gpt.leak.extraction import extract
     from niels_gpt.train.meter import token_progress
 
+    eot, settings = talker.tokenizer.special_token_ids()["eot"], params.leak
     with token_progress([talker.model], total=questions.tokens, title=title):
-        return extract(
-            talker.model,
-            questions,
-            end_of_text=talker.tokenizer.special_token_ids()["eot"],
-            B=params.leak.B,
-            seed=params.leak.seed,
-        )
+        return extract(talker.model, questions, end_of_text=eot, B=settings.B, seed=settings.seed)

@@ -18,7 +18,7 @@ from niels_gpt.data.chat import iter_own_chats
 from niels_gpt.data.dialogues import Settings as Dialogues
 from niels_gpt.data.dialogues import chats as iter_dialogue_chats
 from niels_gpt.data.types import Request
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.messages import format_duration, plural, read_text, visible
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.external_checks import check_input
@@ -35,7 +35,7 @@ from niels_gpt.pipeline.stage import remove_leftovers
 from niels_gpt.pipeline.yaml_files import ParamsError, default_at, parse_yaml
 
 if TYPE_CHECKING:
-    from niels_gpt.cli.outlook import Outlook
+    from niels_gpt.cli.doctor import Outlook
     from niels_gpt.cli.plan import OwnChats, Plan
     from niels_gpt.cli.plan_base import ChosenBase
     from niels_gpt.cli.sizing import Machine
@@ -85,7 +85,9 @@ def init(
     with one_sentence():
         for name in [*folders, *(chat or [])]:
             _check_place(name)
-        sample = _sample()
+        if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
+            raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
+        sample = read_sample(layout.PRESETS)
         refuse_without_repository(Path())
         refuse_uncommitted(Path(), layout.PARAMS)
         surveys = look_at(folders)
@@ -121,10 +123,9 @@ def look_at(folders: Sequence[str]) -> list[Survey]:
     """
     surveys = []
     paths = [_written(folder) for folder in folders]
-    for (path, real), (other, other_real) in combinations([(p, os.path.realpath(p)) for p in paths], 2):
-        if real == other_real:
-            raise ValueError(f"{path} and {other} are one folder: give it once")
-        if Path(real).is_relative_to(other_real) or Path(other_real).is_relative_to(real):
+    for path, other in combinations(paths, 2):
+        real, other_real = Path(path).resolve(), Path(other).resolve()
+        if real.is_relative_to(other_real) or other_real.is_relative_to(real):
             raise ValueError(f"{path} and {other} are nested and would be loaded twice: give one of them")
     for path in paths:
         survey = survey_folder(path)
@@ -145,24 +146,13 @@ def write_baseline(text: str) -> str:
     before = read_text(layout.PARAMS) if layout.PARAMS.is_file() else None
     if before == text:
         return ""
-    _write(layout.PARAMS, text)
+    write_text(layout.PARAMS, text)
     try:
         return commit_file(Path(), layout.PARAMS, "params.yaml for my own text, by niels-gpt init")
     except ValueError:
         if before is not None:
-            _write(layout.PARAMS, before)
+            write_text(layout.PARAMS, before)
         raise
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _sample() -> str:
-    if not layout.PRESETS.is_dir() or not layout.DAG.is_file():
-        raise ValueError("there is no dvc.yaml with presets/ here: run this in the project's folder")
-    return read_sample(layout.PRESETS)
 
 
 def _written(folder: str) -> str:
@@ -170,11 +160,9 @@ def _written(folder: str) -> str:
 
     Absolute paths also work for experiments, which run in a copy of the project.
     """
-    path = os.path.abspath(os.path.expanduser(folder))
-    project = os.path.realpath(".")
-    real = os.path.realpath(os.path.dirname(path))
-    inside = Path(real, os.path.basename(path))
-    return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != Path(project) else path
+    path, project = os.path.abspath(os.path.expanduser(folder)), Path().resolve()
+    inside = Path(path).parent.resolve() / Path(path).name
+    return str(inside.relative_to(project)) if inside.is_relative_to(project) and inside != project else path
 
 
 def _check_place(name: str) -> None:
@@ -223,9 +211,8 @@ def _own_chats(path: str) -> OwnChats:
     else:
         found, kind = len(list(iter_own_chats(written))), "chat"
     if found < _FEWEST_CHATS:
-        raise ValueError(
-            f"{path} has {plural(found, 'chat')}: at least {_FEWEST_CHATS} are needed, since some are held out"
-        )
+        few = f"{path} has {plural(found, 'chat')}"
+        raise ValueError(f"{few}: at least {_FEWEST_CHATS} are needed, since some are held out")
     if not os.path.isabs(written):
         refuse_unignored(Path(), written)
     return OwnChats(written, kind, found)
@@ -242,8 +229,7 @@ def _planned(
     speed: bool,
 ) -> tuple[Plan, str, Outlook]:
     """Return a plan, its YAML and its outlook, by a matrix product's speed or, with `speed`, by that of real steps."""
-    from niels_gpt.cli.doctor import model_config, seconds_to_train
-    from niels_gpt.cli.outlook import look_ahead, look_further
+    from niels_gpt.cli.doctor import look_ahead, look_further, model_config, seconds_to_train
     from niels_gpt.cli.plan import plan_params, plan_text
     from niels_gpt.cli.plan_base import measured_machine, plan_tuning
     from niels_gpt.cli.sizing import Machine
@@ -280,12 +266,9 @@ def _planned(
     plan = planned(machine, hours)
     text, params = written(plan)
     sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}
-    ahead = look_ahead(params, folder=Path(), cfg=model_config(params), sizes=sizes)
-    return (
-        plan,
-        text,
-        look_further(ahead, lambda more: planned(machine, more).run.expected(expected_ability), hours=hours),
-    )
+    ahead = look_ahead(params, folder=Path(), cfg=model_config(params), known=sizes)
+    further = look_further(ahead, lambda more: planned(machine, more).run.expected(expected_ability), hours=hours)
+    return plan, text, further
 
 
 # Keys of `runtime` that are kept from the current params.yaml: they describe the machine, not the text.

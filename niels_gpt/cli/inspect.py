@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import click
 import numpy as np
@@ -16,8 +15,10 @@ import typer
 
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
+from niels_gpt.data.corpus.loading import Slice, cut_source
 from niels_gpt.data.corpus.mix import exposures, read_too_often
 from niels_gpt.data.corpus.parts import MANIFEST, first_documents, open_texts, read_column, read_wording
+from niels_gpt.data.secrets import findings_of
 from niels_gpt.data.types import Request
 from niels_gpt.files.checks import Damaged, read_meta
 from niels_gpt.files.messages import plural, visible
@@ -29,10 +30,10 @@ from niels_gpt.pipeline.stores import store_of
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 
 _SHOWN = 12  # most lines shown of a pair of duplicates
+_ON, _OFF = "\033[1;32m", "\033[0m"  # trained tokens in green
 
 
-@dataclass(frozen=True)
-class SourceReport:
+class SourceReport(NamedTuple):
     """Token counts of one source's training files."""
 
     tokens: int
@@ -56,10 +57,8 @@ def report_source(tokenizer: Tokenizer, files: Iterable[tuple[str, np.ndarray]])
 def format_report(tokenizer: Tokenizer, sources: Mapping[str, SourceReport], *, line: str) -> str:
     """Format the counts by source, the longest vocabulary entries, and `line` cut into tokens."""
     rows = [f"V = {tokenizer.vocab_size:,}", "", f"{'source':<14}{'tokens':>14}{'bytes/token':>13}{'ids used':>10}"]
-    rows += [
-        f"{name:<14}{report.tokens:>14,}{report.bytes_per_token:>13.3f}{report.vocabulary_used:>10,}"
-        for name, report in sources.items()
-    ]
+    for name, (tokens, size, used) in sources.items():
+        rows.append(f"{name:<14}{tokens:>14,}{size:>13.3f}{used:>10,}")
     pieces = sorted((tokenizer.piece(i) for i in range(tokenizer.vocab_size)), key=len, reverse=True)[:12]
     rows += ["", "longest entries: " + " ".join(_show(piece) for piece in pieces)]
     ids = tokenizer.encode(line)
@@ -74,9 +73,6 @@ def _show(piece: bytes) -> str:
     except UnicodeDecodeError:
         return "".join(f"<{byte:02X}>" for byte in piece)
     return f"[{visible(text).replace(' ', '·').replace(chr(10), '⏎')}]"
-
-
-_ON, _OFF = "\033[1;32m", "\033[0m"
 
 
 def mark_chat(tokenizer: Tokenizer, ids: Sequence[int], learned: Sequence[bool], *, color: bool) -> str:
@@ -106,9 +102,6 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int], names: dict[int, str]) -> st
 
 def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
     """Yield a line per secret in a source (None: in all), read anew from its input, and a line with their count."""
-    from niels_gpt.data.corpus.loading import Slice, cut_source  # imports pyarrow, which training does not need
-    from niels_gpt.data.secrets import findings_of
-
     if name is not None and name not in params.sources:
         raise ValueError(f"there is no source {name!r}; there are: {', '.join(params.sources)}")
     for key in params.sources if name is None else [name]:
@@ -123,11 +116,8 @@ def listed_secrets(params: Params, name: str | None) -> Iterator[str]:
         yield f"{key}: {count:,} secrets (on_secret: {source.on_secret})"
 
 
-def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> Iterator[str]:
-    """Yield the number of near-duplicate pairs, then the first n side by side in `width` columns of text.
-
-    Pairs across sources come first.
-    """
+def shown_pairs(params: Params, source: str | None, *, n: int) -> Iterator[str]:
+    """Yield the number of near-duplicate pairs, then the first n side by side; pairs across sources come first."""
     if not (layout.PAIRS / "sources.json").is_file():
         raise ValueError(f"there are no {layout.PAIRS} yet: run `dvc repro duplicates` first")
     ranges = read_meta(layout.PAIRS / "sources.json")
@@ -147,7 +137,7 @@ def shown_pairs(params: Params, source: str | None, *, n: int, width: int) -> It
             for number, document in zip(of[pair], pairs[pair], strict=True)
         )
         yield f"--- {left} | {right}: {shares[pair]:.0%} of the smaller"
-        yield from side_by_side(text, other, width=width)
+        yield from side_by_side(text, other, width=shutil.get_terminal_size().columns)
 
 
 def _read(params: Params, name: str, row: int) -> tuple[str, str]:
@@ -214,7 +204,7 @@ def inspect_documents(
     """Show the first documents of a source as loaded: name, size, beginning; or its near duplicates or secrets."""
     with one_sentence():
         if duplicates:
-            for line in shown_pairs(read_params()[0], source, n=n, width=shutil.get_terminal_size().columns):
+            for line in shown_pairs(read_params()[0], source, n=n):
                 typer.echo(visible(line))
         elif secrets:
             click.echo_via_pager(visible(line) + "\n" for line in listed_secrets(read_params()[0], source))

@@ -17,7 +17,7 @@ import typer
 import niels_gpt
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.init import Chat, Hours, Start, init
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.files.atomic import atomic_path, write_text
 from niels_gpt.files.messages import read_text
 from niels_gpt.pipeline import layout
 from niels_gpt.pipeline.repository import ask_git, refuse_uncommitted
@@ -52,12 +52,11 @@ def new(
             raise ValueError(f"{folder} exists: name a new folder, or run `niels-gpt init` in it if it is a project")
         if shutil.which("git") is None:
             raise ValueError("git is not installed, which keeps a project's history: install it, then run this again")
-        texts = [os.path.abspath(os.path.expanduser(text)) for text in texts]
-        chats = [os.path.abspath(os.path.expanduser(path)) for path in chat or []]
+        inputs = [[os.path.abspath(os.path.expanduser(path)) for path in paths] for paths in (texts, chat or [])]
         with atomic_path(folder) as temporary:
             write_project(temporary, name=folder.name)
             with chdir(temporary):
-                init(texts, hours=hours, chat=chats, start=start)
+                init(inputs[0], hours=hours, chat=inputs[1], start=start)
     typer.echo(f"project  {folder}: `cd {folder}`, then `niels-gpt run`")
 
 
@@ -79,8 +78,7 @@ def upgrade(
             typer.echo("\n`niels-gpt upgrade --write` writes it; stages whose code changed run again")
             return
         refuse_uncommitted(Path(), layout.DAG)
-        with atomic_path(layout.DAG) as temporary:
-            temporary.write_text(dag, encoding="utf-8")
+        write_text(layout.DAG, dag)
         typer.echo(f"{layout.DAG} is now that of {version('niels_gpt')}; `git checkout {layout.DAG}` restores it")
 
 

@@ -47,7 +47,7 @@ class OwnChats:
 class Plan:
     """Contents of the new params.yaml with reasons, and the estimated seconds of each part of the run."""
 
-    head: tuple[str, ...]
+    head: Sequence[str]
     sources: Mapping[str, Mapping[str, Any]]
     chats: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, float]
@@ -56,9 +56,12 @@ class Plan:
     run: PlannedRun
     seconds: Mapping[str, float]
     busy: float  # share of the cores that other programs take, 0 to 1
-    byte_tokenizer: bool = False
     val_weights: Mapping[str, float] | None = None  # None: as `weights`
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # whole sections, in place of the sample's
+
+    @property
+    def byte_tokenizer(self) -> bool:
+        return self.run.V == BYTES
 
 
 def plan_params(
@@ -86,12 +89,11 @@ def plan_params(
         run = replace(run, size=replace(run.size, T=T), B=max(1, run.B * run.size.T // T))
         settings, seconds = _settings(run, named, chats, machine=machine, left=left)
         return Plan(
-            head=tuple(heading(surveys, hours)),
+            head=heading(surveys, hours),
             sources={name: source_entry(name, survey, T=T, V=V) for name, survey in named.items()},
             chats=own_chats or bundled,
             weights={name: round(of.text_bytes / text_bytes, 4) or 0.0001 for name, of in named.items()},
             chat_weights=dict.fromkeys(own_chats, 1.0) or bundled_weights,
-            byte_tokenizer=V == BYTES,
             settings=settings,
             run=run,
             seconds={"text": reading, **seconds},
@@ -120,7 +122,11 @@ def name_inputs(
     chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
     stages = _STAGES_A_SOURCE * (len(names) + len(public) + (len(chats) or len(bundled))) + _OTHER_STAGES
     reading = _A_STAGE * stages + _A_MEGABYTE * sum(survey.text_bytes for survey in surveys) / 1e6
-    own_chats = {name: chat_entry(name, chat) for name, chat in zip(chat_names, chats, strict=True)}
+    split = {"by": "document", "val_frac": 0.1}
+    own_chats = {
+        name: _entry("chat", name, path=chat.path, remote="private", load={"kind": chat.kind}, split=split)
+        for name, chat in zip(chat_names, chats, strict=True)
+    }
     return dict(zip(names, surveys, strict=True)), own_chats, reading
 
 
@@ -153,44 +159,27 @@ def plan_text(plan: Plan, sample: str) -> str:
         reason = "The text is too small or too repetitive to learn a vocabulary: its bytes are the tokens."
         sections["tokenizer"] = {"kind": Setting("byte", reason), "corpus": "data/no-input.md"}
     text = sample.partition("\n\n")[2]  # without the sample's heading
-    text = with_settings(text, {**{name: Setting(values) for name, values in sections.items()}, **short(plan.settings)})
-    return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", text])
-
-
-def short(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the settings, those without a reason marked if they are defaults."""
-    return {
-        key: replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
-        for key, setting in settings.items()
-    }
+    written = {name: Setting(values) for name, values in sections.items()}
+    for key, setting in plan.settings.items():  # defaults without a reason are left out
+        written[key] = replace(setting, is_default=not setting.reason and setting.value == default_at(key, Params))
+    return "\n".join([*(f"# {line}".rstrip() for line in plan.head), "", with_settings(text, written)])
 
 
 def source_names(paths: Sequence[str], *, taken: Collection[str] = ()) -> list[str]:
     """Return a name per path: its last component in lower-case ASCII, numbered if already in use."""
     names: list[str] = []
     for path in paths:
-        plain = (
-            unicodedata.normalize("NFKD", os.path.basename(os.path.abspath(path))).encode("ascii", "ignore").decode()
-        )
-        name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")[:40].strip("_")
+        plain = unicodedata.normalize("NFKD", os.path.basename(os.path.abspath(path))).encode("ascii", "ignore")
+        name = re.sub(r"[^a-z0-9]+", "_", plain.decode().lower()).strip("_")[:40].strip("_")
         if not name or not name[0].isalpha() or name in WORDS:
             name = f"text_{name}".strip("_")
-        numbers = (f"{name}_{number}" for number in range(2, 1000))
-        used = {*names, *taken}
-        names.append(name if name not in used else next(other for other in numbers if other not in used))
+        tried = (name, *(f"{name}_{number}" for number in range(2, 1000)))
+        names.append(next(other for other in tried if other not in names and other not in taken))
     return names
 
 
 def _sample_bytes(text_bytes: float) -> int:
     return 10_000_000 if text_bytes < 16e6 else 20_000_000
-
-
-def _by_document(survey: Survey, *, T: int, V: int) -> bool:
-    """Return whether whole documents can be held out: there are many, and none is over a quarter of the text."""
-    held_out = survey.text_bytes * survey.held_out / bytes_per_token(V)
-    drawn = survey.documents * survey.held_out
-    even = survey.longest <= 0.25 * survey.text_bytes
-    return survey.documents >= _MANY_DOCUMENTS and drawn >= 5 and even and held_out >= 6 * (T + 1)
 
 
 def context_for(surveys: Sequence[Survey], *, most: int, bytes_a_token: float) -> int:
@@ -212,7 +201,10 @@ def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]
     if survey.glob is not None:
         left_out = f"Tables are skipped, since {len(survey.faults):,} cannot be read: {survey.faults[0]}"
         load["glob"] = Setting(survey.glob, printable(left_out))
-    if _by_document(survey, T=T, V=V):
+    # Whole documents are held out where there are many, and none is over a quarter of the text.
+    held_out_tokens, held_out_documents = (n * survey.held_out for n in (survey.text_bytes, survey.documents))
+    many = survey.documents >= _MANY_DOCUMENTS and held_out_documents >= 5
+    if many and survey.longest <= 0.25 * survey.text_bytes and held_out_tokens / bytes_per_token(V) >= 6 * (T + 1):
         by = "hash" if survey.documents >= _TOO_MANY_TO_LIST else "document"
         reason = f"{plural(survey.documents, 'document')}, so whole ones are held out for validation."
         split: dict[str, Any] = {"by": Setting(by, reason), "val_frac": survey.held_out}
@@ -223,26 +215,18 @@ def source_entry(name: str, survey: Survey, *, T: int, V: int) -> dict[str, Any]
     load["on_secret"] = Setting(
         "mask", "Keys, passwords, card numbers and IBANs: keep, mask, drop (the document) or fail."
     )
+    remote = Setting("private", "Your text: everything made from it goes to the private remote only.")
+    return _entry("text", name, path=survey.path, remote=remote, load=load, split=split)
+
+
+def _entry(use: str, name: str, *, path: str, remote: str | Setting, load: Any, split: Any) -> dict[str, Any]:
     return {
-        "use": "text",
-        "input": survey.path,
-        "remote": Setting("private", "Your text: everything made from it goes to the private remote only."),
+        "use": use,
+        "input": path,
+        "remote": remote,
         "val_name": f"val_{name}",
         "load": load,
         "split": split,
-        "budget": {"max_train_tokens": None, "max_val_tokens": None},
-    }
-
-
-def chat_entry(name: str, chat: OwnChats) -> dict[str, Any]:
-    """Return the entry of the user's own chats in `sources`."""
-    return {
-        "use": "chat",
-        "input": chat.path,
-        "remote": "private",
-        "val_name": f"val_{name}",
-        "load": {"kind": chat.kind},
-        "split": {"by": "document", "val_frac": 0.1},
         "budget": {"max_train_tokens": None, "max_val_tokens": None},
     }
 

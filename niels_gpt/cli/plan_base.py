@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from niels_gpt.cli.console import Setting
 from niels_gpt.cli.plan import OwnChats, Plan, context_for, fit_hours, heading, name_inputs, source_entry
-from niels_gpt.cli.sizing import Machine, PlannedRun, Size
+from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs
 from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
-from niels_gpt.model.gpt import GPT
-from niels_gpt.model.size import BASE_BYTES_PER_TOKEN, flops_per_token
+from niels_gpt.model.size import BASE_BYTES_PER_TOKEN
 from niels_gpt.pipeline.params import Params
 from niels_gpt.pipeline.yaml_files import default_at
 from niels_gpt.train.task import Execution, device_memory, least_memory
@@ -45,12 +42,6 @@ class ChosenBase:
     input: str
     revision: str | None
     cfg: ModelConfig
-
-    def costs(self, T: int) -> tuple[int, int]:
-        """Return (parameters, FLOPs per token of training), from a model on the meta device."""
-        with torch.device("meta"):
-            model = GPT(self.cfg)
-        return model.parameter_count(), flops_per_token(model, T=T)
 
     def check_room(self, device: str) -> None:
         """Raise ValueError if tuning may not fit into memory: SmolLM2-135M took three times the least (4.8 GB)."""
@@ -91,7 +82,7 @@ def plan_tuning(
         start = {"from": Setting(base.name, "The model to start from: docs/base.md."), "input": base.input}
         shape = {"T": Setting(run.size.T, "Everything else of the model is the base's."), "dropout": 0.0}
         return Plan(
-            head=tuple(heading(surveys, hours)),
+            head=heading(surveys, hours),
             sources={**entries, **public},
             chats=chat_sources,
             weights={**weights, **dict.fromkeys(public, round(share / len(public), 4))},
@@ -115,7 +106,7 @@ def _fit(surveys: Sequence[Survey], base: ChosenBase, *, share: float, machine: 
     """Return the run of as many epochs as help, or as the time allows."""
     most = min(base.cfg.T, _CONTEXT if machine.cuda else _CONTEXT_ON_CPU)
     T = context_for(surveys, most=most, bytes_a_token=BASE_BYTES_PER_TOKEN)
-    parameters, flops = base.costs(T)
+    parameters, flops = costs(base.cfg, T)
     text = sum(survey.trained_bytes for survey in surveys)
     text_tokens = text / BASE_BYTES_PER_TOKEN
     by_text = (3 if text < _SMALL_TEXT else 2) * text_tokens / (1 - share)
@@ -196,4 +187,4 @@ def measured_machine(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool
     cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
     train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
     pace = seconds_per_step(cfg, train, {**runtime, "compile": False})
-    return Machine(B * cfg.T * base.costs(cfg.T)[1] / pace.seconds, cuda=cuda, busy=pace.busy)
+    return Machine(B * cfg.T * costs(base.cfg, cfg.T)[1] / pace.seconds, cuda=cuda, busy=pace.busy)

@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from niels_gpt.files.atomic import atomic_path
+from niels_gpt.cli.console import refuse_foreign
+from niels_gpt.files.atomic import write_text
 from niels_gpt.files.checks import described_by
 from niels_gpt.files.messages import format_duration, read_text
 from niels_gpt.leak.memorized import Strip, render_splice
@@ -29,79 +30,58 @@ from niels_gpt.report.runs import Run, present_runs, read_logs
 from niels_gpt.report.tables import read_tsv
 from niels_gpt.talk.server.access import Gate, refusal
 
-# Provenance: when, where and from which commit the models of this checkout were trained.
-#
-# The pipeline's results must not contain it, since equal inputs give equal bytes. It is looked up in the logs instead:
-# a model belongs to the run that logged the losses in the model's history.
+# Provenance: when, where and from which commit the models were trained. The pipeline's results must not contain it,
+# since equal inputs give equal bytes. It is looked up in the logs instead: a model belongs to the run that logged the
+# losses in the model's history.
 
 REPORT_FILE = Path("report.html")
+TITLES = (REPORT_TITLE, "What was trained")  # the second was the title of earlier versions
 _HEAD = ("training", "ended", "took", "machine", "commit")
 
 
 def run_of(history: History, runs: Sequence[Run], *, stage: str) -> Run | None:
     """Return the finished run that logged the losses of a model's history, the latest if several did."""
-    same = [run for run in runs if run.stage == stage and run.finished and _logged_by(run, history.losses)]
+    losses = history.losses
+    same = [
+        run
+        for run in runs
+        if run.stage == stage and run.finished and run.last.step == len(losses)
+        if all(point.loss == losses[point.step - 1] for point in run.points)
+    ]
     return max(same, key=lambda run: run.last.time, default=None)
-
-
-def _logged_by(run: Run, losses: Sequence[float]) -> bool:
-    return run.last.step == len(losses) and all(point.loss == losses[point.step - 1] for point in run.points)
 
 
 def render_origin(found: Mapping[str, Run | None]) -> str:
     """Render the provenance section of the page, a table row per training."""
-    rows = []
+    rows, missing, note = [], [], ""
     for stage, run in found.items():
-        if run is not None:
-            ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.last.time))
-            took = format_duration(run.seconds) if run.seconds else ""
-            rows.append([stage, ended, *(said or "not logged" for said in (took, run.last.machine, run.last.commit))])
-    missing = [stage for stage, run in found.items() if run is None]
-    note = (
-        f'<p class="note">No log of {", ".join(missing)} in this checkout: the weights came from a cache or '
-        "from another machine.</p>"
-        if missing
-        else ""
-    )
+        if run is None:
+            missing.append(stage)
+            continue
+        ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.last.time))
+        took = format_duration(run.seconds) if run.seconds else ""
+        rows.append([stage, ended, *(said or "not logged" for said in (took, run.last.machine, run.last.commit))])
+    if missing:
+        where = "in this checkout: the weights came from a cache or from another machine."
+        note = f'<p class="note">No log of {", ".join(missing)} {where}</p>'
     table = render_table(_HEAD, rows) if rows else ""
     return f"<section><h2>When and where</h2>{table}{note}</section>" if found else ""
-
-
-# `niels-gpt report`: the pipeline's page in metrics/, plus when and where the models were trained. That comes from the
-# logs, on which no result of the pipeline may depend.
 
 
 def full_report() -> str:
     """Return the pipeline's report page with the sections on provenance and on spliced documents filled in."""
     if not layout.REPORT.is_file():
         raise ValueError(f"there is no {layout.REPORT} yet: run `dvc repro` first")
-    page = read_text(layout.REPORT)
-    return page.replace(ORIGIN, render_origin(_origins()), 1).replace(SPLICE, _splice(), 1)
+    runs, _ = read_logs(layout.LOGS)
+    histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
+    origins = {stage: run_of(History.read(it), runs, stage=stage) for stage, it in histories.items() if it.is_file()}
+    return read_text(layout.REPORT).replace(ORIGIN, render_origin(origins), 1).replace(SPLICE, _splice(), 1)
 
 
 def write_report(path: Path) -> None:
     """Write the full report to a file, which must not exist or be an earlier report."""
-    check_report_file(path)
-    page = full_report()
-    with atomic_path(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-
-
-def check_report_file(path: Path) -> None:
-    """Raise a ValueError if a file exists and is no report."""
-    if not path.exists():
-        return
-    whole = path.read_bytes() if path.is_file() else b""
-    titles = (REPORT_TITLE, "What was trained")  # the second was the title of earlier versions
-    if not (whole.startswith(b"<!doctype html>") and any(f"<title>{title}".encode() in whole for title in titles)):
-        raise ValueError(f"{path} exists and is not a report: give another name")
-
-
-def _origins() -> dict[str, Run | None]:
-    """Return, by training stage, the run that made the model in its folder; None if no log has it."""
-    runs, _ = read_logs(layout.LOGS)
-    histories = {stage: folder / layout.HISTORY for stage, folder in layout.MODEL_OF.items()}
-    return {stage: run_of(History.read(path), runs, stage=stage) for stage, path in histories.items() if path.is_file()}
+    refuse_foreign(path, *TITLES)
+    write_text(path, full_report())
 
 
 def _splice() -> str:
@@ -109,19 +89,13 @@ def _splice() -> str:
         return ""
     settings, facts = read_params()[0].memorize, read_metrics(layout.MEMORIZED, required=["documents"])
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
+    strips = []
     with described_by(layout.MEMORIZED):
-        strips = [
-            _strip(layout.EXTRACTION / f"{stats['name']}.tsv", stats["name"], stats["after"]["doc_len"])
-            for stats in facts["documents"]
-        ]
+        for stats in facts["documents"]:
+            rows = read_tsv(layout.EXTRACTION / f"{stats['name']}.tsv")
+            starts, after = np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
+            strips.append(Strip(stats["name"], stats["after"]["doc_len"], starts, after))
         return render_splice(facts, strips, window=window)
-
-
-def _strip(path: Path, name: str, length: int) -> Strip:
-    rows = read_tsv(path)
-    return Strip(
-        name, length, np.array([int(row["start"]) for row in rows]), np.array([row["pz_after"] for row in rows])
-    )
 
 
 # `niels-gpt report --live`: a read-only page about runs, served live from their logs to this machine alone.

@@ -65,12 +65,11 @@ def temperature_of(model: str) -> float:
 
 def model_facts(talker: Talker) -> dict[str, str]:
     """Return what the page's settings list about a model."""
-    cfg = talker.model.cfg
     facts = {
         "model": talker.name,
         "parameters": f"{talker.model.parameter_count():,}",
-        "context": f"{cfg.T} tokens",
-        "vocabulary": f"{cfg.V:,}",
+        "context": f"{talker.model.cfg.T} tokens",
+        "vocabulary": f"{talker.model.cfg.V:,}",
         "chat format": "text transcript" if talker.renderer == "transcript" else "chat tokens",
     }
     if layout.SCORES.is_file():
@@ -104,7 +103,7 @@ def _shares(stage: str) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-_LAST_OF_THE_DATA = "cache"  # the stages up to this one make the data
+_DATA = ("base", "load", "duplicates", "split", "tokenizer", "tokenize", "cache")  # the stages that make the data
 
 
 def what_is_committed(root: Path) -> list[str]:
@@ -115,20 +114,28 @@ def what_is_committed(root: Path) -> list[str]:
         compared = compare_runs(now, before)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no git, no commit, half a dvc.lock
         compared = []
-    return [*compared, *offer_baseline(changed(root, LOCK, METRICS))]
+    if not (files := changed(root, LOCK, METRICS)):
+        return compared
+    return [
+        *compared,
+        f"This run is not in git yet ({_first(2, files)}).",
+        "`make baseline` commits these files only; experiments are then compared with this machine's results.",
+    ]
+
+
+def _first(n: int, names: Sequence[str]) -> str:
+    return ", ".join(names[:n]) + (f" and {len(names) - n} more" if len(names) > n else "")
 
 
 def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[str]:
     """Return sentences comparing two dvc.lock trees, on data and on weights; none if a run did not reach `cache`."""
-    # Without the stage `code`, whose outputs then count as external inputs of the others.
-    stages, others = (
-        {name: stage for name, stage in (lock.get("stages") or {}).items() if name != "code"}
-        for lock in (now, committed)
-    )
-    if _LAST_OF_THE_DATA not in stages or _LAST_OF_THE_DATA not in others:
+    stages, others = (dict(lock.get("stages") or {}) for lock in (now, committed))
+    for run in (stages, others):
+        run.pop("code", None)  # its outputs then count as external inputs of the other stages
+    if _DATA[-1] not in stages or _DATA[-1] not in others:
         return []
-    data = _up_to(_LAST_OF_THE_DATA, stages) | _up_to(_LAST_OF_THE_DATA, others)
-    trained = (set(stages) | set(others)) - data
+    data = {name for name in (*stages, *others) if name.partition("@")[0] in _DATA}
+    trained = {*stages, *others} - data
     other_data = _differing(data, stages, others)
     why = "since the data differ" if other_data else "as expected on another type of CPU, which rounds differently"
     why, other_weights = _reason(trained, stages, others) or why, _differing(trained, stages, others)
@@ -138,22 +145,10 @@ def compare_runs(now: Mapping[str, Any], committed: Mapping[str, Any]) -> list[s
     ]
 
 
-def offer_baseline(changed: Sequence[str]) -> list[str]:
-    """Return sentences on how to commit a run, given its changed files; the user alone commits."""
-    if not changed:
-        return []
-    shown = ", ".join(changed[:2]) + (f" and {len(changed) - 2} more" if len(changed) > 2 else "")
-    return [
-        f"This run is not in git yet ({shown}).",
-        "`make baseline` commits these files only; experiments are then compared with this machine's results.",
-    ]
-
-
 def _comparison(what: str, differing: list[str], reason: str) -> str:
     if not differing:
         return f"The {what} match the committed run byte for byte."
-    shown = ", ".join(differing[:4]) + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
-    return f"The {what} differ from the committed run, {reason}: {shown}."
+    return f"The {what} differ from the committed run, {reason}: {_first(4, differing)}."
 
 
 def _differing(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
@@ -166,19 +161,6 @@ def _reason(names: set[str], stages: Mapping[str, Any], others: Mapping[str, Any
     made = {path for run in (stages, others) for path in _hashes(run, set(run), "outs")}
     changed = sorted(name for name in names if _inputs(stages, name, made) != _inputs(others, name, made))
     return f"since parameters, code or inputs of {', '.join(changed)} differ" if changed else ""
-
-
-def _up_to(name: str, stages: Mapping[str, Any]) -> set[str]:
-    """Return the names of a stage and of all stages upstream of it."""
-    makers = {path: stage for stage in stages for path in _hashes(stages, {stage}, "outs")}
-    found, todo = set(), [name]
-    while todo:
-        stage = todo.pop()
-        if stage not in found:
-            found.add(stage)
-            deps = _hashes(stages, {stage}, "deps")
-            todo += [maker for path, maker in makers.items() if any(_within(path, dep) for dep in deps)]
-    return found
 
 
 def _within(path: str, other: str) -> bool:

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from niels_gpt.cli.console import one_sentence
+from niels_gpt.cli.console import one_sentence, refuse_foreign
 from niels_gpt.cli.new import refuse_other_version
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.parts import MANIFEST
@@ -168,9 +168,9 @@ class Board:
         return outer
 
 
-def sparkline(values: Sequence[float], columns: int = _SPARKS) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return the values as a curve of block characters, each the mean of an equal share of them."""
-    n = min(columns, len(values))
+    n = min(_SPARKS, len(values))
     parts = [values[i * len(values) // n : (i + 1) * len(values) // n] for i in range(n)]
     means = [sum(part) / len(part) for part in parts]
     low, high = min(means, default=0.0), max(means, default=0.0)
@@ -224,13 +224,17 @@ class Lines:
             print(line, flush=True)
 
 
+def params_and_problems() -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """Return params.yaml as a plain mapping, and the errors in it."""
+    try:
+        return read_params()[1], ()
+    except ParamsError as error:
+        return error.raw, error.problems
+
+
 def print_problems() -> bool:
     """Print the errors in params.yaml and in what it refers to; return whether there are any."""
-    problems: tuple[Problem, ...] = ()
-    try:
-        params = read_params()[1]
-    except ParamsError as error:
-        params, problems = error.raw, error.problems
+    params, problems = params_and_problems()
     found = [*problems, *problems_around(params, wrong=[problem.path for problem in problems])]
     for problem in found:
         typer.echo(f"ERROR: {visible(problem.sentence)}", err=True)
@@ -251,9 +255,9 @@ def run(
             typer.echo(sentence)
         if print_problems():
             raise typer.Exit(1)
-        from niels_gpt.cli.report import REPORT_FILE, check_report_file, write_report
+        from niels_gpt.cli.report import REPORT_FILE, TITLES, write_report
 
-        check_report_file(REPORT_FILE)
+        refuse_foreign(REPORT_FILE, *TITLES)
         params, raw = read_params()
         board = Board(stage_titles(raw), partial(number_of, params=params))
         status, stopped = _watched(arguments or [], board)
@@ -282,9 +286,8 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         # Commands in dvc.yaml call `python`, which must be this one even if .venv is not activated.
         own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
         path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
-        found = shutil.which("dvc", path=path)
         dvc = subprocess.Popen(
-            [*([found] if found else [sys.executable, "-m", "dvc"]), "repro", *arguments],
+            [shutil.which("dvc", path=path) or "dvc", "repro", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -129,7 +129,8 @@ def fit_run(text_bytes: float, *, V: int, machine: Machine, seconds: float) -> P
 def _run(
     size: Size, text_bytes: float, V: int, machine: Machine, seconds: float, *, taught: bool = False
 ) -> PlannedRun:
-    parameters, flops = _cost(size, V)
+    shape = {"T": size.T, "C": size.C, "L": size.L, "head_dim": size.head_dim, "d_ff": 4 * size.C}
+    parameters, flops = costs(ModelConfig.from_section(shape, V=V), size.T)
     text_tokens = text_bytes / bytes_per_token(V)
     by_time = machine.flops * seconds / flops / (TAUGHT if taught else 1)
     by_text = _OF_MOST_EPOCHS * most_epochs(parameters, in_epochs=True) * text_tokens
@@ -144,11 +145,8 @@ def _run(
 
 
 @cache
-def _cost(size: Size, V: int) -> tuple[int, int]:
-    """Return (parameters, FLOPs per token) of a model, built on the meta device so that it takes no memory."""
-    cfg = ModelConfig.from_section(
-        {"T": size.T, "C": size.C, "L": size.L, "head_dim": size.head_dim, "d_ff": 4 * size.C}, V=V
-    )
+def costs(cfg: ModelConfig, T: int) -> tuple[int, int]:
+    """Return (parameters, FLOPs per token of training); the model is on the meta device, where it takes no memory."""
     with torch.device("meta"):
         model = GPT(cfg)
-    return model.parameter_count(), flops_per_token(model, T=size.T)
+    return model.parameter_count(), flops_per_token(model, T=T)

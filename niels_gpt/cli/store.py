@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +14,6 @@ from niels_gpt.cache.windows import listed_files
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.data.corpus.parts import MANIFEST, open_texts
 from niels_gpt.files.checks import described_by, read_meta, sha256_file
-from niels_gpt.files.messages import sentence
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Worker
 from niels_gpt.pipeline import layout
@@ -47,9 +47,9 @@ def check_file(item: StoredFile, worker: Worker) -> str:
     if size != item.bytes:
         return "changed"
     with item.store.reading(item.file) as path:
-        changed = sha256_file(path) != item.sha256
+        fault = "" if sha256_file(path) == item.sha256 else "changed"
     worker.tick(size)
-    return "changed" if changed else ""
+    return fault
 
 
 def store(
@@ -72,7 +72,10 @@ def store(
     """
     with one_sentence():
         if checkpoints:
-            _delete_checkpoints(unfinished=all_runs)
+            from niels_gpt.train.state import delete_runs
+
+            count, size = delete_runs(layout.CHECKPOINTS, unfinished=all_runs)
+            typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
         elif prune:
             _prune(delete=delete)
         else:
@@ -99,7 +102,10 @@ def _verify(*, delete: bool) -> None:
 def _prune(*, delete: bool) -> None:
     needed, total = set(_named()), 0
     for kept in (*stores_by_remote(read_params()[0]).values(), Store(str(layout.FETCHED))):
-        for at, size in sorted(_folders(kept).items()):
+        sizes = Counter[str]()  # of folders: what/source/fingerprint
+        for file, size in kept.files().items():
+            sizes["/".join(file.split("/")[:3])] += size
+        for at, size in sorted(sizes.items()):
             if at not in needed:
                 typer.echo(f"{kept.place(at)}  {size / 2**20:,.1f} MiB")
                 total += size
@@ -107,16 +113,6 @@ def _prune(*, delete: bool) -> None:
                     kept.below(at).remove()
     done = "freed" if delete else "not needed by this checkout; `niels-gpt store --prune --delete` frees them"
     typer.echo(f"{total / 2**20:,.1f} MiB {done}")
-
-
-def _delete_checkpoints(*, unfinished: bool) -> None:
-    from niels_gpt.train.state import delete_runs
-
-    try:
-        count, size = delete_runs(layout.CHECKPOINTS, unfinished=unfinished)
-    except OSError as error:
-        raise ValueError(f"checkpoints/ could not be cleared: {sentence(error)}") from error
-    typer.echo(f"{count} runs deleted, {size / 2**20:.1f} MiB freed")
 
 
 def _listed(params: Params) -> Iterator[StoredFile]:
@@ -134,15 +130,6 @@ def _listed(params: Params) -> Iterator[StoredFile]:
                 for file in listed_files({name: manifest}, places, documents=True):
                     below = file.place.removeprefix(tokens.place(""))
                     yield StoredFile(tokens, below, file.bytes, file.sha256, f"tokenize@{name}")
-
-
-def _folders(store: Store) -> dict[str, int]:
-    """Return {what/source/fingerprint: bytes} of all files in a store."""
-    sizes: dict[str, int] = {}
-    for file, size in store.files().items():
-        at = "/".join(file.split("/")[:3])
-        sizes[at] = sizes.get(at, 0) + size
-    return sizes
 
 
 def _named() -> Iterator[str]:

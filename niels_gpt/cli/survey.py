@@ -12,9 +12,9 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 
 from niels_gpt.data.readers.files import list_files, shown, unpacked_suffix
 from niels_gpt.data.secrets import Findings, Screen, counted
@@ -84,7 +84,10 @@ class _Look:
 
 def survey_folder(path: str) -> Survey:
     """Survey a folder; raise ValueError or FileNotFoundError, with what to do, if there is nothing to train on."""
-    _refuse_what_is_no_folder(path)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"the folder {path} does not exist: give the name of one that does")
+    if not os.path.isdir(path):
+        raise ValueError(f"{path} is a file: put it into a folder of its own and give that")
     every = list_files(path)
     readable = [file for file in every if unpacked_suffix(file) in SUFFIXES]
     left_out = Counter(os.path.splitext(file)[1].lower() for file in set(every) - set(readable))
@@ -96,15 +99,21 @@ def survey_folder(path: str) -> Survey:
     if faults:
         if not plain:
             raise ValueError(faults[0])
-        glob, readable = glob_of({unpacked_suffix(file) for file in plain}), plain
+        endings = {unpacked_suffix(file) for file in plain}
+        glob, readable = "*.[mt][dx]*" if len(endings) > 1 else f"*{endings.pop()}*", plain
     reading = _read(path, readable, _Search())
     looks = reading.looks
     if not looks:
         raise ValueError(f"the files in {shown(path)} are empty: put text there")
-    binary = {look.file for look in looks if _is_binary(look.text)}
+    binary = {look.file for look in looks if len(_CONTROL.findall(look.text[:4000])) > 0.1 * len(look.text[:4000])}
     if len(binary) == len({look.file for look in looks}):
         raise ValueError(f"the files in {shown(path)} have text extensions but are binary: put text there")
-    beginnings = _beginnings(look.text for look in looks if look.file not in binary)
+    # Characters and words are counted in the beginnings of all texts or, if there are many, of every n-th.
+    texts = [look.text for look in looks if look.file not in binary]
+    room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // len(texts))
+    beginnings = [text[:room] for text in texts[:: max(1, len(texts) * room // (4 * _COUNTED_CHARACTERS))]]
+    characters = Counter("".join(beginnings))
+    covered = accumulate(count for _, count in characters.most_common())
     return Survey(
         path=path,
         files=dict(sorted(Counter(map(unpacked_suffix, readable)).items())),
@@ -113,7 +122,7 @@ def survey_folder(path: str) -> Survey:
         text_bytes=round(reading.text_bytes),
         sizes=tuple(sorted(look.size for look in looks)),
         encodings=dict(Counter(look.encoding for look in looks).most_common()),
-        characters=_covering(Counter("".join(beginnings))),
+        characters=1 + sum(count < _COVERED * characters.total() for count in covered),
         words=len({word for text in beginnings for word in _PIECE.findall(text)}),
         glob=glob,
         faults=faults,
@@ -129,12 +138,6 @@ def survey_folder(path: str) -> Survey:
 def text_bytes(path: str, suffixes: Collection[str] = SUFFIXES) -> int:
     """Return the bytes of text in a folder as `survey_folder` estimates them, without a search."""
     return round(_read(path, [file for file in list_files(path) if unpacked_suffix(file) in suffixes], None).text_bytes)
-
-
-def glob_of(suffixes: Iterable[str]) -> str:
-    """Return a glob pattern for .txt files, .md files or both, compressed ones included."""
-    ending = "".join(sorted(suffixes))
-    return f"*{ending}*" if ending in PLAIN else "*.[mt][dx]*"
 
 
 def told_endings(counts: Mapping[str, int]) -> str:
@@ -163,8 +166,7 @@ def describe(survey: Survey) -> list[str]:
         lines.append(f"copies   {survey.copies:,} (same text as another document): used once")
     if survey.empty:
         lines.append(f"empty    {survey.empty:,} (files or rows without text): skipped")
-    others = [f"{count:,} {name}" for name, count in survey.encodings.items() if name != "utf-8"]
-    if others:
+    if others := [f"{count:,} {name}" for name, count in survey.encodings.items() if name != "utf-8"]:
         lines.append(f"encoding {', '.join(others[:4])}: converted to UTF-8")
     if survey.left_out:
         lines.append(f"skipped  {told_endings(survey.left_out)}: no text")
@@ -184,15 +186,6 @@ def megabytes(size: float) -> str:
 def printable(line: str) -> str:
     """Replace non-printable characters, which file names may contain, by "?"."""
     return "".join(character if character.isprintable() else "?" for character in line)
-
-
-def _refuse_what_is_no_folder(path: str) -> None:
-    if not path.isprintable():
-        raise ValueError(f"the name {shown(path)!r} has characters that cannot be printed: rename the folder")
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"the folder {path} does not exist: give the name of one that does")
-    if not os.path.isdir(path):
-        raise ValueError(f"{path} is a file: put it into a folder of its own and give that")
 
 
 def _broken_tables(path: str, files: Sequence[str]) -> Iterator[str]:
@@ -223,7 +216,7 @@ class _Search:
     """Search for secrets and personal details that stops after `_READ_BYTES` of text or `_SEARCH_S` of CPU time."""
 
     def __init__(self) -> None:
-        self._screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
+        self.screen, self._end = Screen("mask", "mask"), time.process_time() + _SEARCH_S
         self.searched = 0  # bytes
         self.whole = True
 
@@ -235,11 +228,7 @@ class _Search:
                 return
             part = text[start : start + _SEARCHED_AT_ONCE]
             self.searched += len(part.encode("utf-8"))
-            list(self._screen.rows([Document(id="", text=part)]))
-
-    def take(self) -> Findings:
-        """Return the findings since the last call."""
-        return self._screen.take()
+            list(self.screen.rows([Document(id="", text=part)]))
 
 
 def _read(path: str, files: Sequence[str], search: _Search | None) -> _Scan:
@@ -281,32 +270,10 @@ def _read(path: str, files: Sequence[str], search: _Search | None) -> _Scan:
         reading.documents += scale * (len(reading.looks) - first)
         total += scale * text_read
     if search:
-        reading.findings = search.take()
+        reading.findings = search.screen.take()
         reading.sample = None if whole and search.whole else (search.searched, round(total))
     return reading
 
 
 def _is_packed(file: str) -> bool:
     return file.endswith((".gz", ".zst", ".parquet"))
-
-
-def _is_binary(text: str) -> bool:
-    start = text[:4000]
-    return len(_CONTROL.findall(start)) > 0.1 * len(start)
-
-
-def _beginnings(texts: Iterable[str]) -> list[str]:
-    """Return the beginnings of all texts or, if there are many, of every n-th."""
-    every = list(texts)
-    room = max(_LEAST_COUNTED, _COUNTED_CHARACTERS // max(1, len(every)))
-    return [text[:room] for text in every[:: max(1, len(every) * room // (4 * _COUNTED_CHARACTERS))]]
-
-
-def _covering(counts: Counter[str]) -> int:
-    """Return how many of the most frequent characters make up the share `_COVERED` of a text."""
-    left = _COVERED * sum(counts.values())
-    for number, (_, count) in enumerate(counts.most_common(), start=1):
-        left -= count
-        if left <= 0:
-            return number
-    return len(counts)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -23,18 +23,6 @@ from niels_gpt.report.runs import Line, Run, read_logs
 
 _INTERVAL_S = 5.0  # between two looks at the logs
 _BATCH = 1000  # metrics that MLflow takes in one request
-
-
-class Tracker(Protocol):
-    """Service or folder that keeps curves; `shown_by` says how to look at them."""
-
-    shown_by: str
-
-    def last_step(self, run: Run) -> int:
-        """Return the last step of a run that the tracker has, -1 without any."""
-
-    def send(self, run: Run, points: Sequence[Line]) -> None:
-        """Add points to a run, creating it as needed."""
 
 
 def track(
@@ -59,7 +47,7 @@ def track(
 def open_tracker(name: str) -> Tracker:
     """Open a tracker, as its own environment variables say, or in this folder."""
     try:
-        return _TRACKERS[name]()
+        return TRACKERS[name]()
     except ImportError as error:
         raise ValueError(f"this needs {name} ({error}): `pip install 'niels_gpt[{name}]'` installs it") from error
     except Exception as error:  # whatever its library raises: no server, no account
@@ -222,10 +210,12 @@ class Trackio:
         open_run.finish()
 
 
-_TRACKERS: dict[str, Callable[[], Tracker]] = {
+# A tracker knows the last step that it has of a run (-1 without any), and takes points of it.
+Tracker = TensorBoard | MLflow | Wandb | Trackio
+TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
     "wandb": Wandb,
     "trackio": Trackio,
 }
-Service = StrEnum("Service", list(_TRACKERS))  # type: ignore[misc]  # mypy wants literal members
+Service = StrEnum("Service", list(TRACKERS))  # type: ignore[misc]  # mypy wants literal members

@@ -35,6 +35,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         discard(temporary)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file of text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def publish(temporary: Path, path: Path) -> None:
     """Rename a finished file or folder to `path`, replacing what is there; readers never see a part of it.
 
