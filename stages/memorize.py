@@ -8,9 +8,9 @@ from niels_gpt.files.checks import described_by, read_meta
 from niels_gpt.leak.memorized import (
     DocumentResult,
     measure_extraction,
+    pz_stats,
     render_page,
     render_strips,
-    stats_together,
     token_log_probs,
 )
 from niels_gpt.pipeline import layout
@@ -55,7 +55,9 @@ def main(stage: Stage) -> None:
     how = settings.model_dump(exclude={"run"})
     measured = {name: measure_extraction(models, tokens, **how) for name, tokens in documents.items()}
     window = {"chunk_size": settings.chunk_size, "prompt_tokens": settings.prompt_tokens}
-    together = stats_together(list(measured.values()))
+    together = {
+        name: pz_stats(np.concatenate([document.log_pz[name] for document in measured.values()])) for name in models
+    }
     facts = {
         "distribution": "full softmax" if settings.top_k is None else f"top {settings.top_k}",
         "documents": [{"name": name, **document.stats(**window)} for name, document in measured.items()],

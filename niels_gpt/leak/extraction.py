@@ -62,12 +62,7 @@ class Recital:
 
 @torch.inference_mode()
 def recite(
-    model: GPT,
-    sentences: Sequence[Sentence],
-    *,
-    surprise: np.ndarray,
-    end_of_text: int,
-    B: int,
+    model: GPT, sentences: Sequence[Sentence], *, surprise: np.ndarray, end_of_text: int, B: int
 ) -> list[Recital]:
     """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
 
@@ -298,14 +293,7 @@ class Questions:
         )
 
 
-def extract(
-    model: GPT,
-    questions: Questions,
-    *,
-    end_of_text: int,
-    B: int,
-    seed: int,
-) -> Extraction:
+def extract(model: GPT, questions: Questions, *, end_of_text: int, B: int, seed: int) -> Extraction:
     """Ask a model for all sentences, and report recitals that are neither public nor common.
 
     Common are those no rarer (in bits) than a threshold that at most 1% of the held-out sentences exceed.

@@ -118,12 +118,6 @@ def measure_extraction(models: Mapping[str, GPT], tokens: np.ndarray, **windows:
     return Extraction(len(tokens), starts, {name: values for name, (_, values) in measured.items()})
 
 
-def stats_together(documents: Sequence[Extraction]) -> dict[str, dict[str, Any]]:
-    """Return, by model, `pz_stats` over the windows of all documents."""
-    names = documents[0].log_pz
-    return {name: pz_stats(np.concatenate([document.log_pz[name] for document in documents])) for name in names}
-
-
 def token_log_probs(model: GPT, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (log probability, most probable id) of every token of a document, (L,) each.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.files.messages import plural
-from niels_gpt.leak.extraction import Recital, VerbatimRun
+from niels_gpt.leak.extraction import Recital
 from niels_gpt.leak.measure import Leak
 from niels_gpt.leak.passages import Scored
 from niels_gpt.report.page import render_page, render_table
@@ -137,11 +137,7 @@ def _with_interval(attack: _Stats, rate: str) -> str:
 
 
 def render_leak(
-    found: Mapping[str, Mapping[str, Leak]],
-    names: Mapping[str, Sequence[str]],
-    tokenizer: Tokenizer,
-    *,
-    budget: int,
+    found: Mapping[str, Mapping[str, Leak]], names: Mapping[str, Sequence[str]], tokenizer: Tokenizer, *, budget: int
 ) -> str:
     """Return a self-contained HTML page that contains private text.
 
@@ -172,7 +168,9 @@ def render_leak(
         for model, leak in leaks.items():
             parts.append(f"<section><h2>{escape(source)}, {escape(model)}</h2>")
             parts += [_recital(finding, names[source], tokenizer) for finding in leak.extraction.findings[:_SHOWN]]
-            parts += [_sampled(run, names[source], tokenizer) for run in leak.extraction.runs[:_RUNS_SHOWN]]
+            for run in leak.extraction.runs[:_RUNS_SHOWN]:
+                facts = f"{names[source][run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
+                parts.append(_passage(facts, recited=tokenizer.decode(run.ids)))
             parts.append(_longest(leak.train, names[source], tokenizer))
             worst = np.argsort(-leak.train.log_pz, kind="stable")[:_SHOWN].tolist()
             parts.append("".join(_scored(leak.train, i, names[source], tokenizer) for i in worst))
@@ -191,11 +189,6 @@ def _recital(finding: Recital, names: Sequence[str], tokenizer: Tokenizer) -> st
     facts = f"{places}{more}: {how}, {'greedy' if finding.greedy else 'sampled'}"
     given, recited = sentence.ids[:first], sentence.ids[first:end]
     return _passage(facts, tokenizer.decode(given), tokenizer.decode(recited), rest)
-
-
-def _sampled(run: VerbatimRun, names: Sequence[str], tokenizer: Tokenizer) -> str:
-    facts = f"{names[run.document]}: {len(run.ids):,} tokens, in a sample without a prompt"
-    return _passage(facts, recited=tokenizer.decode(run.ids))
 
 
 def _longest(scored: Scored, names: Sequence[str], tokenizer: Tokenizer) -> str:
