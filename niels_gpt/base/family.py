@@ -65,7 +65,7 @@ class Family:
     name: str  # `model_type` of transformers, and GGUF's architecture
     model_class: str  # of transformers
     gains: bool  # whether q and k have an RMSNorm with gains
-    halves: Collection[_Form]  # forms whose q and k rotate dimension i with i + D/2
+    halves: tuple[_Form, ...]  # forms whose q and k rotate dimension i with i + D/2
 
     @property
     def gguf_name(self) -> str:
