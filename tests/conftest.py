@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from ruamel.yaml import YAML
 
 from niels_gpt.cli.console import apply_preset
 from niels_gpt.pipeline.yaml_files import parse_yaml
@@ -70,14 +71,32 @@ TINY: dict[str, object] = {
 
 @cache
 def forking() -> str:
-    """Start the server of fork_server.py; its address. It ends with this process, which holds its stdin."""
+    """Start the server of fork_server.py; its address."""
+    return start_forking(os.environ)
+
+
+def start_forking(env: Mapping[str, str]) -> str:
+    """Start another with this environment. It ends with this process, which holds its stdin."""
     address = str(Path(mkdtemp(prefix="forking")) / "socket")
     command = [sys.executable, "-P", str(ROOT / "tests/fork_server.py"), address]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     _servers.append(server)
     return address
+
+
+def run_forked(address: str, *command: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Have a server run a command."""
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err, Path(os.devnull).open() as nothing:
+        fds = [file.fileno() for file in (nothing, out, err)]
+        with fork_server.asked(address, command, str(cwd), env, fds) as (pid, wait):
+            try:
+                code = wait(_HANGS_S)
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, code, *((file.seek(0), file.read())[1] for file in (out, err)))
 
 
 _IN_ONE_PROCESS = """
@@ -101,21 +120,11 @@ class Repo:
     ) -> subprocess.CompletedProcess[str]:
         """A command; `dvc`, `niels-gpt` and `python` as in fork_server.py."""
         env = self.environment() | (env or {})
-        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
-            if command[0] in ("dvc", "niels-gpt", "python"):
-                with Path(os.devnull).open() as nothing:
-                    fds = [file.fileno() for file in (nothing, out, err)]
-                    with fork_server.asked(forking(), command, str(self.path), env, fds) as (pid, wait):
-                        try:
-                            code = wait(_HANGS_S)
-                        except TimeoutError:
-                            os.kill(pid, signal.SIGKILL)
-                            raise
-            else:
-                how: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "timeout": _HANGS_S}
-                code = subprocess.run(command, cwd=self.path, env=env, check=False, **how).returncode
-            said = [(file.seek(0), file.read())[1] for file in (out, err)]
-        done = subprocess.CompletedProcess(command, code, *said)
+        if command[0] in ("dvc", "niels-gpt", "python"):
+            done = run_forked(forking(), *command, cwd=self.path, env=env)
+        else:
+            how: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": _HANGS_S}
+            done = subprocess.run(command, cwd=self.path, env=env, check=False, **how)
         if check and done.returncode:
             raise AssertionError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
@@ -166,12 +175,13 @@ class Repo:
         }
 
     def set(self, **values: object) -> None:
-        """Change parameters by dotted name (with __ for the dot), leaving the rest of params.yaml alone."""
+        """Change parameters by dotted name (with __ for the dot), leaving the rest of params.yaml, and its comments."""
         self.set_all({name.replace("__", "."): value for name, value in values.items()})
 
     def set_all(self, values: dict[str, object]) -> None:
         file = self.path / "params.yaml"
-        file.write_text(with_values(file.read_text(), values))
+        text = file.read_text()
+        file.write_text(apply_preset(text, _put(YAML(), text, values)))
 
     def commit(self, message: str = "change") -> None:
         self.run("git", "add", "-A")
@@ -179,10 +189,13 @@ class Repo:
 
 
 def with_values(text: str, values: dict[str, object]) -> str:
-    """params.yaml's text with other values."""
-    from ruamel.yaml import YAML
+    """params.yaml's text with other values, and without its comments, which take ten times as long to parse."""
+    yaml = YAML(typ="safe")
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+    return _put(yaml, text, values)
 
-    yaml = YAML()
+
+def _put(yaml: YAML, text: str, values: dict[str, object]) -> str:
     tree = yaml.load(text)
     for dotted, value in values.items():
         *parents, last = dotted.split(".")
@@ -192,7 +205,7 @@ def with_values(text: str, values: dict[str, object]) -> str:
         node[last] = value
     out = io.StringIO()
     yaml.dump(tree, out)
-    return apply_preset(text, out.getvalue())
+    return out.getvalue()
 
 
 def keep_sample(folder: Path) -> None:
@@ -203,11 +216,18 @@ def keep_sample(folder: Path) -> None:
 
 
 def run_python(
-    code: str, *arguments: str, cwd: Path = ROOT, env: dict[str, str] | None = None
+    code: str, *arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A program, in a process of its own."""
+    """A program, in a process of its own, forked from one that has imported torch and others."""
+    return run_forked(forking(), "python", "-c", code, *arguments, cwd=cwd, env=os.environ if env is None else env)
+
+
+def run_fresh_python(
+    code: str, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same, in a process that has imported nothing."""
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def leaves(tree: Any, prefix: str = "") -> set[str]:
@@ -232,7 +252,8 @@ def make_repo(path: Path) -> Repo:
     for name in ("config", ".gitignore", "plots_offline.html"):
         shutil.copy(ROOT / ".dvc" / name, path / ".dvc" / name)
     shutil.copytree(ROOT / ".dvc/plots", path / ".dvc/plots")
-    (path / "params.yaml").write_text(with_values((ROOT / "params.yaml").read_text(), TINY))
+    shutil.copy(ROOT / "params.yaml", path)
+    Repo(path).set_all(TINY)
 
     wiki = "data/wikitext/wikitext-103-raw-v1"
     (path / wiki).mkdir(parents=True)

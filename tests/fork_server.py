@@ -1,10 +1,11 @@
 """Commands as tests run them many times: forked from one process that has the libraries in memory already.
 
 `python -P tests/fork_server.py SOCKET` serves until its stdin ends; `python tests/fork_server.py SOCKET dvc repro` has
-it run a command: `dvc`, `niels-gpt` or `python`. The project's code is imported by the command itself, from where it
-runs, and so it is by each stage, which is forked from DVC's process. dvc.lock, which DVC reads and writes after each
-stage, is parsed in C. Imports and that parser are most of what a tiny stage takes. Plain processes are started by tests
-that stop them half-way, and by CI's own `make run`.
+it run a command: `dvc`, `niels-gpt` or `python`. It imports the libraries that PRELOADED names, or else LIBRARIES and
+DVC. The project's code is imported by the command itself, from where it runs, and so it is by each stage, which is
+forked from DVC's process. dvc.lock, which DVC reads and writes after each stage, is parsed in C. Imports and that
+parser are most of what a tiny stage takes. Plain processes are started by tests that stop them half-way, and by CI's
+own `make run`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = ("numpy", "pyarrow.parquet", "pydantic", "ruamel.yaml", "torch", "tqdm", "typer", "yaml")
+DVC = ("dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.repo")
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def serve(address: str) -> None:
     import importlib
     import selectors
 
-    for name in (*LIBRARIES, "dvc.cli", "dvc.commands.repro", "dvc.commands.experiments.run", "dvc.repo"):
+    for name in os.environ.get("PRELOADED", " ".join(LIBRARIES + DVC)).split():
         importlib.import_module(name)
     gc.disable()  # of a tenth of the time
     gc.freeze()

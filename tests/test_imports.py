@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT, run_fresh_python
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
         and name not in PARQUET
         and not path.name.endswith("_triton.py")  # a GPU's
     ]
-    done = run_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.cache")
+    done = run_fresh_python(f"{BLOCK}\nimport {', '.join(modules)}\nimport stages.train, stages.eval, stages.cache")
     assert done.returncode == 0, done.stderr
 
 
@@ -43,7 +43,7 @@ def test_training_imports_without_what_only_loading_needs() -> None:
     "stage", ["load", "duplicates", "split", "index", "tokenizer", "tokenize", "cache", "curves", "code"]
 )
 def test_stages_that_need_no_torch_do_not_wait_for_it(stage: str) -> None:
-    done = run_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
+    done = run_fresh_python(f"import stages.{stage}, sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
 
@@ -61,7 +61,7 @@ write_rows(path, DOCUMENT_SCHEMA, [Document(id=str(i), text=f"text {i}") for i i
 print(*read_texts(path, np.array([1, 4])))
 sys.exit("pandas" in sys.modules)
 """
-    done = run_python(code, str(tmp_path / "part.parquet"))
+    done = run_fresh_python(code, str(tmp_path / "part.parquet"))
     assert (done.returncode, done.stdout) == (0, "['text 1', 'text 4']\n"), done.stderr
 
 
@@ -78,5 +78,5 @@ state = train(GPT(MODEL), replace(TASK, cfg=cfg), replace(cfg, total_steps=2))
 train(GPT(MODEL), replace(TASK, cfg=cfg), cfg, state=state)
 sys.exit("torch._dynamo" in sys.modules)
 """
-    done = run_python(code)
+    done = run_fresh_python(code)
     assert done.returncode == 0, done.stderr

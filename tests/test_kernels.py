@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.conftest import run_python
+from tests.conftest import run_fresh_python
 
 pytest.importorskip("triton", reason="Triton is not installed: the GPU kernels are not tested here")
 
@@ -115,7 +115,7 @@ print(json.dumps(errors))
 
 @pytest.mark.slow
 def test_kernels_compute_what_plain_torch_does() -> None:
-    done = run_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
+    done = run_fresh_python(SCRIPT, env={"TRITON_INTERPRET": "1", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     errors = json.loads(done.stdout)
     assert len(errors) == 20

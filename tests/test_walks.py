@@ -42,13 +42,13 @@ PARAMETER = Walk(
         "niels_gpt/config.py": {FIELD: f'    cool: Annotated[float, Ge(0), "how cool"] = 0.5\n{FIELD}'},
     },
     """
-import subprocess, sys
+import contextlib, io, runpy
 from niels_gpt.pipeline.params import read_params
 from niels_gpt.pipeline.training import train_config
 params, _ = read_params()
 assert train_config(params.train, p_train={}, p_val={}).cool == params.splice.train.cool == 0.5
-listed = subprocess.check_output([sys.executable, "-m", "scripts.parameters"], text=True)
-assert "| `train.cool` | number >= 0 | `0.5` | `0.5` | how cool |" in listed
+with contextlib.redirect_stdout(io.StringIO()) as listed: runpy.run_module("scripts.parameters", run_name="__main__")
+assert "| `train.cool` | number >= 0 | `0.5` | `0.5` | how cool |" in listed.getvalue()
 file = __import__("pathlib").Path("params.yaml")
 file.write_text(file.read_text().replace("  momentum_warmup:", "  cool: 0.25\\n  momentum_warmup:"))
 assert read_params()[0].train.cool == 0.25
@@ -142,10 +142,10 @@ COMMAND = Walk(
         "README.md": {"# niels_gpt": "# niels_gpt\n\n`niels-gpt sources` names all sources."},
     },
     """
-import subprocess, sys
-niels_gpt = [sys.executable, "-c", "from niels_gpt.cli.app import app; app()"]
-assert subprocess.check_output([*niels_gpt, "sources"], text=True).split()[:3] == ["wiki", "roam", "primer"]
-assert "The names of all sources." in subprocess.check_output([*niels_gpt, "--help"], text=True)
+from typer.testing import CliRunner
+from niels_gpt.cli.app import app
+assert CliRunner().invoke(app, ["sources"]).output.split()[:3] == ["wiki", "roam", "primer"]
+assert "The names of all sources." in CliRunner().invoke(app, ["--help"]).output
 """,
 )
 STAGE = Walk(
@@ -167,10 +167,11 @@ STAGE = Walk(
         "niels_gpt/pipeline/layout.py": {"EXTRACTION = ": 'CENSUS = METRICS / "census.json"\nEXTRACTION = '},
     },
     """
-import json, subprocess, sys
+import importlib, json
 from pathlib import Path
+from niels_gpt.pipeline.stage import execute
 for stage in ("code", "census"):
-    subprocess.run([sys.executable, "-m", f"stages.{stage}"], check=True)
+    execute(stage, "", importlib.import_module(f"stages.{stage}").main)
 assert json.loads(Path("metrics/census.json").read_text()) == {"sources": 6}
 code = json.loads(Path("cache/code/census.json").read_text())
 assert "stages/census.py" in code and "niels_gpt/model/gpt.py" not in code
