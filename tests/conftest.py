@@ -31,7 +31,7 @@ from tests.played_graphs import graphs  # noqa: F401  # a fixture
 from tests.s3 import S3, running_s3
 
 # What is true is true on a busy machine, too.
-settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any load", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -606,9 +606,9 @@ HOSTILE = (
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     """A few hundredths of the watchdog's patience are enough, unless time grows with the square."""
-    with watchdog(120):
-        find_secrets(piece * (250_000 // len(piece)))
-        find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (100_000 // len(piece)))
+    with watchdog(20, of_cpu=True):
+        find_secrets(piece * (100_000 // len(piece)))
+        find_secrets("-----BEGIN PRIVATE KEY-----\n" + piece * (40_000 // len(piece)))
 
 
 def test_no_cut_goes_through_a_secret() -> None:

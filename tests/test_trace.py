@@ -56,7 +56,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 @given(documents=st.lists(TEXTS, min_size=1, max_size=5), held_out=st.lists(TEXTS, max_size=2), text=TEXTS)
 def test_spans_are_those_of_a_brute_force_search(documents: list[str], held_out: list[str], text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def test_spans_are_those_of_a_brute_force_search(documents: list[str], held_out:
                 assert place.line in {document[:a].count("\n") + 1 for a in at}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text(max_size=40))
 def test_words_of_bytes_are_those_of_characters(text: str) -> None:
     data = text.encode(errors="replace")
@@ -84,7 +84,7 @@ def test_words_of_bytes_are_those_of_characters(text: str) -> None:
 
 
 @given(text=TEXTS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30)
 def test_the_suffix_array_lists_every_word_in_order_of_what_follows(text: str) -> None:
     data = bytearray(text.encode())
     found = sort_suffixes(data).tolist()
@@ -102,8 +102,8 @@ def sentence(chance: random.Random, n: int) -> str:
 
 def test_planted_sentences_are_traced_to_file_and_line_and_to_no_other(tmp_path: Path) -> None:
     chance = random.Random(1)
-    notes = [[sentence(chance, 12) for _ in range(chance.randint(5, 30))] for _ in range(300)]
-    planted = [sentence(chance, chance.randint(8, 40)) for _ in range(500)]
+    notes = [[sentence(chance, 12) for _ in range(chance.randint(5, 30))] for _ in range(100)]
+    planted = [sentence(chance, chance.randint(8, 40)) for _ in range(120)]
     where = []
     for text in planted:
         note = chance.randrange(len(notes))
