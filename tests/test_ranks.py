@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,20 @@ import numpy as np
 import pytest
 import torch
 
+from niels_gpt.cache import windows
 from niels_gpt.cache.windows import Places, TokenFile, TokenStream, open_mix
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.files.atomic import write_json
-from niels_gpt.files.ranks import Ranks
+from niels_gpt.files.ranks import Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
 from niels_gpt.rng import set_seed
 from niels_gpt.splice.dataset import MultiSpliceDocumentDataset
 from niels_gpt.splice.task import SpliceTask
-from niels_gpt.train.loop import train
+from niels_gpt.train.loop import Hooks, train
 from niels_gpt.train.pretraining import PretrainTask
-from niels_gpt.train.task import Task
-from tests.conftest import ROOT
+from niels_gpt.train.state import RunState
+from niels_gpt.train.task import Execution, Task
+from tests.conftest import ROOT, run_python
 from tests.tiny_training import (
     CONFIG,
     CUT,
@@ -70,13 +74,14 @@ def text_config(B: int) -> Any:
     return replace(CONFIG, B=B, p_val={"wiki": 0.4, "roam": 0.6})
 
 
+STEPS, STOPPED = 8, 5  # both while the momentum rises
 RECIPES: dict[str, tuple[ModelConfig, TrainConfig]] = {
-    name: (shape, replace(text_config(7), **{"total_steps": 12, **changes}))
+    name: (shape, replace(text_config(7), **{"total_steps": STEPS, **changes}))
     for name, shape, changes in (
         ("muon", DRY, {"optimizer": "muon", **RECIPE}),
-        ("v2", V2, {**V2_RECIPE, "total_steps": 12}),
+        ("v2", V2, {**V2_RECIPE, "total_steps": STEPS}),
         ("v2 in bf16", TINY_V2, {**V2_RECIPE, **SHORT_BF16}),
-        ("v3 frozen", V3, {**V2_RECIPE, **FROZEN, "total_steps": 12}),
+        ("v3 frozen", V3, {**V2_RECIPE, **FROZEN, "total_steps": STEPS}),
     )
 }
 
@@ -116,69 +121,65 @@ def test_a_rank_reads_no_file_but_those_of_its_own_rows(tmp_path: Path) -> None:
 
 
 TWO_RANKS = """
-import copy, json, sys, torch
-from dataclasses import replace
-from hashlib import sha256
+import sys
 from pathlib import Path
-from niels_gpt.cache import windows
-from niels_gpt.cache.windows import Places, open_mix
+from tests.forked_ranks import fork_ranks
+from tests.test_ranks import work
+print(fork_ranks(2, lambda rank: work(Path(sys.argv[1]))))
+"""
+A_RANK_THAT_DIES = """
 from niels_gpt.files.ranks import joined_ranks
-from niels_gpt.model.gpt import GPT
-from niels_gpt.rng import set_seed
-from niels_gpt.train.task import Execution
-from niels_gpt.train.loop import Hooks, train
-from tests.test_ranks import DRY, RECIPES, TASK, tasks, text_config
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-hashed, real = [], windows.file_problem
-windows.file_problem = lambda path, **listed: hashed.append(Path(path).name) or real(path, **listed)
 with joined_ranks("cpu") as ranks:
-    if ranks.rank == 1 and "die" in sys.argv:
+    if ranks.rank == 1:
         raise ValueError("rank 1 has had enough")
-    open_mix(folder / "mix.json", places=Places(folder), documents=True, ranks=ranks)
-    try:
-        open_mix(folder / "damaged.json", places=Places(folder), ranks=ranks)
-    except ValueError as error:
-        refused = str(error)
-    set_seed(1)
-    model = GPT(DRY)
-    here = folder / str(ranks.rank)
-    validations = {name: task.validate(model, ranks) for name, task in tasks(here, B=3).items()}
-    set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
-    cfg = text_config(7)
-    task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
-    run = train(GPT(DRY), task, cfg, execution=execution)
-    run = {key: getattr(run, key) for key in ("losses", "validations", "samples", "best_step", "best_val_loss")}
-    def by_recipe(name, state=None, stop_after=None):
-        set_seed(1 + ranks.rank)
-        (shape, cfg), done = RECIPES[name], []
-        model = GPT(shape)
-        hooks = Hooks(progress=done.append, should_stop=lambda: len(done) == stop_after)
-        task = replace(TASK, cfg=cfg, val=TASK.train)
-        state = train(model, task, cfg, state=state, hooks=hooks, execution=Execution(ranks=ranks))
-        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-        return copy.deepcopy(state), {"losses": state.losses, "weights": sha256(weights).hexdigest()}
-    recipes = {}
-    for name in RECIPES:
-        half, _ = by_recipe(name, stop_after=7)
-        recipes[name] = {"step": half.step, "straight": by_recipe(name)[1], "resumed": by_recipe(name, state=half)[1]}
-found = {"hashed": hashed, "refused": refused, "validations": validations, "run": run, "recipes": recipes}
-(folder / f"rank_{ranks.rank}.json").write_text(json.dumps(found))
+    ranks.exchange(0)
 """
 
 
-def torchrun(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (path / "two_ranks.py").write_text(TWO_RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.run(
-        [*launch, str(path / "two_ranks.py"), str(path), *arguments],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def work(folder: Path) -> None:
+    """Read, validate and train as one of the ranks, and write down what came of it."""
+    torch.set_num_threads(1)
+    hashed: list[str] = []
+    real = windows.sha256_file
+
+    def noting(path: Path) -> str:
+        hashed.append(Path(path).name)
+        return real(path)
+
+    with pytest.MonkeyPatch.context() as patch, joined_ranks("cpu") as ranks:
+        patch.setattr(windows, "sha256_file", noting)
+        open_mix(folder / "mix.json", places=Places(folder), documents=True, ranks=ranks)
+        with pytest.raises(ValueError, match="differs from what the mix was made of") as refused:
+            open_mix(folder / "damaged.json", places=Places(folder), ranks=ranks)
+        set_seed(1)
+        model = GPT(DRY)
+        validated = tasks(folder / str(ranks.rank), B=3)
+        validations = {name: task.validate(model, ranks) for name, task in validated.items()}
+        set_seed(1 + ranks.rank)  # the first rank's weights are everybody's
+        cfg = text_config(7)
+        task, execution = replace(TASK, cfg=cfg, val=TASK.train), Execution(ranks=ranks, micro_batch_tokens=64)
+        run = train(GPT(DRY), task, cfg, execution=execution)
+        recipes = {name: straight_and_resumed(name, ranks) for name in RECIPES}
+    fields = ("losses", "validations", "samples", "best_step", "best_val_loss")
+    found = {"hashed": hashed, "refused": str(refused.value), "validations": validations, "recipes": recipes}
+    found["run"] = {key: getattr(run, key) for key in fields}
+    (folder / f"rank_{ranks.rank}.json").write_text(json.dumps(found))
+
+
+def straight_and_resumed(name: str, ranks: Ranks) -> dict[str, Any]:
+    shape, cfg = RECIPES[name]
+    task = replace(TASK, cfg=cfg, val=TASK.train)
+
+    def trained(state: RunState | None = None, stop_after: int | None = None) -> tuple[RunState, dict[str, Any]]:
+        set_seed(1 + ranks.rank)
+        model, done = GPT(shape), list[Any]()
+        hooks = Hooks(progress=done.append, should_stop=lambda: len(done) == stop_after)
+        state = train(model, task, cfg, state=state, hooks=hooks, execution=Execution(ranks=ranks))
+        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        return copy.deepcopy(state), {"losses": state.losses, "weights": sha256(weights).hexdigest()}
+
+    half, _ = trained(stop_after=STOPPED)
+    return {"step": half.step, "straight": trained()[1], "resumed": trained(state=half)[1]}
 
 
 def write_mixes(folder: Path) -> None:
@@ -198,8 +199,8 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Mapp
     """What each of two processes found."""
     folder = tmp_path_factory.mktemp("ranks")
     write_mixes(folder)
-    done = torchrun(folder)
-    assert done.returncode == 0, done.stderr
+    done = run_python(TWO_RANKS, str(folder))
+    assert done.stdout == "[0, 0]\n", done.stderr
     return folder, [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -227,7 +228,7 @@ def test_two_processes_train_by_any_recipe_as_one_does_and_go_on_to_the_bit(
     _, (first, second) = two_ranks
     found, (shape, cfg) = first["recipes"][name], RECIPES[name]
     assert found == second["recipes"][name]
-    assert found["step"] == 7
+    assert found["step"] == STOPPED
     assert found["resumed"] == found["straight"]
     set_seed(1)
     alone = train(GPT(shape), replace(TASK, cfg=cfg, val=STREAMS), cfg)
@@ -269,6 +270,17 @@ def test_a_job_hashes_every_file_once_and_all_its_ranks_refuse_a_changed_one(
 
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, "die")
+    """(As torchrun starts them; that they work together so is seen in test_base_stages.py.)"""
+    (tmp_path / "dies.py").write_text(A_RANK_THAT_DIES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launch, str(tmp_path / "dies.py")],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode != 0
     assert "rank 1 has had enough" in done.stderr
