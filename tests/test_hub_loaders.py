@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from niels_gpt.data.hub import HubError, stream_rows
 from niels_gpt.files.atomic import write_json
 from niels_gpt.tokenizer.tokenizers import ByteTokenizer, describe
-from tests.conftest import ROOT, Repo, make_repo
+from tests.conftest import ROOT, Repo, make_repo, run_forked, start_forking
 from tests.hub.fixture import HubHandle, running_hub
 from tests.hub.repositories import make_large_fineweb, make_repositories
 
@@ -103,16 +104,21 @@ def load_environment(repo: Repo, hub: HubHandle, name: str, home: Path) -> dict[
     return hub.environment(home) | {"PYTHONPATH": str(repo.path), "DVC_STAGE": f"load@{name}"}
 
 
-def load(repo: Repo, hub: HubHandle, name: str, home: Path) -> subprocess.CompletedProcess[str]:
-    shutil.rmtree(repo.path / "cache/raw" / name, ignore_errors=True)
-    return subprocess.run(
-        ["python", "-m", "stages.load"],
-        cwd=repo.path,
-        env=load_environment(repo, hub, name, home),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+@cache
+def forking(hub: HubHandle) -> tuple[str, Path]:
+    """Start a server that forks processes which have imported the client; (its address, the client's folder)."""
+    libraries = "datasets huggingface_hub pandas pyarrow.dataset pyarrow.parquet pydantic ruamel.yaml tqdm"
+    home = hub.root.with_name("home")
+    return start_forking(hub.environment(home) | {"PRELOADED": libraries}), home
+
+
+def load(repo: Repo, hub: HubHandle, name: str) -> subprocess.CompletedProcess[str]:
+    """Run the stage while neither it nor the client has anything of this source."""
+    address, home = forking(hub)
+    for folder in (repo.path / "cache/raw" / name, home):
+        shutil.rmtree(folder, ignore_errors=True)
+    return run_forked(
+        address, "python", "-m", "stages.load", cwd=repo.path, env=load_environment(repo, hub, name, home)
     )
 
 
@@ -122,12 +128,12 @@ def digests(repo: Repo, name: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def faultless(repo: Repo, hub: HubHandle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def faultless(repo: Repo, hub: HubHandle) -> dict[str, dict[str, str]]:
     """What each load stage writes on a good day."""
     hub.reset()
     result = {}
     for name in NAMES:
-        done = load(repo, hub, name, tmp_path_factory.mktemp("home"))
+        done = load(repo, hub, name)
         assert done.returncode == 0, done.stderr
         result[name] = digests(repo, name)
     return result
@@ -145,7 +151,6 @@ def test_a_second_load_is_byte_equal_also_after_a_passing_fault_and_records_the_
     repo: Repo,
     hub: HubHandle,
     faultless: dict[str, dict[str, str]],
-    tmp_path: Path,
     kind: str,
     names: list[str],
     more: dict[str, object],
@@ -153,7 +158,7 @@ def test_a_second_load_is_byte_equal_also_after_a_passing_fault_and_records_the_
     for name in names:
         hub.reset()
         hub.fault("GET", r"resolve/.*(parquet|jsonl)$", kind, times=1, **more)
-        done = load(repo, hub, name, tmp_path / name)
+        done = load(repo, hub, name)
         assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
         assert digests(repo, name) == faultless[name], name
         source = json.loads((repo.path / "cache/raw" / name / "manifest.json").read_text())
@@ -201,12 +206,12 @@ def test_a_stream_that_breaks_off_is_never_taken_for_its_end(hub: HubHandle, tmp
     ids=["404 file", "401", "404 repository"],
 )
 def test_a_lasting_fault_is_a_sentence_and_no_file(
-    repo: Repo, hub: HubHandle, tmp_path: Path, pattern: str, fault: dict[str, object], sentences: list[str]
+    repo: Repo, hub: HubHandle, pattern: str, fault: dict[str, object], sentences: list[str]
 ) -> None:
     for name in ("fineweb_edu", "dolly15k"):
         hub.reset()
         hub.fault("*", pattern, "status", times=-1, **fault)
-        done = load(repo, hub, name, tmp_path / name)
+        done = load(repo, hub, name)
         assert done.returncode == 1, done.stderr
         error = done.stderr.strip().splitlines()[-1]
         assert error.startswith(f"ERROR: load@{name}: dataset "), error
@@ -228,13 +233,13 @@ def test_what_opening_has_tried_often_enough_is_not_tried_as_often_again() -> No
     assert len(opened) == 1
 
 
-def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle) -> None:
     text = (repo.path / "params.yaml").read_text()
     repo.set(runtime__hub_patience_s=6)
     hub.reset()
     hub.fault("GET", r"resolve/.*parquet$", "drop", times=-1, at=300)
     try:
-        done = load(repo, hub, "fineweb_edu", tmp_path)
+        done = load(repo, hub, "fineweb_edu")
     finally:
         (repo.path / "params.yaml").write_text(text)
     assert done.returncode == 1
@@ -242,17 +247,17 @@ def test_a_stream_that_stalls_for_ever_is_given_up(repo: Repo, hub: HubHandle, t
     assert not (repo.path / "cache/raw/fineweb_edu").exists()
 
 
-def test_a_misspelt_config_lists_those_there_are(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+def test_a_misspelt_config_lists_those_there_are(repo: Repo, hub: HubHandle) -> None:
     text = (repo.path / "params.yaml").read_text()
     hub.reset()
     try:
         repo.set(sources__fineweb_edu__load__config="CC-MAIN-2042")
-        done = load(repo, hub, "fineweb_edu", tmp_path / "a")
+        done = load(repo, hub, "fineweb_edu")
         assert done.returncode == 1
         assert "sample-10BT" in done.stderr
         repo.set(sources__fineweb_edu__load__config="CC-MAIN-2024-10")
         repo.set(sources__fineweb_edu__load__revision="0123456789abcdef0123456789abcdef01234567")
-        done = load(repo, hub, "fineweb_edu", tmp_path / "b")
+        done = load(repo, hub, "fineweb_edu")
         assert done.returncode == 1
         assert "no such revision" in done.stderr
     finally:
@@ -403,13 +408,13 @@ def test_the_smoke_script_prints_two_of_each_and_fails_on_the_first_fault(hub: H
     assert "[dolly]" not in done.stdout
 
 
-def test_token_budgets_bound_what_is_fetched(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+def test_token_budgets_bound_what_is_fetched(repo: Repo, hub: HubHandle) -> None:
 
     text = (repo.path / "params.yaml").read_text()
     hub.reset()
     try:
         repo.set(sources__fineweb_edu__budget={"max_train_tokens": 4000, "max_val_tokens": 1000})
-        done = load(repo, hub, "fineweb_edu", tmp_path)
+        done = load(repo, hub, "fineweb_edu")
     finally:
         (repo.path / "params.yaml").write_text(text)
     assert done.returncode == 0, done.stderr
@@ -440,13 +445,13 @@ def test_a_killed_fetch_starts_again_cleanly(
     process.wait()
     assert not (repo.path / "cache/raw/gutenberg").exists()
     hub.reset()
-    done = load(repo, hub, "gutenberg", tmp_path)
+    done = load(repo, hub, "gutenberg")
     assert done.returncode == 0, done.stderr
     assert digests(repo, "gutenberg") == faultless["gutenberg"]
     assert not list((repo.path / "cache/raw").glob(".gutenberg.tmp*"))
 
 
-def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: HubHandle, tmp_path: Path) -> None:
+def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: HubHandle) -> None:
     """Without a shuffle, a bound or a budget: a part a file, in the dataset's order, whoever reads it."""
     hub.reset()
     before, found = (repo.path / "params.yaml").read_text(), {}
@@ -455,7 +460,7 @@ def test_all_of_a_dataset_is_loaded_file_by_file_side_by_side(repo: Repo, hub: H
     try:
         for workers in (1, 2):
             repo.set(sources__fineweb_edu__load__shuffle_buffer=None, runtime__workers=workers)
-            done = load(repo, hub, "fineweb_edu", tmp_path / str(workers))
+            done = load(repo, hub, "fineweb_edu")
             assert done.returncode == 0, done.stderr
             found[workers] = digests(repo, "fineweb_edu")
     finally:
@@ -499,8 +504,8 @@ def test_build_all_builds_every_cache_and_names_what_failed(hub: HubHandle, tmp_
         "sft/dolly15k",
         "sft/oasst1",
     ]
-    for cache in caches:
-        assert (tmp_path / "c" / cache / "meta.json").is_file(), cache
+    for name in caches:
+        assert (tmp_path / "c" / name / "meta.json").is_file(), name
     meta = json.loads((tmp_path / "c/pretrain/fineweb_edu/meta.json").read_text())
     assert meta["streaming"] is True
     assert 50_000 < meta["train_tokens"] <= 60_000

@@ -332,11 +332,10 @@ def test_a_value_without_a_reason_takes_no_comment_away() -> None:
         return [line for line in text.splitlines() if line.lstrip().startswith("#")]
 
     for section in ("model", "train", "sft", "splice", "memorize", "leak", "eval", "runtime"):
-        for key, value in VALUES[section].items():
-            if not isinstance(value, dict):
-                text = with_settings(SAMPLE, {f"{section}.{key}": Setting(value)})
-                assert comments(text) == comments(SAMPLE), f"{section}.{key}"
-                assert parse_yaml(text, name="x") == VALUES
+        plain = {key: value for key, value in VALUES[section].items() if not isinstance(value, dict)}
+        text = with_settings(SAMPLE, {f"{section}.{key}": Setting(value) for key, value in plain.items()})
+        assert comments(text) == comments(SAMPLE), section
+        assert parse_yaml(text, name="x") == VALUES
 
 
 @pytest.fixture
@@ -669,7 +668,7 @@ def tuned(*surveys: Survey, machine: Machine, hours: float = 1.0, chats: tuple[O
 
 @pytest.mark.slow
 def test_the_tuning_of_a_base_obeys_every_rule_and_ends_in_time() -> None:
-    for size, hours, machine in product((2e4, 5e5, 5e6, 6e8), (0.1, 0.5, 24.0), (Machine(5e10), GPU)):
+    for size, hours, machine in product((2e4, 5e6, 6e8), (0.1, 0.5, 24.0), (Machine(5e10), GPU)):
         chats = (OwnChats("/home/me/chats.jsonl", "chat", 500),) if hours == 0.5 else ()
         how: dict[str, Any] = {"machine": machine, "hours": hours, "chats": chats}
         survey = a_survey(int(size), max(1, int(size) // 2000))
