@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import io
 import json
 import os
@@ -310,6 +311,16 @@ def real_browser() -> Iterator[tuple[Any, Any]]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield browser, sync_api.expect
         browser.close()
+
+
+def pytest_sessionstart() -> None:
+    """Collect no garbage while tests are collected: a sixth of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and all modules, which no later collection need look at
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache import windows
 from niels_gpt.cache.windows import Places, TokenFile, TokenStream, open_mix
 from niels_gpt.config import ModelConfig, TrainConfig
+from niels_gpt.files import checks
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.ranks import Ranks, joined_ranks
 from niels_gpt.model.gpt import GPT
@@ -140,14 +140,14 @@ def work(folder: Path) -> None:
     """Read, validate and train as one of the ranks, and write down what came of it."""
     torch.set_num_threads(1)
     hashed: list[str] = []
-    real = windows.sha256_file
+    real = checks.sha256_file
 
-    def noting(path: Path) -> str:
+    def noting(path: str | Path) -> str:
         hashed.append(Path(path).name)
         return real(path)
 
     with pytest.MonkeyPatch.context() as patch, joined_ranks("cpu") as ranks:
-        patch.setattr(windows, "sha256_file", noting)
+        patch.setattr(checks, "sha256_file", noting)
         open_mix(folder / "mix.json", places=Places(folder), documents=True, ranks=ranks)
         with pytest.raises(ValueError, match="differs from what the mix was made of") as refused:
             open_mix(folder / "damaged.json", places=Places(folder), ranks=ranks)
