@@ -78,6 +78,7 @@ def test_no_meta_holds_a_path_of_this_machine(data: Path, monkeypatch: pytest.Mo
     assert read_meta("c/pretrain/gutenberg/meta.json")["dataset_name"] == "missing"
 
 
+@pytest.mark.slow
 def test_a_gutenberg_that_cannot_be_had_is_said_in_its_meta_and_is_no_failure(data: Path) -> None:
     done = build(data, "--gutenberg-dataset=nobody/nothing", only=["gutenberg", "dolly15k"])
     assert done.exit_code == 0, done.output

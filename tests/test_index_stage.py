@@ -21,6 +21,7 @@ def make_indexes(params: Params | None = None) -> None:
     run_in_process("index", index.main, params or notes_params())
 
 
+@pytest.mark.slow
 def test_training_documents_are_traced_and_all_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_indexes()
@@ -37,6 +38,7 @@ def test_training_documents_are_traced_and_all_are_found(tmp_path: Path, monkeyp
     assert answer == "assistant: because"
 
 
+@pytest.mark.slow
 def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that is gone is gone: an index is made of the documents as they are."""
     monkeypatch.chdir(tmp_path)
@@ -50,6 +52,7 @@ def test_a_renamed_note_has_its_new_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.file for one in library.find("bittern")] == ["10"]
 
 
+@pytest.mark.slow
 def test_an_index_that_is_left_out_is_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     params = tiny_params({**SOURCES, "index.run": False})
@@ -58,6 +61,7 @@ def test_an_index_that_is_left_out_is_no_index(tmp_path: Path, monkeypatch: pyte
     assert open_library(params).indexes == ()
 
 
+@pytest.mark.slow
 def test_a_source_that_is_too_large_is_not_indexed_and_the_stage_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

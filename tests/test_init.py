@@ -610,6 +610,7 @@ def test_what_is_no_time_is_refused_with_examples(project: Path, tmp_path: Path)
         assert "is no time from 3m to 1000h" in " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_an_installed_base_is_taken_unless_time_or_memory_forbid(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -638,6 +639,7 @@ def test_an_installed_base_is_taken_unless_time_or_memory_forbid(
     )
 
 
+@pytest.mark.slow
 def test_init_and_doctor_give_one_verdict_and_one_number_of_epochs(project: Path, tmp_path: Path) -> None:
     """Also of tables, whose text is smaller than their files, and of documents held out at their ends."""
     table = "".join(f'{{"id": {i}, "text": "{ENGLISH}{i}", "other": "{"x" * 200}"}}\n' for i in range(900))

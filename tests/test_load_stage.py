@@ -106,6 +106,7 @@ def test_the_cache_says_whether_its_source_was_streamed(checkout: Checkout, stre
     assert json.loads((cache / "meta.json").read_text())["streaming"] is streamed
 
 
+@pytest.mark.slow
 def test_a_stream_ends_at_the_budgets_of_both_splits(checkout: Checkout) -> None:
     pq.write_table(pa.table({"text": [f"page {i:03}" for i in range(99)]}), checkout.notes / "0.parquet")
     hub = {"dataset": None, "revision": None, "split": "train", "shuffle_buffer": None, "seed": 1, "config": "x"}

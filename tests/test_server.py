@@ -178,6 +178,7 @@ ODD_VALUES = (
 )
 
 
+@pytest.mark.slow
 def test_any_value_is_answered_or_refused_and_never_an_error_of_the_server() -> None:
     app = build_app(tiny_talker(), card={}, limits=Limits(new_tokens=2))
     for field in (*ChatRequest.model_fields, "user"):
@@ -274,6 +275,7 @@ def received(address: str, sent: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
+@pytest.mark.slow
 def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "PATIENCE_S", 1)
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS)) as address:

@@ -127,6 +127,7 @@ def address() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_eight_neighbours_of_hostile_clients_get_their_own_answers() -> None:
     texts = {f"number {i}": expected(f"number {i}", tokens=80) for i in range(8)}
     # Slots for all of them; with fewer, neighbours would only wait.
@@ -296,6 +297,7 @@ def fragile_talker(**more: Any) -> Talker:
     return replace(whole, model=model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_fails_ends_alone_with_all_its_choices(stream: bool) -> None:
     with serving(build_app(fragile_talker(slots=6), card={}, limits=FOR_EVER)) as address:

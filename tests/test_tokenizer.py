@@ -285,6 +285,7 @@ def test_characters_are_pieces_until_one_in_two_thousand_is_left_to_the_bytes() 
     assert [character in spelt for character in "az\u4e2d\u0436\u0439"] == [True, True, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["zebra", "\u4e2d\u6587\u65e5\u672c", "\U0001f956\U0001f469\U0001f600\U0001f411"])
 def test_a_text_is_learned_from_however_long_it_is(word: str, tmp_path: Path) -> None:
     (tmp_path / "spm.model").write_bytes(train_sentencepiece([*CORPUS, word * 3000], vocab_size=600))

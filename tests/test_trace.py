@@ -56,6 +56,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(documents=st.lists(TEXTS, min_size=1, max_size=5), held_out=st.lists(TEXTS, max_size=2), text=TEXTS)
 def test_spans_are_those_of_a_brute_force_search(documents: list[str], held_out: list[str], text: str) -> None:
@@ -100,6 +101,7 @@ def sentence(chance: random.Random, n: int) -> str:
     return " ".join(chance.choices(WORDS, k=n))
 
 
+@pytest.mark.slow
 def test_planted_sentences_are_traced_to_file_and_line_and_to_no_other(tmp_path: Path) -> None:
     chance = random.Random(1)
     notes = [[sentence(chance, 12) for _ in range(chance.randint(5, 30))] for _ in range(100)]

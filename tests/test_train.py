@@ -64,6 +64,7 @@ def test_a_tiny_seeded_run_matches_the_golden_losses() -> None:
     assert state.drawn_rows == golden["drawn_rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 10, 23])
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(stop_at: int, tmp_path: Path) -> None:
     whole, whole_state = whole_run()
@@ -89,6 +90,7 @@ def test_a_finished_state_trains_no_further() -> None:
     assert all(torch.equal(before[key], value) for key, value in again.state_dict().items())
 
 
+@pytest.mark.slow
 def test_checkpoints_and_reports_come_when_asked_for() -> None:
     saved: list[int] = []
     reports: list[StepReport] = []
@@ -105,6 +107,7 @@ def test_checkpoints_and_reports_come_when_asked_for() -> None:
 SMALL = ModelConfig(V=260, T=8, C=8, L=1, H=1, d_ff=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eval_every", "checkpoint_every", "log_every"),
     [(2, 4, 1), (4, 4, 4), (4, 2, 3), (3, 2, 7), (5, 1, 3), (99, 6, 99), (5, 99, 4)],
@@ -433,6 +436,7 @@ def run_in(folder: Path, model: GPT, task: Any) -> RunState:
     return run_training(model, task, CONFIG, execution=Execution(), hooks=hooks, folder=checkpoints, title="train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_step_at_hand_saves_and_the_run_goes_on_from_there(
     kind: int, handlers: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -604,6 +608,7 @@ def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: P
     assert losses["val_loss"] == pytest.approx(5 / 8 * chats + 3 / 8 * losses["wiki"])
 
 
+@pytest.mark.slow
 def test_packed_chats_with_replay_average_and_teacher_resume_bit_for_bit(tmp_path: Path) -> None:
     task, steps, saved = replaying(tmp_path), iter(range(99)), RunFolder(tmp_path / "run")
     cfg = replace(task.cfg, average=0.8)
@@ -628,6 +633,7 @@ def test_packed_chats_with_replay_average_and_teacher_resume_bit_for_bit(tmp_pat
     assert again.losses == whole.losses
 
 
+@pytest.mark.slow
 def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     cfg, weights = replace(CONFIG, average=0.8, eval_every=30), []
     task, folder, steps = replace(TASK, cfg=cfg), RunFolder(tmp_path), iter(range(99))

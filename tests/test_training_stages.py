@@ -237,6 +237,7 @@ FOREIGN = (
 )
 
 
+@pytest.mark.slow
 def test_a_history_reads_back_as_it_was_written_and_a_damaged_one_is_named(here: Path) -> None:
     path = Path("models/pretrain/history.json")
     history = History.read(path)
@@ -281,6 +282,7 @@ def test_fine_tuning_replays_pretraining_text_in_its_share_of_the_rows(here: Pat
     assert sum(drawn.values()) == 4 * 3
 
 
+@pytest.mark.slow
 def test_a_teacher_is_trained_once_and_the_model_learns_from_it(here: Path) -> None:
     run_here(train.main, "train", parameters())
     plain = load_model("models/pretrain/best.pt", "cpu").state_dict()
@@ -382,6 +384,7 @@ def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest
     assert seen == [False, True]
 
 
+@pytest.mark.slow
 def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: Path) -> None:
     params = parameters()
     tuned, last = load_model("models/sft/best.pt", "cpu"), Path("models/sft/last.pt").read_bytes()
@@ -448,6 +451,7 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
         assert all(line.strip() in page for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_a_stopped_stage_publishes_nothing_says_how_to_go_on_and_goes_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -491,6 +495,7 @@ def run_to_success(params: Params) -> None:
         act()
 
 
+@pytest.mark.slow
 def test_a_forced_run_trains_anew_and_one_that_was_never_recorded_does_not(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
