@@ -182,7 +182,7 @@ class Repo:
     def set_all(self, values: dict[str, object]) -> None:
         file = self.path / "params.yaml"
         text = file.read_text()
-        file.write_text(apply_preset(text, _put(YAML(), text, values)))
+        file.write_text(with_values_in_place(text, values))
 
     def commit(self, message: str = "change") -> None:
         self.run("git", "add", "-A")
@@ -194,6 +194,11 @@ def with_values(text: str, values: dict[str, object]) -> str:
     yaml = YAML(typ="safe")
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
     return _put(yaml, text, values)
+
+
+def with_values_in_place(text: str, values: dict[str, object]) -> str:
+    """The same, with its comments and its layout."""
+    return apply_preset(text, _put(YAML(), text, values))
 
 
 def _put(yaml: YAML, text: str, values: dict[str, object]) -> str:

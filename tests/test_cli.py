@@ -42,7 +42,7 @@ from niels_gpt.tokenizer.tokenizers import ByteTokenizer
 from niels_gpt.train.state import RunFolder, RunState
 from stages import cache as cache_stage
 from stages import leak, load, split, tokenize, tokenizer
-from tests.conftest import ROOT, TINY, keep_sample, with_values
+from tests.conftest import ROOT, TINY, keep_sample, with_values_in_place
 from tests.in_process import no_duplicates, write_source
 
 SAMPLE = (ROOT / "params.yaml").read_text()
@@ -167,7 +167,7 @@ def test_all_parameters_are_printed_with_their_help_and_are_those_of_the_file(pr
     assert parse_params(shown)[0] == parse_params(SAMPLE)[0]
     assert parse_yaml(shown, name="") == parse_params(SAMPLE)[1]
     assert "  # Adam's memory of the gradient's square\n  beta2: 0.95\n" in shown
-    (project / "params.yaml").write_text(with_values(SAMPLE, {"seed": 7, "train.seed": 8}))
+    (project / "params.yaml").write_text(with_values_in_place(SAMPLE, {"seed": 7, "train.seed": 8}))
     values = parse_yaml(run("params"), name="")
     assert (values["train"]["seed"], values["sft"]["seed"], values["sources"]["roam"]["split"]["seed"]) == (8, 7, 7)
     (project / "params.yaml").write_text("seeed: 1\n")
@@ -284,7 +284,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in (*TEXTS, *chats):
             own = {"input": f"data/{name}", "load": own_source(name), "split": by_document}
             values |= {f"sources.{name}.{key}": value for key, value in own.items()}
-        Path("params.yaml").write_text(with_values(SAMPLE, {**TINY, **values}))
+        Path("params.yaml").write_text(with_values_in_place(SAMPLE, {**TINY, **values}))
         params, _ = parse_params(Path("params.yaml").read_text())
         for name, lines in TEXTS.items():
             Path("data", name).mkdir(parents=True)
@@ -366,7 +366,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def test_inspect_mix_says_what_is_drawn_how_often(finished: Path) -> None:
     weights = {"wiki": 3.0, "roam": 1.0, "primer": 0.0}
     text = (finished / "params.yaml").read_text()
-    (finished / "params.yaml").write_text(with_values(text, {"p_train": weights}))
+    (finished / "params.yaml").write_text(with_values_in_place(text, {"p_train": weights}))
     shown = run("inspect", "mix").splitlines()[1:]
     rows = {line.split()[0]: line.split()[1:] for line in shown[:3]}
     assert set(rows) == set(weights)
@@ -399,7 +399,7 @@ def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
 def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
     text = (finished / "params.yaml").read_text()
     weights = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}
-    (finished / "params.yaml").write_text(with_values(text, {"p_train": weights}))
+    (finished / "params.yaml").write_text(with_values_in_place(text, {"p_train": weights}))
     shown = run("inspect", "batch", "--rows", "3", "--no-color")
     assert shown.count("--- row ") == shown.count(": roam, window ") == 3
     assert "of roam\n" in shown
@@ -554,7 +554,7 @@ def test_a_preset_replaces_what_holds_no_parameters(project: Path, text: bytes) 
 
 @pytest.mark.slow
 def test_a_preset_that_makes_no_sense_is_refused_by_its_own_name(project: Path) -> None:
-    (project / "presets/mine.yaml").write_text(with_values(SAMPLE, {"model.H": 3}))
+    (project / "presets/mine.yaml").write_text(with_values_in_place(SAMPLE, {"model.H": 3}))
     assert "presets/mine.yaml: model.H: C=128 is not a multiple of H=3" in refusal("preset", "mine")
     for text, words in (
         ("model:\n  H: 3\n", "model.H: C=128 is not a multiple of H=3"),
@@ -739,7 +739,7 @@ def test_the_card_says_how_it_is_used_and_under_what_licences(finished: Path) ->
     text = (finished / "params.yaml").read_text()
     hub = {"kind": "wikitext", "dataset": "Salesforce/wikitext", "config": "x", "revision": None}
     (finished / "params.yaml").write_text(
-        with_values(text, {"sources.wiki.load": hub, "sources.wiki.split": {"by": "given"}})
+        with_values_in_place(text, {"sources.wiki.load": hub, "sources.wiki.split": {"by": "given"}})
     )
     card = run_and_read_card("my model", "--i-know")
     licences = {row.split(" | ")[0][2:]: row.split(" | ")[-1][:-2] for row in card.splitlines() if "` | " in row}
@@ -790,7 +790,7 @@ def test_an_export_that_tells_private_text_needs_a_word(finished: Path) -> None:
     assert "| roam | sft | " in run_and_read_card("second", "--i-know")
     assert "| roam | pretrain | " in run_and_read_card("third", "--model", "models/pretrain")  # it tells nothing
     text = (finished / "params.yaml").read_text()
-    (finished / "params.yaml").write_text(with_values(text, {"p_train.roam": 0.0}))
+    (finished / "params.yaml").write_text(with_values_in_place(text, {"p_train.roam": 0.0}))
     assert "public sources only" in run_and_read_card("fourth")
 
 
@@ -884,7 +884,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
         "splice.spans.alpah": 1,
         "runtime.compile": "maybe",
     }
-    (finished / "params.yaml").write_text(with_values((finished / "params.yaml").read_text(), wrong))
+    (finished / "params.yaml").write_text(with_values_in_place((finished / "params.yaml").read_text(), wrong))
     shutil.rmtree(finished / "data/roam")
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY, with_values
+from tests.conftest import ROOT, TINY, with_values_in_place
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -54,7 +54,7 @@ def projects(niels_gpt: Command, tmp_path_factory: pytest.TempPathFactory) -> tu
     params = folder / "kitchen/params.yaml"
     # Without what decides which windows and chats fit.
     sized = {key: value for key, value in TINY.items() if key not in ("tokenizer", "model.T")}
-    params.write_text(with_values(params.read_text(encoding="utf-8"), sized), encoding="utf-8")
+    params.write_text(with_values_in_place(params.read_text(encoding="utf-8"), sized), encoding="utf-8")
     done = niels_gpt("run", cwd=folder / "kitchen")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return folder / "kitchen", folder / "reading"
