@@ -133,7 +133,7 @@ def test_data_a_stage_opens_is_in_its_deps_and_nothing_else_is(ran: dict[str, Ra
 
 def test_a_stage_sees_the_parameters_that_it_declares_and_no_others() -> None:
     params, _ = parse_params((ROOT / "params.yaml").read_text())
-    seen = only_declared(params, ["sources.wiki.load", "model.dropout", "train"])
+    seen = only_declared(params, ["seed", "sources.wiki.load", "model.dropout", "train"])
     assert seen.train == params.train
     assert seen.runtime == params.runtime
     assert seen.model.dropout == params.model.dropout
