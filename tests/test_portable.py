@@ -106,7 +106,7 @@ def test_decoding_with_a_cache_gives_the_logits_of_the_whole_text(family: str, c
         wanted = torch.stack((whole[0, 30:31], whole[1, 9:10]))
         torch.testing.assert_close(model.logits(hidden), wanted, atol=1e-4, rtol=1e-4)
     cfg = model.cfg
-    assert decoder._blocks[0]._kv.shape[1] == 2 * cfg.K, "the cache holds no copies for the queries of a group"
+    assert decoder._blocks[0].kv.shape[1] == 2 * cfg.K, "the cache holds no copies for the queries of a group"
 
 
 @FAMILY
