@@ -384,9 +384,10 @@ def test_check_names_what_dvc_would_hang_at_before_it_does(tmp_path: Path, monke
     assert "notes/x.md" in result.stderr
     assert "notes/round is a linked folder" in result.stderr
     text = (tmp_path / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(text.replace("text_bytes:", "text_bites:").replace("  H: 2\n", "  H: 5\n"))
-    result = CliRunner().invoke(app, ["doctor", "--params"])
-    assert result.exit_code == 1
-    assert "text_bites" in result.stderr
-    assert "H=5" in result.stderr
+    for right, wrong, said in (("text_bytes:", "text_bites:", "text_bites"), ("  H: 2\n", "  H: 5\n", "H=5")):
+        (tmp_path / "params.yaml").write_text(text.replace(right, wrong))
+        result = CliRunner().invoke(app, ["doctor", "--params"])
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert "notes/round is a linked folder" in result.stderr  # beside it
     assert "Traceback" not in result.stderr
