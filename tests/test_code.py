@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from niels_gpt.data.kinds import kind_files
 from niels_gpt.files.checks import Damaged
-from niels_gpt.pipeline.code import check_code, closure, code_of, describe_code, fingerprint, imported_files
+from niels_gpt.pipeline.code import check_code, closure, code_of, describe_code, fingerprint, holding_to, imported_files
 from niels_gpt.pipeline.yaml_files import parse_yaml
 from scripts.accept_refactoring import only_code_changed
 from tests.conftest import ROOT, Repo
@@ -185,23 +187,44 @@ def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
 
 
 def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"stages/s.py": "import held", "niels_gpt/data/none.py": "", "held.py": "x = 1"})
+    write(
+        tmp_path,
+        {
+            "stages/s.py": "import held_early, held_late",
+            "niels_gpt/data/none.py": "",
+            "held_early.py": "x = 1",
+            "held_late.py": "x = 1",
+        },
+    )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("niels_gpt.pipeline.code._PACKAGES", ("held",))
+    monkeypatch.setattr("niels_gpt.pipeline.code._PACKAGES", ("held_early", "held_late"))
+    monkeypatch.syspath_prepend(str(tmp_path))
     record = Path("cache/code/s.json")
     with pytest.raises(ValueError, match=r"^cache/code/s.json does not exist yet: `dvc repro` writes it"):
-        check_code(record)
+        holding_to(record).__enter__()
     for damaged in ("[]", "{"):
         write(tmp_path, {str(record): damaged})
         with pytest.raises(Damaged, match=r"^cache/code/s.json (holds no JSON object|is not valid JSON)"):
-            check_code(record)
+            holding_to(record).__enter__()
     write(tmp_path, {str(record): json.dumps(code_of("s", Path()))})
-    check_code(record)
-    write(tmp_path, {"held.py": "x = 2"})
-    with pytest.raises(ValueError, match=r"^held.py changed since cache/code/s.json was written: `dvc repro`"):
-        check_code(record)
-    write(tmp_path, {"held.py": "x = 1  # explained"})
-    check_code(record)
+    importlib.import_module("held_early")
+    with holding_to(record):
+        write(tmp_path, {"held_early.py": "x = 2"})  # has been imported, and may be edited
+    with pytest.raises(ValueError, match=r"^held_early.py changed since cache/code/s.json was written: `dvc repro`"):
+        holding_to(record).__enter__()
+    write(tmp_path, {"held_early.py": "x = 1  # explained"})
+
+    def edit_and_import() -> None:
+        write(tmp_path, {"held_late.py": "x = 2"})
+        importlib.import_module("held_late")
+
+    with (
+        pytest.raises(ValueError, match=r"^held_late.py changed before the stage came to import it"),
+        holding_to(record),
+    ):
+        edit_and_import()
+    for name in ("held_early", "held_late"):
+        sys.modules.pop(name, None)
 
 
 def test_code_that_is_as_it_was_to_the_byte_is_not_parsed_again(

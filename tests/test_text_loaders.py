@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -490,3 +491,21 @@ def test_the_buffer_of_books_is_said_where_it_is_not_what_was_asked(
 )
 def test_letters_of_one_byte_are_guessed_and_western_ones_first(sentence: str, encoding: str) -> None:
     assert decode_text((sentence * 4).encode(encoding)) == (sentence * 4, encoding)
+
+
+def test_a_csv_reader_that_loses_characters_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossy:
+        def __init__(self, lines: Iterator[str], **options: Any) -> None:
+            self._rows, self.line_num = reader(lines, **options), 0
+
+        def __iter__(self) -> Iterator[list[str]]:
+            return self
+
+        def __next__(self) -> list[str]:
+            return [cell.strip() for cell in next(self._rows)]
+
+    reader = csv.reader
+    (tmp_path / "x.csv").write_text("n,text\n1, a b\n2,c\n")
+    monkeypatch.setattr(csv, "reader", Lossy)
+    with pytest.raises(ValueError, match=r"x\.csv: 1 of 12 characters are in no cell"):
+        list(iter_text(str(tmp_path)))

@@ -676,3 +676,16 @@ def test_a_run_ends_when_its_patience_does(script: tuple[float, ...], patience: 
 
 def test_a_sample_of_chats_begins_where_the_assistant_is_to_speak(tmp_path: Path) -> None:
     assert chat_task(tmp_path).prompt() == [257, ord("q"), 259, 258]
+
+
+def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"step": 1}\n{"ste')
+    log = RunLog(path, run="x", decode=ByteTokenizer().decode)
+    reports: list[StepReport] = []
+    run(hooks=Hooks(report=reports.append))
+    log(reports[0])
+    log(reports[1])
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ['{"step": 1}', '{"ste']
+    assert [json.loads(line)["step"] for line in lines[2:]] == [reports[0].step, reports[1].step]

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,7 +53,7 @@ from niels_gpt.train.pretraining import PretrainTask
 from niels_gpt.train.state import RunFolder, RunState
 from niels_gpt.train.task import Execution
 from stages import cache as cache_stage
-from stages import curves, sft, splice, tokenizer, train
+from stages import curves, leak, memorize, sft, splice, tokenizer, train
 from stages import eval as eval_stage
 from tests.conftest import ROOT, TINY, with_values
 from tests.in_process import own_signals
@@ -615,3 +615,21 @@ def test_further_training_has_the_models_dropout_or_its_own(here: Path, own: flo
         found = training.pretrained(params, settings, device="cpu")
         assert found.cfg.dropout == expected
         assert same(found.state_dict(), weights("models/pretrain/best.pt"))
+
+
+@pytest.mark.parametrize("name", ["eval", "leak", "memorize"])
+def test_weights_of_another_run_are_refused_by_name(here: Path, name: str) -> None:
+    main, file = {
+        "eval": (eval_stage.main, "sft/best.pt"),
+        "leak": (leak.main, "sft/best.pt"),
+        "memorize": (memorize.main, "splice/last.pt"),
+    }[name]
+    shutil.copytree("models/pretrain", "models/splice", dirs_exist_ok=True)
+    path, whole = Path("models", file), load_model("models/pretrain/best.pt", "cpu").cfg
+    for foreign, said in (
+        (replace(whole, V=whole.V - 5), "a vocabulary of 255"),
+        (replace(whole, T=16), "a context of 16"),
+    ):
+        save_checkpoint(path, GPT(foreign), None, 1, to_dict(foreign))
+        with pytest.raises(Damaged, match=rf"models/{file} has {said}, and this run has \d+: it is of another run"):
+            run_here(main, name, parameters(memorize__run=True))

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -115,6 +118,28 @@ def check_code(record: Path) -> None:
     changed = sorted(file for file in {*recorded, *now} if recorded.get(file) != now.get(file))
     if changed:
         raise ValueError(f"{', '.join(changed)} changed since {record} was written: `dvc repro` writes it anew")
+
+
+@contextmanager
+def holding_to(record: Path) -> Iterator[None]:
+    """Check that the code that runs in this context is the recorded code.
+
+    Files are checked at the start, and files imported later at the end. Edits in between to modules that are already
+    imported do not affect the run and are allowed.
+    """
+    check_code(record)
+    imported = _imported_files()
+    yield
+    recorded, root = read_meta(record), code_root()
+    late = {file for file in _imported_files() - imported if file in recorded}
+    changed = sorted(file for file in late if fingerprint(read_text(root / file)) != recorded[file])
+    if changed:
+        raise ValueError(f"{', '.join(changed)} changed before the stage came to import it: run again")
+
+
+def _imported_files() -> set[str]:
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {os.path.relpath(file, code_root()) for file in files if file}
 
 
 @lru_cache(maxsize=512)

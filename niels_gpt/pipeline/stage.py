@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -25,7 +26,7 @@ from niels_gpt.files.atomic import discard, publish, temporary_beside, write_jso
 from niels_gpt.files.checks import Damaged, check_keys, read_meta, sha256_file
 from niels_gpt.files.messages import EXPECTED, name_file, read_text, sentence
 from niels_gpt.pipeline import layout
-from niels_gpt.pipeline.code import check_code
+from niels_gpt.pipeline.code import holding_to
 from niels_gpt.pipeline.params import Params, parse_params
 from niels_gpt.pipeline.repository import DvcCache
 from niels_gpt.pipeline.sources import Source
@@ -286,10 +287,11 @@ def execute(name: str, key: str, main: Callable[[Stage], None]) -> None:
     params, inputs = read_inputs(name, key)
     stage = Stage(name=name, key=key, params=params, inputs=inputs)
     try:
-        for dep in inputs.deps:
-            if dep.startswith(f"{layout.CODE}/"):
-                check_code(Path(dep))
-        main(stage)
+        with ExitStack() as held:
+            for dep in inputs.deps:
+                if dep.startswith(f"{layout.CODE}/"):
+                    held.enter_context(holding_to(Path(dep)))
+            main(stage)
         changed = inputs.differences(read_inputs(name, key)[1])
         if changed:
             raise ValueError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from niels_gpt.cache.windows import Places, TokenStore
-from niels_gpt.files.checks import described_by, read_meta
+from niels_gpt.files.checks import Damaged, described_by, read_meta
 from niels_gpt.files.ranks import ALONE, Ranks
 from niels_gpt.files.store import Store
 from niels_gpt.jobs.engine import Engine, LocalEngine, RayEngine
@@ -56,11 +56,19 @@ def check_model(folder: str) -> None:
 
 
 def open_model(file: Path, device: str) -> GPT:
-    """Load a model; a base, which takes more context than training uses, with the context of the pretrained one."""
-    from niels_gpt.checkpoint import load_model
+    """Load a model, and check that it fits the tokenizer and the context of the pretrained one.
 
-    based = file.parent == layout.BASE
-    return load_model(file, device, T=read_meta(layout.PRETRAINED / layout.CONFIG)["T"] if based else None)
+    A base takes more context than training uses: it gets that of the pretrained model.
+    """
+    from niels_gpt.checkpoint import load_model
+    from niels_gpt.tokenizer import load_tokenizer
+
+    T, V = read_meta(layout.PRETRAINED / layout.CONFIG)["T"], load_tokenizer(layout.TOKENIZER).vocab_size
+    model = load_model(file, device, T=T if file.parent == layout.BASE else None)
+    for what, own, expected in (("vocabulary", model.cfg.V, V), ("context", model.cfg.T, T)):
+        if own != expected:
+            raise Damaged(file, f"has a {what} of {own}, and this run has {expected}: it is of another run")
+    return model
 
 
 # The parts of a source are in the stage's output, which DVC caches and pushes, or in a store of the user's.

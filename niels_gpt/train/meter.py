@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -152,6 +153,7 @@ class RunLog:
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._run, self._decode, self._origin = path, run, decode, origin or {}
+        self._before = "\n" if _ends_within_a_line(path) else ""
 
     def __call__(self, report: StepReport) -> None:
         say_above_bar(format_report(report))
@@ -160,4 +162,14 @@ class RunLog:
             say_above_bar(f"  sample: {json.dumps(sample, ensure_ascii=False)}")
         with self._path.open("a", encoding="utf-8") as f:
             line = {"run": self._run, "time": round(time.time(), 3), **vars(report), "sample": sample, **self._origin}
-            f.write(f"{json.dumps(line)}\n")
+            f.write(f"{self._before}{json.dumps(line)}\n")
+        self._before = ""
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Return whether the last line is incomplete: its writer was killed, or the disk was full."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as f:
+        f.seek(-1, os.SEEK_END)
+        return f.read() != b"\n"

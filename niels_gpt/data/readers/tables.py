@@ -92,7 +92,7 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield (row number, text, column name, encoding) of every row; the header is row 1 (2 below a "sep=" line).
 
     The text is the column `text`, or the only column. Raise a ValueError that names the row if a quote is not closed or
-    a row has too few or too many cells.
+    a row has too few or too many cells, and one that names the file if some of its characters are in no cell.
     """
     text, encoding = decode_text(read_bytes(file))
     csv.field_size_limit(2**31 - 1)
@@ -101,11 +101,14 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
     above = 1 if excel else 0  # lines above the header
     delimiter = excel[1] if excel else _find_delimiter(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    number = first_line = 1 + above
+    # Characters that are not markup, in the file and in the cells: the parser must not lose any.
+    markup = (delimiter, '"', "\r", "\n")
+    number, first_line, left = 1 + above, 1 + above, _length(text, markup)
     columns: list[str] = []
     try:
         for row in rows:
             where = f"{file}, row {number} (line {first_line}),"
+            left -= _length("".join(row), markup)
             if not columns:
                 columns = row
                 if ("text" not in columns and len(columns) != 1) or columns.count("text") > 1:
@@ -128,6 +131,12 @@ def iter_csv_texts(file: str) -> Iterator[tuple[int, str, str, str]]:
         reason = "a quote is opened and never closed" if "end of data" in str(error) else str(error)
         where = f"{file}, row {number} (lines {first_line} to {rows.line_num + above}),"
         raise ValueError(f"{where} is no CSV ({reason}): fix or remove it") from error
+    if left:
+        raise ValueError(f"{file}: {left:,} of {_length(text, markup):,} characters are in no cell: fix or remove it")
+
+
+def _length(text: str, markup: tuple[str, ...]) -> int:
+    return len(text) - sum(map(text.count, markup))
 
 
 def _find_delimiter(text: str) -> str:
