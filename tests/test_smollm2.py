@@ -15,13 +15,13 @@ import torch
 from typer.testing import CliRunner
 
 from niels_gpt.base.importing import bundled_file, import_base
+from niels_gpt.chat_template import ChatML
 from niels_gpt.checkpoint import load_model
 from niels_gpt.cli.app import app
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import Sampling
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline import layout
-from niels_gpt.talk.talker import Talker
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.vocabulary import Tokenizer
 from niels_gpt.trace.index import Row, write_index
@@ -144,14 +144,14 @@ def test_a_chat_over_notes_reads_the_section_and_marks_what_it_repeats(
     rows = [Row(name, text, trained=True) for name, text in {"boat.md": note, "other.md": filler}.items()]
     write_index(layout.INDEX / "roam", rows)
     prompts: list[str] = []
-    prompt = Talker.prompt
+    prompt = ChatML.prompt
 
-    def noted(self: Talker, messages: Any) -> list[int]:
+    def noted(self: ChatML, messages: Any) -> list[int]:
         ids = prompt(self, messages)
-        prompts.append(self.tokenizer.decode(ids))
+        prompts.append(self._tokenizer.decode(ids))
         return ids
 
-    monkeypatch.setattr(Talker, "prompt", noted)
+    monkeypatch.setattr(ChatML, "prompt", noted)
     options = ["--notes", "--model", str(imported), "--temperature", "0", "--max-tokens", "24"]
     done = CliRunner().invoke(app, ["chat", *options], input="What colour is the door of the boathouse?\n")
     assert done.exit_code == 0, done.output

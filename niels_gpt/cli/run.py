@@ -286,8 +286,9 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         # Commands in dvc.yaml call `python`, which must be this one even if .venv is not activated.
         own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
         path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
+        found = shutil.which("dvc", path=path)  # not there where packages of another environment are used
         dvc = subprocess.Popen(
-            [shutil.which("dvc", path=path) or "dvc", "repro", *arguments],
+            [*([found] if found else [sys.executable, "-m", "dvc"]), "repro", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
