@@ -179,7 +179,9 @@ def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
     *parts, last = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert last.choices == []
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (8, 20, 28)
-    assert all(part.usage is None for part in parts)
+    assert all(part.usage is None and "usage" in part.model_fields_set for part in parts)  # null in each, as OpenAI
+    plain = client.chat.completions.create(**ask("hello", stream=True))  # type: ignore[call-overload]
+    assert not any("usage" in part.model_fields_set for part in plain)
 
 
 def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
