@@ -66,15 +66,15 @@ def recite(
 ) -> list[Recital]:
     """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
 
-    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass.
+    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences of the longest's length per forward pass.
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
     out: dict[int, Recital] = {}
     least = needed_log_pz(SAMPLES)
     with inference(model):
-        for batch in _batches(order, sentences, B):
-            rows = batch
-            for context in (end_of_text, None) if batch else ():
+        for context in (end_of_text, None):
+            near = []
+            for rows in _batches(order, sentences, B):
                 missed, logs = _predicted(model, [sentences[i].ids for i in rows], context)
                 spans = np.array([(row, *span) for row, i in enumerate(rows) for span in sentences[i].spans])
                 row, words, first, end = spans[spans[:, 3] < missed.shape[1]].T
@@ -87,22 +87,21 @@ def recite(
                         ids = sentences[i].ids[span]
                         out[i] = Recital(sentences[i], int(words[n]), ids, not wrong[n], float(surprise[ids].sum()))
                 # Near is a span of which at least half of the tokens are the most probable ones.
-                rows = [rows[n] for n in np.unique(row[2 * wrong <= end - first]).tolist()]
-                if not rows:
-                    break
+                near += [rows[n] for n in np.unique(row[2 * wrong <= end - first]).tolist()]
+            order = near
     return [out[i] for i in sorted(out)]
 
 
 def _batches(order: Sequence[int], sentences: Sequence[Sentence], B: int) -> Iterator[list[int]]:
-    """Yield batches of sentences sorted by length: at most B, the longest at most a quarter longer than the first."""
-    batch: list[int] = []
-    for i in order:
-        if len(batch) == B or (batch and 4 * len(sentences[i].ids) > 5 * len(sentences[batch[0]].ids)):
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    """Yield batches of sentences sorted by length: as many tokens as B of the longest, each at most 1.25 the first."""
+    lengths = [len(sentences[i].ids) for i in order]
+    tokens, first = B * max(lengths, default=0), 0
+    for n, length in enumerate(lengths):
+        if (n + 1 - first) * length > tokens or 4 * length > 5 * lengths[first]:
+            yield list(order[first:n])
+            first = n
+    if order:
+        yield list(order[first:])
 
 
 def _predicted(model: GPT, rows: Sequence[np.ndarray], context: int | None) -> tuple[np.ndarray, np.ndarray]:
