@@ -10,12 +10,12 @@ from typing import Any
 from niels_gpt.cache.sft_dataset import open_chats
 from niels_gpt.cache.windows import check_lengths, open_mix
 from niels_gpt.duplicates.quoted import quoted_chats, quoted_stream
+from niels_gpt.eval import EvalRules
 from niels_gpt.eval.ability import measured_ability
 from niels_gpt.eval.card import OPENINGS, Card, blind_card, card_rows, human_card, measure_card
 from niels_gpt.eval.chats import score_chats
 from niels_gpt.eval.generations import Sampler, Text, held_out_replies, held_out_texts, known_words
 from niels_gpt.eval.held_out import YARDSTICKS, Score, score_stream, yardstick_bits
-from niels_gpt.eval.settings import EvalRules
 from niels_gpt.files.atomic import write_json
 from niels_gpt.files.checks import read_meta
 from niels_gpt.inference.sampling import Sampling

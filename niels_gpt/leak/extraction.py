@@ -66,7 +66,7 @@ def recite(
 ) -> list[Recital]:
     """Return the sentences that the model completes verbatim, by greedy decoding or with probability 1/2 in 3 samples.
 
-    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences of the longest's length per forward pass.
+    `surprise`: (V,), -log2 of each token's frequency in training text. `B`: sentences per forward pass, of the longest.
     """
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].ids))
     out: dict[int, Recital] = {}

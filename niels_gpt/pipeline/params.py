@@ -19,7 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from niels_gpt.config import Count, Fraction, Heads, ModelConfig, Section, Seed, TrainConfig
 from niels_gpt.data.corpus.split import DuplicateRules
 from niels_gpt.device import check_device_name
-from niels_gpt.eval.settings import EvalRules
+from niels_gpt.eval import EvalRules
 from niels_gpt.files.messages import read_text
 from niels_gpt.leak import LeakRules, MemorizeRules
 from niels_gpt.pipeline import layout
