@@ -414,6 +414,26 @@ def test_a_value_is_masked_at_the_bound_of_its_rule_and_not_below() -> None:
         assert masked(text.format(below)) == text.format(below), text
 
 
+def test_codes_are_masked_with_few_words_before_them_and_columns_from_two_on() -> None:
+    for text, expected in CODES:
+        assert masked(text) == expected
+
+
+CODES = (
+    ("the door code upstairs 4711", "the door code upstairs [pin]"),
+    ("code of door 4711", "code of door 4711"),
+    ("PIN of card 4711", "PIN of card [pin]"),
+    ("PIN of my card 4711", "PIN of my card 4711"),
+    ("alarm code: hunter2A", "alarm code: [password]"),
+    ("PIN: hunter2A", "PIN: hunter2A"),
+    ("2FA codes: a1b2c3d4", "2FA codes: [recovery code]"),
+    ("(alarm code: 2hunter(A))", "(alarm code: [password])"),
+    ('"a" and "b" password: hunter2A"x', '"a" and "b" password: [password]'),
+    ("user,password\nanna,hunter22", "user,password\nanna,[password]"),
+    ("user  password\nanna  hunter22", "user  password\nanna  [password]"),
+)
+
+
 def test_a_word_is_random_strong_or_mixed_from_a_bound_on() -> None:
     for word, random_word in (
         *(("a1b2c3d4e5", True), ("a1b2c3d4e", False), ("aaaa11bbbb", True), ("aaaa11bbbbb", False)),
