@@ -35,7 +35,7 @@ MODULES = re.compile(
     r"data/(corpus|readers|secrets)/|duplicates/(sides|pairs)|cache/(windows|sft_)|tokenizer/|model/(?!.*triton)"
     r"|train/|inference/|talk/(server|export)/|pipeline/(stage|code)\.py|cli/(init|plan)\.py"
 )
-MOST_TESTS, PATIENCE_S = 60, 120  # of one mutant at first; until their run counts as hanging
+MOST_TESTS, PATIENCE_S = 60, 240  # of one mutant at first; until their run counts as hanging
 SWAPS = """Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is, And Or, Or And,
     Add Sub, Sub Add, Mult Add, Div Mult, FloorDiv Mult, Mod FloorDiv, Pow Mult, BitAnd BitOr, BitOr BitAnd"""
 SWAPPED: dict[str, type[Any]] = {a: getattr(ast, b) for a, b in (pair.split() for pair in SWAPS.split(","))}
@@ -73,7 +73,7 @@ def replacement(node: ast.AST) -> str | None:
 
 
 def mutants(file: Path) -> Iterator[Mutant]:
-    """Yield all mutants of a file. Assertions, annotations and f-strings stay as they are."""
+    """Yield all mutants of a file. Assertions, `frozen=` and `strict=` among them, annotations and f-strings stay."""
     source = file.read_bytes()
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     queue: list[tuple[Any, int]] = [(ast.parse(source), 1)]
@@ -81,6 +81,7 @@ def mutants(file: Path) -> Iterator[Mutant]:
         node, first = queue.pop()
         first = node.lineno if isinstance(node, ast.stmt) else first  # lines of statements are recorded
         spared = [getattr(node, name, None) for name in ("annotation", "returns")]
+        spared += [word for word in getattr(node, "keywords", []) if word.arg in ("frozen", "strict")]
         children = [child for child in ast.iter_child_nodes(node) if child not in spared]
         queue += [(child, first) for child in children if not isinstance(child, ast.Assert | ast.JoinedStr)]
         condition: Any = getattr(node, "test", None)
