@@ -3,9 +3,8 @@
 `python -P tests/fork_server.py SOCKET` serves until its stdin ends; `python tests/fork_server.py SOCKET dvc repro` has
 it run a command: `dvc`, `niels-gpt` or `python`. It imports the libraries that PRELOADED names, or else LIBRARIES and
 DVC. The project's code is imported by the command itself, from where it runs, and so it is by each stage, which is
-forked from DVC's process. dvc.lock, which DVC reads and writes after each stage, is parsed in C. Imports and that
-parser are most of what a tiny stage takes. Plain processes are started by tests that stop them half-way, and by CI's
-own `make run`.
+forked from DVC's process. dvc.lock is written as by `niels-gpt run`. Imports are most of what a tiny stage takes.
+Plain processes are started by tests that stop them half-way, and by CI's own `make run`.
 """
 
 from __future__ import annotations
@@ -135,13 +134,14 @@ def become(command: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> NoRet
 
 def _dvc(arguments: list[str]) -> int:
     import gc
+    import runpy
 
     import dvc.dvcfile
     import dvc.stage.run
     from dvc.cli import main
 
     dvc.stage.run._run = _run_stage
-    dvc.dvcfile.modify_yaml = modify_in_c
+    dvc.dvcfile.modify_yaml = runpy.run_path(str(ROOT / "niels_gpt/pipeline/repro.py"))["modify_lock"]
     code = main(arguments)
     gc.collect()  # while there is an interpreter: destructors left for later complain
     return code
@@ -164,24 +164,6 @@ def _run_stage(executable: str, cmd: str, *, cwd: str, env: dict[str, str], **_:
         signal.signal(signal.SIGINT, handler)
     if status:
         raise StageCmdFailedError(cmd, os.waitstatus_to_exitcode(status))
-
-
-@contextmanager
-def modify_in_c(path: str, fs: object = None) -> Iterator[dict[str, Any]]:
-    """dvc.lock, which has no comments to be kept: DVC goes by them through ten times as slow a parser."""
-    from collections import OrderedDict
-
-    from ruamel.yaml import YAML
-
-    assert Path(path).name == "dvc.lock"
-    yaml = YAML(typ="safe")
-    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
-    yaml.Representer.add_representer(OrderedDict, yaml.Representer.represent_dict)
-    text = Path(path).read_text() if Path(path).exists() else ""
-    data: dict[str, Any] = yaml.load(text) or {}
-    yield data
-    with Path(path).open("w") as lock:
-        yaml.dump(data, lock)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from dvc.utils.serialize import modify_yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ from niels_gpt.eval.ability import ability, best_temperature
 from niels_gpt.files import messages
 from niels_gpt.model.gpt import GPT
 from niels_gpt.pipeline.params import parse_params
+from niels_gpt.pipeline.repro import modify_lock
 from niels_gpt.pipeline.stage import stage_titles
 from niels_gpt.train.meter import StepReport, format_report, token_progress
 from tests.conftest import ROOT
@@ -258,6 +260,41 @@ raise SystemExit(stage.wait())
     assert process.returncode == 130
     assert said == "stopped; `niels-gpt run` continues from there (all lines are in logs/run.log)\n"
     assert "train: stopped and saved\n" in (project / "logs/run.log").read_text()
+
+
+def test_a_stage_is_recorded_in_the_bytes_that_dvc_writes(tmp_path: Path) -> None:
+    """An entry is added, replaced and removed; values whose form differs between writers of YAML are among them."""
+    values = [1e-5, 3.0, 10**18, None, True, "", " a", "2.0", "yes", "null", "~", "1e-05", "0o17", "a: b", [], {}]
+    values += [
+        "# Bread\n\n",
+        "it's #1",
+        "word " * 40,
+        "é 😀",
+        "tab\t",
+        [],
+        {},
+        [{"a": [None]}, {}],
+        {"x": {"y": [1, 2]}},
+    ]
+    entry = {"cmd": "python -m stages.new", "params": {f"v{i}": value for i, value in enumerate(values)}}
+    (tmp_path / ".dvc/tmp").mkdir(parents=True)
+    committed = (ROOT / "dvc.lock").read_text(encoding="utf-8")
+    for before in (None, committed, committed + "datasets: []\n"):
+        locks = []
+        for modify in (modify_yaml, modify_lock):
+            lock = tmp_path / "dvc.lock"
+            lock.unlink(missing_ok=True)
+            if before is not None:
+                lock.write_text(before, encoding="utf-8")
+            for name, recorded in (("new@a", entry), ("new@b", {}), ("new@a", {**entry, "deps": values})):
+                with modify(str(lock)) as content:
+                    content.setdefault("schema", "2.0")
+                    content.setdefault("stages", {}).update({name: recorded})
+                    content["stages"].pop("sft" if name == "new@b" else "", None)
+                locks.append(lock.read_bytes())
+        assert locks[:3] == locks[3:]
+        assert b"new@b" in locks[2]
+        assert os.listdir(tmp_path / ".dvc/tmp") == []
 
 
 def test_what_a_model_can_do_follows_its_report_card() -> None:

@@ -286,9 +286,10 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         # Commands in dvc.yaml call `python`, which must be this one even if .venv is not activated.
         own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
         path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
-        found = shutil.which("dvc", path=path)  # not there where packages of another environment are used
+        found = shutil.which("dvc", path=path)
+        theirs = found is not None and Path(found).parent != Path(own)
         dvc = subprocess.Popen(
-            [*([found] if found else [sys.executable, "-m", "dvc"]), "repro", *arguments],
+            [*([found, "repro"] if theirs else [sys.executable, "-m", "niels_gpt.pipeline.repro"]), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
