@@ -66,7 +66,7 @@ def main() -> None:
     chats = open_chats(layout.CHAT_MIX, names=list(params.chats), T=T, device="cpu", root=Path())
     replies = held_out_replies(chats.val, tokenizer, weights=params.p_sft, at_most=64)
     mix = open_mix(layout.MIX, places=token_places(params))
-    known = known_words(mix.train.values(), tokenizer)
+    known = known_words((stream.arrays for stream in mix.train.values()), tokenizer)
 
     def card(model: GPT, renderer: str, seed: int = probes.SEED) -> Card:
         asked = {"known": known, "replies": replies, "T": T, "B": 64, "seed": seed}

@@ -73,6 +73,7 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
             scored = score_stream(model, streams[name], T=T, device=device, quoted=quoted, **how)
             tables[model_name][name] = scored
     replies: list[Text] = []
+    known = dict.fromkeys(models, known_words((stream.arrays for stream in mix.train.values()), tokenizer))
     # A base knows its chat format before any fine-tuning, so all models are scored: how much of it is forgotten?
     answering = list(models) if base else [layout.TUNED.name] if tuned else []
     if answering and stage.params.chats:
@@ -83,6 +84,10 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
                 scored = score_chats(models[model_name], examples, quoted=marks, **how)
                 tables[model_name][chats.val_names[name]] = scored
         if tuned:
+            read = (chats.train[name] for name, weight in stage.params.p_sft.items() if weight)
+            known[layout.TUNED.name] = known[layout.TUNED.name] | known_words(
+                (map(of.whole, range(len(of))) for of in read), tokenizer
+            )
             replies = held_out_replies(chats.val, tokenizer, weights=stage.params.p_sft, at_most=REPLIES)
     scores = {
         model: {name: score.stats(counts[name]) for name, score in table.items()} for model, table in tables.items()
@@ -92,10 +97,10 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
         for name, stream in streams.items()
     }
     scores |= {how: {name: {"bits_per_byte": found[how]} for name, found in bits.items()} for how in YARDSTICKS}
-    known = known_words(mix.train.values(), tokenizer)
-    asked: dict[str, Any] = {"known": known, "replies": replies, "T": T, "B": settings.B}
+    asked: dict[str, Any] = {"replies": replies, "T": T, "B": settings.B}
+    renderers = {name: renderer_for(tokenizer, chats=name == layout.TUNED.name) for name in models}
     cards: dict[str, Card] = {
-        name: measure_card(model, tokenizer, renderer=renderer_for(tokenizer, chats=name == layout.TUNED.name), **asked)
+        name: measure_card(model, tokenizer, renderer=renderers[name], known=known[name], **asked)
         for name, model in models.items()
     }
     values = {model: {name: measured.value for name, measured in card.items()} for model, card in cards.items()}
@@ -111,7 +116,8 @@ def evaluate(stage: Stage, models: dict[str, GPT], tokenizer: Tokenizer, *, devi
 
     samples = samples_of(models, tokenizer, settings)
     stage.out(layout.SAMPLES).write_text(format_samples(samples), encoding="utf-8")
-    people = human_card(held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS)), replies, known=known)
+    texts = held_out_texts(list(streams.values()), tokenizer, n=len(OPENINGS))
+    people = human_card(texts, replies, known=known[layout.PRETRAINED.name])
     card = card_rows(cards, blind=blind_card(tokenizer), people=people)
     flops = flops_per_token(pretrained, T=T)
     write_json(stage.out(layout.EVALUATED), {"card": card, "flops_per_token": flops, "samples": samples})

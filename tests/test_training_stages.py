@@ -420,10 +420,13 @@ def test_eval_scores_both_models_on_all_there_is_and_writes_what_they_say(here: 
         (6, 3, 3),
     ]
     replies = held_out_replies(chats.val, VOCABULARY, weights=params.p_sft, at_most=64)
-    known = known_words(held_out.train.values(), VOCABULARY)
+    read = known_words((stream.arrays for stream in held_out.train.values()), VOCABULARY)
+    taught = known_words(([of.whole(row) for row in range(len(of))] for of in chats.train.values()), VOCABULARY)
+    assert not taught <= read
+    known = {"pretrain": read, "sft": read | taught}
     models = {"pretrain": load_model("models/pretrain/best.pt", "cpu"), "sft": tuned}
     for name, renderer in RENDERERS.items():
-        asked: dict[str, Any] = {"known": known, "replies": replies, "T": 32, "B": params.eval.B}
+        asked: dict[str, Any] = {"known": known[name], "replies": replies, "T": 32, "B": params.eval.B}
         card = measure_card(models[name], VOCABULARY, renderer=renderer, **asked)
         assert scores["card"][name] == pytest.approx({key: it.value for key, it in card.items()}, rel=1e-5)
     rows = json.loads(EVALUATED.read_text())["card"]

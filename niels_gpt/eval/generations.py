@@ -12,7 +12,7 @@ import torch
 
 from niels_gpt import chat_format
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cache.windows import TokenStream
+from niels_gpt.cache.windows import TokenFile, TokenStream
 from niels_gpt.chat_template import chat_renderer, open_renderer
 from niels_gpt.config import Renderer
 from niels_gpt.eval.held_out import inference
@@ -106,12 +106,12 @@ def real_words(text: str) -> list[str]:
     return [word for word in words(text) if len(word) > 1 and word.isalpha()]
 
 
-def known_words(streams: Iterable[TokenStream], tokenizer: Tokenizer) -> set[str]:
-    """Return the words of training text, of the first 4 M tokens of each stream."""
+def known_words(sources: Iterable[Iterable[np.ndarray | TokenFile]], tokenizer: Tokenizer) -> set[str]:
+    """Return the words of training text, of the first 4 M tokens of each source, whose ids come in arrays."""
     found: set[str] = set()
-    for stream in streams:
+    for arrays in sources:
         left = _COUNTED_TOKENS
-        for array in stream.arrays:
+        for array in arrays:
             for start in range(0, min(left, len(array)), _DECODED):
                 found.update(real_words(tokenizer.decode(array[start : start + _DECODED].tolist())))
             left -= min(left, len(array))
