@@ -626,6 +626,8 @@ def test_an_installed_base_is_taken_unless_time_or_memory_forbid(
 
     base = "base     smollm2, which is installed; `--from scratch` trains from scratch instead"
     assert started_from("--hours", "4") == ("smollm2", base)
+    kinds = {source["load"]["kind"] for source in parse_yaml(params.read_text(), name="it")["sources"].values()}
+    assert kinds == {"text", "wikitext", "dolly", "oasst1"}  # not the dialogues, which are about niels_gpt
     assert started_from("--hours", "4", "--from", "scratch") == (None, "")
     assert started_from("--hours", "4", "--from", "smollm2") == ("smollm2", "")
     name, said = started_from("--hours", "12m")

@@ -748,6 +748,11 @@ def test_the_first_are_named_and_all_are_counted_and_no_secret_is_told() -> None
     assert said[21] == "  and 40 more"
     assert "on_secret: mask" in said[22]
     assert list(Findings().told("keep")) == []
+    for n, replaced in (
+        (1, "1 personal detail is replaced (email: 1)"),
+        (2, "2 personal details are replaced (email: 2)"),
+    ):
+        assert list(Findings(personal={"email": n}).told("mask")) == [replaced]
     assert (Findings().facts("mask"), Findings().record()) == ({}, {})
     assert Findings.of_record(json.loads(json.dumps(found.record()))) == found
     assert found.facts("mask") == {"secrets": {"done": "mask", "documents": 30, "password": 60}}

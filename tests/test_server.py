@@ -68,6 +68,7 @@ def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (8, 20, 28)
     parts = list(client.chat.completions.create(**ask("hello", stream=True)))  # type: ignore[call-overload]
     assert "".join(part.choices[0].delta.content or "" for part in parts) == expected("hello")
+    assert [part.choices[0].delta.role for part in parts] == ["assistant", *[None] * (len(parts) - 1)]
     assert [part.choices[0].finish_reason for part in parts] == [*[None] * (len(parts) - 1), "length"]
     assert len(parts) > 5
     assert len({part.id for part in parts} | {whole.id}) == 2

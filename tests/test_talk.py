@@ -382,6 +382,7 @@ def test_an_export_loads_back_bit_equal_and_its_card_names_the_data(tmp_path: Pa
     assert "cd" * 32 in card
     head = "| model | validation set | nats/token | bits per byte |\n|---|---|---|---|\n"
     assert f"{head}| sft | val_wiki | 1.0000 | 2.0000 |" in card
+    assert '## Parameters\n\n```json\n{\n  "model": {},\n' in card
     export_model(whole, tmp_path / "out", tokenizer=tmp_path / "cache/tokenizer", card=card)
     again = open_talker(tmp_path / "out", device="cpu")
     assert again.renderer == "chat_tokens"
