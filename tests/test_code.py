@@ -126,9 +126,10 @@ def test_imports_are_followed_into_packages_and_functions_and_not_beyond_what_is
     )
     found = closure([tmp_path / "stages/s.py"], tmp_path)
     assert found == {"stages/s.py", *(f"niels_gpt/{name}.py" for name in ("a", "late/__init__", "late/b", "c", "d"))}
-    write(tmp_path, {"niels_gpt/a.py": "from . import c"})
-    with pytest.raises(ValueError, match=r"^niels_gpt/a.py: write the import of line 1 out"):
-        closure([tmp_path / "stages/s.py"], tmp_path)
+    for relative in ("from . import c", "from .c import d"):
+        write(tmp_path, {"niels_gpt/a.py": relative})
+        with pytest.raises(ValueError, match=r"^niels_gpt/a.py: write the import of line 1 out"):
+            closure([tmp_path / "stages/s.py"], tmp_path)
 
 
 @pytest.mark.slow

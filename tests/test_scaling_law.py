@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from niels_gpt.model.size import Ability, Reading, bytes_per_token, expected_ability, expected_bits_per_byte
+from niels_gpt.model.size import (
+    Ability,
+    Reading,
+    bytes_per_token,
+    expected_ability,
+    expected_bits_per_byte,
+    most_epochs,
+)
 
 
 def bits(parameters: float, megabytes: float, steps: int) -> float:
@@ -18,6 +25,19 @@ def bits(parameters: float, megabytes: float, steps: int) -> float:
 def test_runs_are_met_within_the_error(parameters: float, megabytes: float, steps: int, measured: float) -> None:
     """docs/recipe.md has these runs, preset v2's at its own size among them."""
     assert bits(parameters, megabytes, steps) == pytest.approx(measured, abs=0.06)
+
+
+def test_the_terms_are_the_fitted_ones() -> None:
+    assert bits(1, 1, 100) == pytest.approx(2.626)
+    assert bits(2, 1, 100) == pytest.approx(2.626 - 0.358 * 0.2680, abs=1e-4)
+    assert bits(1, 2, 100) == pytest.approx(2.626 - 1.344 * 0.1527, abs=1e-4)
+    assert bits(1, 1, 200) == pytest.approx(2.626 - 0.124 * 0.6390, abs=1e-4)
+
+
+def test_epochs_help_small_models_longer_and_all_in_epochs() -> None:
+    sizes = (1_999_999, 2_000_000, 124_000_000)
+    assert [most_epochs(size) for size in sizes] == [16, 8, 8]
+    assert [most_epochs(size, in_epochs=True) for size in sizes] == [32, 32, 32]
 
 
 def test_more_of_anything_is_better_and_never_below_the_text_itself() -> None:

@@ -594,6 +594,7 @@ def test_ibans_are_found_by_country_length_and_check_digits() -> None:
         other = "7" if iban[place] != "7" else "6"
         assert kinds(iban[:place] + other) == []
         assert kinds(f"{iban}9") == kinds(f"A{iban}") == []
+    assert masked("BE41 5390 0754 7035") == "[iban]"  # the bank's own check digits (34) are not asked for
 
 
 def test_what_stands_around_secrets_stays_and_masking_twice_changes_nothing() -> None:

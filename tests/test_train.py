@@ -584,6 +584,15 @@ def test_the_loss_of_a_packed_row_is_that_of_its_chats_one_by_one(tmp_path: Path
             torch.testing.assert_close(model.token_losses(hidden, y)[y != -100], alone, atol=1e-5, rtol=0)
 
 
+def test_padding_is_what_chats_leave_of_their_rows(tmp_path: Path) -> None:
+    task, left = chat_task(tmp_path), 0.0
+    for name, chats in task.train.items():
+        tokens = sum(len(chats.document(row)) for row in range(len(chats)))
+        left += task.cfg.p_train[name] * (1 - tokens / (len(chats.packs()) * (task.T + 1)))
+    assert task.padding() == pytest.approx(left)
+    assert 0 < left < 1
+
+
 def replaying(folder: Path) -> ChatTask:
     task = chat_task(folder)
     return replace(task, replay=replace(TASK, cfg=replace(CONFIG, B=3, seed=9)))
