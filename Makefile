@@ -5,7 +5,7 @@
 # make quick  the tests without DVC, hub, ranks and browser, to run before every commit
 # make baseline  commits what a run has left (dvc.lock, metrics, its parameters), for experiments to be compared with
 # make same   after a refactoring: checks the golden losses, then tells DVC that nothing need run again
-# make mutants   runs the tests against 300 random mutants of the code (an hour)
+# make mutants   runs the tests against 300 random mutants of the code (two hours)
 # They set up .venv themselves; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
