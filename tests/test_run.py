@@ -247,7 +247,9 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC does while a stage runs
 raise SystemExit(stage.wait())
 """
     )
-    command = [sys.executable, "-c", "from niels_gpt.cli.app import app; app()", "run"]
+    # Background jobs of a shell ignore Ctrl-C, and so would what they start.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heard}; from niels_gpt.cli.app import app; app()", "run"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
