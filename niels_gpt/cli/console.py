@@ -222,15 +222,17 @@ def keep_copy(file: Path) -> Path | None:
 
 def _yaml() -> YAML:
     from ruamel.yaml import YAML
+    from ruamel.yaml.representer import RoundTripRepresenter
 
+    class Representer(RoundTripRepresenter):
+        """Writes None as null, where ruamel writes nothing, in this YAML alone."""
+
+    Representer.add_representer(type(None), lambda own, _: own.represent_scalar("tag:yaml.org,2002:null", "null"))
     yaml = YAML()
+    yaml.Representer = Representer
     yaml.preserve_quotes = True
     yaml.width = 4096  # never wrap a line
     yaml.indent(mapping=2, sequence=4, offset=2)
-    # By default ruamel writes None as an empty value.
-    yaml.representer.add_representer(
-        type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
     return yaml
 
 
