@@ -584,8 +584,10 @@ def test_real_steps_correct_what_a_matrix_product_promised(
     promised, _, _ = init_module._planned(surveys, [], speed=False, **how)
     pace = Pace(10 * promised.run.seconds(LAPTOP), busy=0.75)
     monkeypatch.setattr("niels_gpt.cli.doctor.seconds_to_train", lambda *_: {"train": pace})
+    monkeypatch.setattr("niels_gpt.cli.sizing.seconds_to_start", lambda: 2 * LAPTOP.start)
     real, _, ahead = init_module._planned(surveys, [], speed=True, **how)
     assert real.run.tokens * real.run.flops == pytest.approx(promised.run.tokens * promised.run.flops / 10, rel=0.1)
+    assert real.seconds["text"] > 1.1 * promised.seconds["text"]  # stages start more slowly here
     told = {"commit": "", "removed": (), "hours": 1.0, "own_chats": True}
     (takes, busy) = (line for line in init_module._summary(real, ahead, **told) if line.startswith(("takes", "busy")))
     total = sum(real.seconds.values())

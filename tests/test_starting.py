@@ -86,8 +86,14 @@ VALUES_OF_FIVE: dict[str, tuple[Any, ...]] = {
     "seconds.text": (106, 120, 225, 105, 219),
     "seconds.train": (196, 2686, 1790, 6, 65_948),
     "seconds.sft": (20, 278, 16, 20, 1446),
-    "seconds.rest": (15, 209, 9, 15, 3765),
+    "seconds.rest": (10, 182, 8, 1, 2694),
 }
+
+
+def test_a_check_takes_no_longer_than_little_text_has_passages_for() -> None:
+    half, two = (planned(a_survey(92_000, 84), hours=hours) for hours in (0.5, 2.0))
+    assert two.settings["leak.max_passages"].value > 2 * half.settings["leak.max_passages"].value
+    assert two.seconds["rest"] == pytest.approx(half.seconds["rest"], rel=0.3)
 
 
 def test_five_plans_have_exactly_these_values() -> None:

@@ -232,7 +232,7 @@ def _planned(
     from niels_gpt.cli.doctor import look_ahead, look_further, model_config, seconds_to_train
     from niels_gpt.cli.plan import plan_params, plan_text
     from niels_gpt.cli.plan_base import measured_machine, plan_tuning
-    from niels_gpt.cli.sizing import Machine
+    from niels_gpt.cli.sizing import Machine, seconds_to_start
     from niels_gpt.model.size import expected_ability
 
     values = parse_yaml(sample, name="presets/sample.yaml")
@@ -262,7 +262,7 @@ def _planned(
         first = planned(machine, hours)
         pace = seconds_to_train(written(first)[1], "train")["train"]
         flops = first.run.seconds(Machine(1.0)) / pace.seconds
-        machine = Machine(flops, cuda=machine.cuda, busy=pace.busy)
+        machine = Machine(flops, cuda=machine.cuda, busy=pace.busy, start=seconds_to_start())
     plan = planned(machine, hours)
     text, params = written(plan)
     sizes = {name: float(survey.text_bytes) for name, survey in zip(plan.sources, surveys, strict=False)}

@@ -25,9 +25,9 @@ _MANY_DOCUMENTS, _TOO_MANY_TO_LIST = 50, 1_000_000  # from here on: hold out who
 FEW_DOCUMENTS = 20
 _CONTEXTS = (1024, 512, 256, 128)
 
-# Seconds besides training, measured on two x86-64 and two ARM cores: start of a stage; per MB, all stages that read
-# text; per MB, training of the tokenizer.
-_A_STAGE, _A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 3.5, 1.0, 4.0
+# Seconds besides training, measured on two ARM cores: per MB, all stages that read text; per MB, training of the
+# tokenizer.
+_A_MEGABYTE, _A_MEGABYTE_OF_PIECES = 1.0, 4.0
 _STAGES_A_SOURCE, _OTHER_STAGES = 4, 14  # load counts twice: it reads the text and sketches it
 # Share of the remaining time for each part; the rest is a reserve.
 _TRAIN, _SFT, _LEAK, _EVAL = 0.75, 0.08, 0.03, 0.03
@@ -74,7 +74,7 @@ def plan_params(
     hours: float,
 ) -> Plan:
     """Plan a run on the surveyed text within `hours`; `bundled` chats are used if the user has none."""
-    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled)
+    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, machine=machine)
     text_bytes = sum(survey.text_bytes for survey in surveys)
     characters, words = (max(getattr(survey, of) for survey in surveys) for of in ("characters", "words"))
     V = vocabulary_for(text_bytes, characters=characters, words=words)
@@ -109,6 +109,7 @@ def name_inputs(
     *,
     bundled: Mapping[str, Mapping[str, Any]],
     public: Collection[str] = (),
+    machine: Machine,
 ) -> tuple[dict[str, Survey], dict[str, dict[str, Any]], float]:
     """Return the surveys by source name, the entries of the user's chats, and the seconds to read it all."""
     for survey in surveys:
@@ -121,7 +122,7 @@ def name_inputs(
     names = source_names([survey.path for survey in surveys], taken=taken)
     chat_names = source_names([os.path.splitext(chat.path)[0] for chat in chats], taken=[*names, *public])
     stages = _STAGES_A_SOURCE * (len(names) + len(public) + (len(chats) or len(bundled))) + _OTHER_STAGES
-    reading = _A_STAGE * stages + _A_MEGABYTE * sum(survey.text_bytes for survey in surveys) / 1e6
+    reading = machine.start * stages + _A_MEGABYTE * sum(survey.text_bytes for survey in surveys) / 1e6
     split = {"by": "document", "val_frac": 0.1}
     own_chats = {
         name: _entry("chat", name, path=chat.path, remote="private", load={"kind": chat.kind}, split=split)
@@ -297,11 +298,13 @@ def _settings(
     }
     if not machine.cuda and C >= 256 and run.B * T > _AT_ONCE_ON_CPU:
         settings["runtime.micro_batch_tokens"] = Setting(_AT_ONCE_ON_CPU, "So that a step fits into memory.")
+    # Little text has fewer passages and fewer held-out tokens, about a tenth, than may be taken.
+    checked = 100 * min(passages, run.text_tokens / chunk) + min(scored * len(named), run.text_tokens / 10)
     validating = evaluations * eval_steps * run.B * T / (3 * tokens_a_second)
     seconds = {
         "train": run.seconds(machine) + validating,
         "sft": sft_steps * 8 * T / tokens_a_second,
-        "rest": 4 * (100 * passages + scored * len(named)) / (3 * tokens_a_second),
+        "rest": 4 * checked / (3 * tokens_a_second),
     }
     return settings, seconds
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from niels_gpt.cli.console import Setting
 from niels_gpt.cli.plan import OwnChats, Plan, context_for, fit_hours, heading, name_inputs, source_entry
-from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs
+from niels_gpt.cli.sizing import Machine, PlannedRun, Size, costs, seconds_to_start
 from niels_gpt.cli.survey import Survey
 from niels_gpt.config import ModelConfig, TrainConfig
 from niels_gpt.device import prepare_device
@@ -67,7 +67,7 @@ def plan_tuning(
     `public` is the sample's public text, which stays in the mix so that less is forgotten; `bundled` are its chats,
     used if the user has none.
     """
-    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, public=public)
+    named, own_chats, reading = name_inputs(surveys, chats, bundled=bundled, public=public, machine=machine)
     chat_sources = own_chats or bundled
     text_bytes = float(sum(survey.text_bytes for survey in surveys))
     share = min(_PUBLIC_SHARE, public_bytes / (public_bytes + text_bytes))
@@ -187,4 +187,5 @@ def measured_machine(base: ChosenBase, runtime: Mapping[str, Any], *, cuda: bool
     cfg = replace(base.cfg, T=min(T, base.cfg.T), dropout=0.0)
     train = TrainConfig(total_steps=4, B=B, precision="bf16" if cuda else "float32")
     pace = seconds_per_step(cfg, train, {**runtime, "compile": False})
-    return Machine(B * cfg.T * costs(base.cfg, cfg.T)[1] / pace.seconds, cuda=cuda, busy=pace.busy)
+    flops = B * cfg.T * costs(base.cfg, cfg.T)[1] / pace.seconds
+    return Machine(flops, cuda=cuda, busy=pace.busy, start=seconds_to_start())

@@ -7,6 +7,9 @@ that has helped. docs/recipe.md has the runs behind the figures.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -53,11 +56,19 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Machine:
-    """FLOP/s that a training step reaches on idle cores, whether it runs on CUDA, the share of the cores in use now."""
+    """Speed of a machine: FLOP/s that a training step reaches on idle cores, and what else decides a plan."""
 
     flops: float
     cuda: bool = False
-    busy: float = 0.0  # by other programs, 0 to 1
+    busy: float = 0.0  # share of the cores that other programs use, 0 to 1
+    start: float = 3.5  # seconds that a stage takes to start
+
+
+def seconds_to_start() -> float:
+    """Return the mean seconds that a stage takes to start, by those of a Python that imports what training does."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import pyarrow.parquet, pydantic, ruamel.yaml, torch"], check=True)
+    return 0.85 * (time.perf_counter() - start)  # other stages import less, and DVC takes its part
 
 
 @dataclass(frozen=True)
