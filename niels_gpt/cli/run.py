@@ -287,6 +287,7 @@ def _watched(arguments: Sequence[str], board: Board) -> tuple[int, bool]:
         own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
         path = path if own in path.split(os.pathsep) else os.pathsep.join((own, path))
         found = shutil.which("dvc", path=path)
+        # A dvc that comes first on PATH is used, as in a shell; this environment's own records stages faster.
         theirs = found is not None and Path(found).parent != Path(own)
         dvc = subprocess.Popen(
             [*([found, "repro"] if theirs else [sys.executable, "-m", "niels_gpt.pipeline.repro"]), *arguments],
