@@ -9,7 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from niels_gpt.base.gguf_tokenizer import pre_tokenizer_name, write_tokenizer_from_gguf
+from niels_gpt.base.importing import pre_tokenizer_name, write_tokenizer_from_gguf
 from niels_gpt.config import ModelConfig
 from niels_gpt.files.atomic import write_json
 from niels_gpt.model.gpt import GPT

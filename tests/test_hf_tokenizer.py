@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
+from niels_gpt.base.importing import write_tokenizer_from_gguf
 from niels_gpt.cache.build_cache import build_pretrain_cache, keep_tokenizer
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.token_parts import encode_documents, encode_parts

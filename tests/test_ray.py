@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.base.gguf_tokenizer import write_tokenizer_from_gguf
+from niels_gpt.base.importing import write_tokenizer_from_gguf
 from niels_gpt.cache.token_parts import encode_part, encode_parts
 from niels_gpt.data.corpus.parts import DOCUMENT_SCHEMA, Part, Texts, write_rows
 from niels_gpt.data.corpus.split import Drawn

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from niels_gpt.base.gguf_tokenizer import pre_tokenizer_name
 from niels_gpt.base.imported import Provenance
+from niels_gpt.base.importing import pre_tokenizer_name
 from niels_gpt.chat_format import PROMPT, ROLES
 from niels_gpt.chat_template import ChatML
 from niels_gpt.inference.sampling import SAMPLING
