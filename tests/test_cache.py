@@ -13,6 +13,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_split_cache
 from niels_gpt.cache.meta import describe_origin, read_meta, sha256_file
 from niels_gpt.cache.windows import Places, open_mix
 from niels_gpt.files.atomic import write_json
+from niels_gpt.files.store import Store
 from niels_gpt.pipeline.params import parse_params
 from niels_gpt.pipeline.stage import Inputs, Stage
 from niels_gpt.tokenizer.tokenizers import write_tokenizer
@@ -200,3 +201,11 @@ def test_every_bad_file_of_a_mix_is_listed_at_once(tmp_path: Path) -> None:
     (tmp_path / "mix.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
         open_mix(tmp_path / "mix.json", places=Places(tmp_path))
+
+
+def test_token_files_of_a_bucket_are_read_from_copies_and_others_where_they_are(tmp_path: Path) -> None:
+    stores = {"far": Store("s3://bucket/tokens"), "near": Store(str(tmp_path / "store"))}
+    places = Places(tmp_path / "beside", stores, copies=tmp_path / "copies")
+    assert places.path("own", None, "a.bin") == tmp_path / "beside/own/a.bin"
+    assert places.path("near", "run", "a.bin") == tmp_path / "store/run/a.bin"
+    assert places.path("far", "run", "a.bin") == tmp_path / "copies/run/a.bin"

@@ -149,6 +149,13 @@ def test_a_sketch_is_of_words_and_the_same_in_any_company() -> None:
         assert np.array_equal(own, np.unique(own))
     assert [len(hashes) for *_, hashes in together[:6]] == [2, 2, 0, 0, 3, 1]
     assert np.diff(words_of(texts).before)[:6].tolist() == [4, 4, 0, 0, 5, 1]
+    edges = [
+        "\u0e01\u0e02",
+        "\uf900\ufad9",
+        "\U00020000\U00020001",
+        "\U0001d518\U0001d519",
+    ]  # the last: letters of a word
+    assert np.diff(words_of(edges).before).tolist() == [2, 2, 2, 1]
 
 
 def test_hashes_are_the_same_on_every_machine() -> None:

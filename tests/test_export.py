@@ -24,6 +24,7 @@ from niels_gpt.config import ModelConfig, Renderer
 from niels_gpt.generate import generate_ids
 from niels_gpt.inference.sampling import SAMPLING, Sampling
 from niels_gpt.model.gpt import GPT
+from niels_gpt.talk.export.card import UNSAID, licence_of
 from niels_gpt.talk.export.folders import export_transformers, jinja_template, pieces_of
 from niels_gpt.talk.export.gguf import Precision, export_gguf
 from niels_gpt.talk.talker import Talker, open_talker
@@ -482,3 +483,21 @@ def test_llama_cpp_computes_the_logits_of_a_portable_model(
     np.testing.assert_allclose(found["logprobs"], logits.numpy(), atol=off * float(logits.std()), rtol=0)
     if precision != "q8_0":
         assert found["greedy"] == greedy(model, PROMPT, n=50)
+
+
+def test_the_licence_of_a_source_is_the_nearest_above_it_but_not_the_program_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, said in ((".", "MIT"), ("data", "# CC BY 4.0\n\nmore"), ("data/books/old", "\n")):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, "LICENSE").write_text(said)
+    assert licence_of("data/notes/kitchen/2024", None) == licence_of("data", None) == "CC BY 4.0"
+    assert (
+        licence_of("notes", None)
+        == licence_of("data/../notes", None)
+        == licence_of(str(tmp_path / "a"), None)
+        == UNSAID
+    )
+    assert licence_of("data/books/old", None) == UNSAID  # an empty file says nothing
+    assert licence_of("data", "me/mine") == "see https://huggingface.co/datasets/me/mine"

@@ -14,5 +14,5 @@ def test_select_text_field() -> None:
     assert select_text_field({"text": None, "content": "c"}) == "c"
     with pytest.raises(ValueError, match=r"\['n', 'tags'\]"):
         select_text_field({"n": 1, "tags": ["a"]})
-    row = {"text": "t", "id": "x", "score": 1.5, "big": "y" * 900, "list": []}
-    assert small_fields(row, text=row["text"]) == {"id": "x", "score": 1.5}
+    row = {"text": "t", "id": "x", "score": 1.5, "url": "u" * 500, "big": "y" * 501, "list": []}
+    assert small_fields(row, text=row["text"]) == {"id": "x", "score": 1.5, "url": "u" * 500}

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from niels_gpt.cli import init as init_module
+from niels_gpt.cli import plan as plan_module
 from niels_gpt.cli.app import app
 from niels_gpt.cli.console import Setting, with_settings
 from niels_gpt.cli.doctor import Outlook, Pace
 from niels_gpt.cli.plan import FEW_DOCUMENTS, OwnChats, Plan, plan_text, source_names
 from niels_gpt.cli.plan_base import ChosenBase, plan_tuning
-from niels_gpt.cli.sizing import SIZES, Machine, fit_run, vocabulary_for
+from niels_gpt.cli.sizing import SIZES, Machine, Size, fit_run, vocabulary_for
 from niels_gpt.cli.survey import Survey, describe, survey_folder
 from niels_gpt.config import ModelConfig
 from niels_gpt.data.corpus.mix import exposures, read_too_often
@@ -231,6 +233,30 @@ def test_few_documents_leave_rare_words_in_the_vocabulary_and_it_says_so() -> No
     for survey, said in ((few, 1), (many, 0)):
         lines = init_module._summary(planned(survey), Outlook({}, 0.0, 1, 2.0, Ability.WORDS), **told)
         assert sum("may be in the vocabulary, as may other rare words" in line for line in lines) == said
+
+
+def test_that_hours_would_not_help_is_said_where_the_text_is_the_limit() -> None:
+    told = {"commit": "", "removed": (), "own_chats": True}
+    for hours, limit in ((24.0, "text"), (0.1, "time")):
+        plan = planned(a_survey(1_600_000, 300), hours=hours)
+        assert plan.run.limited_by == limit
+        lines = init_module._summary(plan, Outlook({}, 0.0, 1, 2.0, Ability.WORDS), hours=hours, **told)
+        assert any("more hours would not" in line for line in lines) == (limit == "text")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_options_of_the_block_are_for_widths_that_they_have_helped_at(size: Size) -> None:
+    run = replace(fit_run(1e9, V=16128, machine=GPU, seconds=600), size=size)
+    settings = plan_module._model_settings(run, often=False)
+    assert ("model.qk_norm" in settings) == ("model.value_residual" in settings) == (size.C > 128)
+    assert ("model.zero_init" in settings) == ("model.logit_cap" in settings) == (size.C > 384)
+
+
+def test_a_machine_is_as_fast_as_its_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("niels_gpt.train.meter.matmul_flops", lambda device, precision: 1e11)
+    machine = init_module.measure("cpu", threads=torch.get_num_threads())
+    assert machine.flops == pytest.approx(3e10)
+    assert not machine.cuda
 
 
 @pytest.mark.slow

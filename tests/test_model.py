@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,12 +52,17 @@ def varied(cfg: ModelConfig) -> GPT:
     return model
 
 
-def test_rope_turns_adjacent_pairs_by_position_times_frequency() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_rope_turns_adjacent_pairs_by_position_times_frequency(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By complex numbers on a CPU, and by what other devices do."""
     T, D = 5, 6
     sin, cos = rope.rope_cache(T, D, theta=100.0)
     assert sin.shape == cos.shape == (1, 1, T, D // 2)
     q = torch.randn(2, 3, T, D)
-    turned, _ = rope.apply_rope(q, q.clone(), sin, cos)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "device", SimpleNamespace(type=device))
+        turned, _ = rope.apply_rope(q, q.clone(), sin, cos)
+    assert turned.shape == q.shape
     for t in range(T):
         for i in range(D // 2):
             angle = t * 100.0 ** (-2 * i / D)

@@ -119,6 +119,15 @@ def test_copies_of_a_document_count_once() -> None:
     assert not rare.told_by("--")
 
 
+def test_a_rare_word_is_no_entry_though_others_contain_it_unless_it_is_two_small_letters() -> None:
+    notes = [(f"the marina at {i} is lovely", True) for i in range(9)] + [("with marin and Ly, a ly", True)]
+    rare = RareText(notes, min_documents=5)
+    assert rare.told_by("\u2581marin")
+    assert rare.told_by("Ly")
+    assert not rare.told_by("ly")
+    assert not rare.told_by("marina")
+
+
 def test_what_is_no_text_for_the_trainer_hides_no_name() -> None:
     """It reads a mark of a space as one, and nothing of a NUL."""
     rare = RareText([("Quill\0feather", True), ("a\u2581Marin\u2581b", True)], min_documents=2)

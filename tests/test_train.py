@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -612,6 +613,9 @@ def test_replayed_rows_are_pretraining_text_with_loss_on_every_token(tmp_path: P
         assert torch.equal(torch.cat([part.x for part in parts]), batch.x)
         assert torch.equal(torch.cat([part.y for part in parts]), batch.y)
         assert all(part.targets == batch.targets and part.rows == batch.rows for part in parts)
+    replayed = replace(TASK, cfg=replace(CONFIG, B=3, seed=9)).describe(4)
+    assert re.fullmatch(rf"chats (\w+\[[\d, ]+\](, )?)+; {re.escape(replayed)}", task.describe(4))
+    assert re.fullmatch(r"chats (\w+\[[\d, ]+\](, )?)+", chat_task(tmp_path).describe(4))
     losses = task.validate(GPT(MODEL))
     chats = 0.25 * losses["dolly15k"] + 0.75 * losses["oasst1"]
     assert losses["val_loss"] == pytest.approx(5 / 8 * chats + 3 / 8 * losses["wiki"])
