@@ -21,6 +21,7 @@ from niels_gpt.inference.sampling import (
     Draw,
     Drawn,
     GeneratorNoise,
+    Kind,
     Penalties,
     Sampling,
     SeededNoise,
@@ -40,6 +41,7 @@ CPU = torch.device("cpu")
 # Of every kind of setting one, and some together.
 SAMPLINGS = (
     GREEDY,
+    Kind,
     Sampling(),
     Sampling(0.7, None),
     Sampling(1.5, None, 0.9),
@@ -655,3 +657,20 @@ def test_the_likeliest_of_parts_are_those_of_the_whole(V: int, k: int) -> None:
     expected = logits.topk(k)
     assert torch.equal(values, expected.values)
     assert torch.equal(ids, expected.indices)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind(False),
+        Kind(True),
+        Kind(True, k=3),
+        Kind(True, k=3, top_p=True, min_p=True),
+        Kind(True, k=3, some_greedy=True),
+    ],
+)
+def test_a_row_without_numbers_has_no_id_and_its_neighbours_have_theirs(kind: Kind) -> None:
+    rows = [[0.0, 1.0, 2.0, 3.0], [math.nan] * 4, [0.0, math.inf, 0.0, 0.0], [3.0, 2.0, 1.0, 0.0]]
+    logits, settings = torch.tensor(rows), torch.tensor([[1.0, 0.9, 0.1, 0.0]]).repeat(4, 1)
+    ids = kind.ids(logits, settings, lambda indices: torch.ones(4, 4 if indices is None else indices.shape[1]))
+    assert ids.tolist() == [3, -1, -1, 0]

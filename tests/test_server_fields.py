@@ -348,6 +348,8 @@ def test_tokens_health_and_metrics(address: str) -> None:
             ('niels_gpt_requests_total{status="400"}', 1),
         ):
             assert after[name] - before.get(name, 0) == more, name
+        took = after["niels_gpt_first_text_seconds_sum"] - before.get("niels_gpt_first_text_seconds_sum", 0)
+        assert 0 < took < 600  # no reading of a clock
         assert after["niels_gpt_answers_under_way"] == after["niels_gpt_answers_waiting"] == 0
 
 
