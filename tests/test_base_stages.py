@@ -109,6 +109,7 @@ def test_training_starts_from_the_base_with_its_own_context_and_dropout(here: Pa
     assert config["renderer"] == "chatml"
 
 
+@pytest.mark.slow
 def test_without_a_base_the_stage_leaves_a_mark_and_training_begins_at_random(here: Path) -> None:
     scratch = tiny_params({**SOURCES, "train.total_steps": 1, "train.warmup_steps": 1, "train.eval_every": 1})
     run_in_process("base", base.main, scratch)
@@ -281,6 +282,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     assert own.cfg.V == V
 
 
+@pytest.mark.slow
 def test_the_licence_of_the_base_goes_with_every_export(here: Path, tmp_path: Path) -> None:
     """In the card's header, in GGUF's metadata and as its text; an export that is imported again still has it."""
     trained(parameters(train__total_steps=1, train__warmup_steps=1, train__eval_every=1))
@@ -317,6 +319,7 @@ def test_a_base_without_a_licence_is_exported_as_one_that_states_none(here: Path
     assert provenance_of(layout.BASE) is None
 
 
+@pytest.mark.slow
 def test_doctor_and_inspect_know_the_shape_of_the_base(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = json.loads(parameters().model_dump_json())
     said = [finding.what for finding in examine(raw, folder=here)]

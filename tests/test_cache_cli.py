@@ -97,6 +97,7 @@ def test_a_gutenberg_that_cannot_be_had_is_said_in_its_meta_and_is_no_failure(da
     assert files(out) == built  # what is there is not thrown away
 
 
+@pytest.mark.slow
 def test_any_other_dataset_that_cannot_be_had_is_a_failure(data: Path) -> None:
     done = build(data, "--fineweb-dataset=nobody/nothing", only=["fineweb_edu", "dolly15k"])
     assert done.exit_code == 1

@@ -154,6 +154,7 @@ def test_what_a_tokenizer_knows_by_itself_is_that_of_a_uniform_model(pieces: Tok
     assert blind["spelling"].value > 0.5  # words it was trained on are fewer pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_whoever_has_read_the_right_texts_chooses_them_and_of_the_wrong_ones_never(
     kind: str, pieces: Tokenizer

@@ -120,6 +120,7 @@ def test_values_change_and_comments_stay(project: Path) -> None:
     assert all(line in text for line in outside.splitlines() if line.lstrip().startswith("#"))
 
 
+@pytest.mark.slow
 def test_presets_keep_ones_own_sources_and_put_public_text_beside_them(project: Path) -> None:
     text = {"use": "text", "input": "/n", "remote": "private", "val_name": "val_n"}
     text |= {"split": {"by": "document", "val_frac": 0.1}}
@@ -181,6 +182,7 @@ def test_an_unknown_preset_lists_those_there_are_and_writes_nothing(project: Pat
     assert (project / "params.yaml").read_text() == SAMPLE
 
 
+@pytest.mark.slow
 def test_a_preset_keeps_what_it_writes_over_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
     said = run("preset", "v0")
@@ -396,6 +398,7 @@ def test_a_rate_as_dvc_writes_it_is_a_number(finished: Path) -> None:
     assert "train will take about" in shown
 
 
+@pytest.mark.slow
 def test_a_batch_is_shown_with_its_sources(finished: Path) -> None:
     text = (finished / "params.yaml").read_text()
     weights = {"wiki": 0.0, "roam": 1.0, "primer": 0.0}
@@ -586,6 +589,7 @@ def test_a_full_disk_is_named_and_leaves_all_as_it_was(finished: Path) -> None:
     assert files_below(finished) == before
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_to_is_named(finished: Path) -> None:
     before = files_below(finished)
     assert "params.yaml: " in refusal("export", "params.yaml/away")
@@ -720,6 +724,7 @@ def test_what_a_terminal_cannot_write_is_shown_by_number(finished: Path, monkeyp
     assert b"\\u2603 and \\ufffd" in shown
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_model_is_told_those_that_have_one(finished: Path) -> None:
     run("export", "away")
     (finished / "other").mkdir()
@@ -905,6 +910,7 @@ def test_doctor_says_everything_that_is_wrong_at_once(finished: Path) -> None:
     assert len(bad) == 8
 
 
+@pytest.mark.slow
 def test_doctor_of_a_finished_run_finds_nothing(finished: Path) -> None:
     shown = run("doctor", "--no-speed")
     assert "BAD" not in shown
@@ -1034,6 +1040,7 @@ def test_an_output_that_is_gone_is_a_difference() -> None:
         assert weights.endswith("of train differ: models/pretrain.")
 
 
+@pytest.mark.slow
 def test_summary_is_silent_where_nothing_can_be_compared(finished: Path) -> None:
     assert "committed" not in run("report", "--text")  # no git, no dvc.lock
     (finished / "dvc.lock").write_text(json.dumps(lock()))

@@ -168,6 +168,7 @@ def test_whatever_a_recorded_file_imports_is_recorded_unless_it_is_one_of_a_few_
         assert [file for file in recorded if file.startswith(NEUTRAL) and file not in DECIDING] == []
 
 
+@pytest.mark.slow
 def test_what_trains_a_model_is_in_the_record_of_every_training() -> None:
     core = ("rng", "batching", "lr_schedule", "config", "checkpoint", "model/gpt", "model/blocks", "model/loss")
     loop = ("loop", "step", "optimizer", "task", "state")
@@ -187,6 +188,7 @@ def test_what_a_page_has_inside_is_part_of_the_code_that_writes_it() -> None:
     assert "niels_gpt/eval/pairs.tsv" not in files
 
 
+@pytest.mark.slow
 def test_a_stage_holds_to_the_recorded_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(
         tmp_path,

@@ -346,6 +346,7 @@ def runs_of(page: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_without_names_everything_is_compared_the_newest_first(project: Path) -> None:
     shown = run().splitlines()
     assert "note: workspace is the same run as new" in shown

@@ -201,6 +201,7 @@ def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
 NOTE_LINES = st.lists(st.sampled_from(["---", "--- ", "----", " ---", "tags: a", "", "text", "..."]), max_size=9)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=NOTE_LINES, line_end=st.sampled_from(["\n", "\r\n"]), ended=st.booleans())
 @example(lines=["text", "---", "tags: a", "---", "text"], line_end="\n", ended=True)

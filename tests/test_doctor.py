@@ -54,6 +54,7 @@ def online_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_is_named(params: dict[str, Any], tmp_path: Path) -> None:
     assert not fixes(params, tmp_path)
     params["sources"]["roam"]["input"] = ".roam-data"
@@ -73,6 +74,7 @@ def test_what_is_no_file_in_an_input_is_named(params: dict[str, Any], tmp_path: 
     assert len(found) == 2
 
 
+@pytest.mark.slow
 def test_no_network_is_named_for_each_dataset(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def test_an_offline_run_needs_the_dataset_in_the_cache(
     assert not fixes(params, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_hub_is_asked_once_however_many_need_it(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -430,6 +430,7 @@ def test_overlap_is_of_held_out_text_with_all_that_is_trained_on(here: Path) -> 
 # For eyes
 
 
+@pytest.mark.slow
 def test_inspect_duplicates_shows_pairs_with_what_they_share(here: Path) -> None:
     rng = random.Random(17)
     text = "\n".join(sentence(rng) for _ in range(9))

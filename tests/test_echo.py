@@ -64,6 +64,7 @@ def test_prompts_are_scored_as_the_model_itself_does(address: str, as_ids: bool)
         assert found["text_offset"] == starts
 
 
+@pytest.mark.slow
 def test_what_follows_the_prompt_is_scored_with_it(address: str) -> None:
     body: dict[str, Any] = {"prompt": PROMPTS[1], "max_tokens": 5, "logprobs": 1}
     plain, echoed = (completed(address, **body, echo=echo)["choices"][0] for echo in (False, True))
@@ -91,6 +92,7 @@ def test_half_a_character_at_the_end_of_a_prompt_is_in_neither_part_twice(addres
     assert (choice["text"], choice["logprobs"]["text_offset"]) == ("\ufffd", [0])
 
 
+@pytest.mark.slow
 def test_an_end_after_the_prompt_is_a_token_of_the_reply() -> None:
     """lm-eval asks for one token and ignores the last: without the end it would ignore the prompt's last."""
     with serving(build_app(saying("chat_tokens", [ord("c"), EOT]), card={})) as address:
@@ -129,6 +131,7 @@ def test_prompts_of_neighbouring_slots_are_prefilled_together(monkeypatch: pytes
         assert other[1:] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_scored_rows_beside_others_change_nothing_for_them(address: str) -> None:
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 30, "temperature": 0}
     alone = httpx.post(f"{address}/v1/chat/completions", json=chat, timeout=60).json()["choices"]

@@ -56,6 +56,7 @@ def test_a_part_alone_is_done_here_and_none_at_all_is_nothing(tmp_path: Path) ->
     assert list(LocalEngine(4).map(part_work.answer, [], tick=bool)) == []
 
 
+@pytest.mark.slow
 def test_parts_whose_worker_was_killed_are_tried_again(tmp_path: Path) -> None:
     items = pieces(tmp_path, 5)
     with watchdog():
@@ -65,6 +66,7 @@ def test_parts_whose_worker_was_killed_are_tried_again(tmp_path: Path) -> None:
     assert {items[i].tries() for i in (0, 2, 4)} <= {1, 2}  # with the pool of a part that kills, its neighbours end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "why"),
     [

@@ -414,6 +414,7 @@ def portable(V: int, family: str) -> GPT:
     return model
 
 
+@pytest.mark.slow
 @FAMILIES
 @KINDS
 def test_transformers_opens_a_portable_model_with_its_logits_and_gives_it_back(

@@ -55,6 +55,7 @@ def talker(folder: Path) -> Talker:
     return Talker("tuned", GPT(cfg), tokenizer, "chatml", slots=1)
 
 
+@pytest.mark.slow
 def test_transformers_gets_the_files_as_they_came_and_asks_the_same(
     talker: Talker, folder: Path, tmp_path: Path
 ) -> None:

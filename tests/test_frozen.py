@@ -22,6 +22,7 @@ from tests.tiny_training import CONFIG, TASK, V3, trained
 UNTIED = replace(V3, tied=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [V3, UNTIED], ids=["tied", "a head of its own"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_frozen_weights_stay_to_the_bit_and_all_others_move(shape: ModelConfig, optimizer: Any) -> None:
@@ -58,6 +59,7 @@ def test_the_gradients_of_what_is_trained_are_those_without_freezing() -> None:
     assert grads[1]["tok_emb.weight"] is None
 
 
+@pytest.mark.slow
 def test_a_model_trained_once_with_frozen_blocks_is_whole_again() -> None:
     cfg = replace(CONFIG, total_steps=4, eval_every=4)
     model = GPT(V3)

@@ -135,6 +135,7 @@ def test_no_module_of_the_hall_imports_a_wing(path: Path) -> None:
     assert not {name(file).split("/")[1] for file in imported_files(path, ROOT)} & set(WINGS.split())
 
 
+@pytest.mark.slow
 def test_no_folder_imports_itself_through_others() -> None:
     """Every arrow runs down: from stages and cli to pipeline, the wings, the hall. A module beside them is its own."""
     rooms: dict[str, set[str]] = {}
@@ -145,6 +146,7 @@ def test_no_folder_imports_itself_through_others() -> None:
     TopologicalSorter(rooms).prepare()  # raises CycleError
 
 
+@pytest.mark.slow
 def test_the_picture_in_the_architecture_page_is_that_of_the_imports() -> None:
     page = (ROOT / PAGE).read_text()
     assert page == with_drawing(page, draw(ROOT)), "python -m scripts.architecture draws it anew"

@@ -124,6 +124,7 @@ GOLDEN = (
 )
 
 
+@pytest.mark.slow
 def test_text_for_a_generator_is_as_it_was_before_the_engine(model: GPT) -> None:
     noise = torch.empty(CFG.V).exponential_(generator=torch.Generator().manual_seed(7))[:4]
     for (temperature, top_k, top_p), ids in GOLDEN:
@@ -133,6 +134,7 @@ def test_text_for_a_generator_is_as_it_was_before_the_engine(model: GPT) -> None
             assert text[5:] == [int(token) for token in ids.split()]
 
 
+@pytest.mark.slow
 def test_cached_and_uncached_text_are_equal_far_past_the_context(any_model: GPT) -> None:
     ids = list(b"hello")
     for _ in range(2 * CFG.T + 9):

@@ -84,6 +84,7 @@ def _trained_share(source: dict[str, Any]) -> float:
     return 1 - float(source["load"].get("held_out_tail") or source["split"]["val_frac"])
 
 
+@pytest.mark.slow
 def test_more_time_and_more_text_make_a_larger_model_and_no_text_a_larger_one_than_it_can_feed() -> None:
     sizes = [planned(a_survey(2_000_000, 500), hours=hours).run.parameters for hours in (0.1, 1, 24)]
     assert sizes == sorted(sizes)
@@ -465,6 +466,7 @@ def test_places_that_cannot_hold_text_are_refused_before_anything_is_read(
         assert "params.yaml" not in result.stderr
 
 
+@pytest.mark.slow
 def test_folders_that_would_be_read_twice_or_told_to_others_are_refused(project: Path, tmp_path: Path) -> None:
     one = notes(tmp_path / "notes")
     (tmp_path / "link").symlink_to(one)
@@ -584,6 +586,7 @@ def test_where_git_refuses_the_file_is_as_it_was(project: Path, tmp_path: Path) 
     assert git("status", "--porcelain") == ""
 
 
+@pytest.mark.slow
 def test_how_a_run_is_executed_here_stays_as_it_was_and_chats_are_counted(project: Path, tmp_path: Path) -> None:
     params = project / "params.yaml"
     params.write_text(with_settings(params.read_text(), {"runtime.threads": Setting(3)}))
@@ -631,6 +634,7 @@ def test_hours_are_written_as_a_number_or_as_a_time(text: str, hours: float) -> 
     assert init_module.parse_hours(text) == pytest.approx(hours)
 
 
+@pytest.mark.slow
 def test_what_is_no_time_is_refused_with_examples(project: Path, tmp_path: Path) -> None:
     for text in ("soon", "2m", "1001", "-1", "", "15x", "1.2.3", "m", "nan"):
         result = ran(notes(tmp_path / "notes"), f"--hours={text}")

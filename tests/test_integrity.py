@@ -129,6 +129,7 @@ def test_a_changed_token_file_or_chat_is_refused_before_a_token_is_read(caches: 
         chats()
 
 
+@pytest.mark.slow
 def test_a_mix_with_a_letter_changed_opens_as_before_or_is_refused_in_a_sentence(caches: Path) -> None:
     for path, names in (("cache/mix.json", None), ("cache/chat_mix.json", ["own"])):
         whole = Path(path).read_bytes()

@@ -56,6 +56,7 @@ def test_a_change_in_one_loader_changes_that_kinds_fingerprint_alone(project: Pa
     assert [key for key in after if after[key] != before[key]] == [f"load/{name}" for name in FILES]
 
 
+@pytest.mark.slow
 def test_a_loader_of_files_does_not_rest_on_the_hub() -> None:
     for name in FILES:
         reads_hub = "niels_gpt/data/hub.py" in code.code_of("load", ROOT, kind=name)

@@ -129,6 +129,7 @@ def write_tokenizer(folder: Path) -> None:
 # Parquet files
 
 
+@pytest.mark.slow
 def test_rows_come_back_as_they_were_chosen_across_groups(tmp_path: Path) -> None:
     file = tmp_path / "part.parquet"
     documents = [Document(id=f"{i}", text="x" * 99_999 + f"{i}") for i in range(100)]  # three groups

@@ -76,6 +76,7 @@ def test_a_page_of_another_origin_in_a_browser(origins: tuple[str, str]) -> None
         assert without.methods == ["OPTIONS"]
 
 
+@pytest.mark.slow
 def test_preflights_are_answered_for_these_origins_alone() -> None:
     obsidian = "app://obsidian.md"
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-any"}

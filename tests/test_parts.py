@@ -175,6 +175,7 @@ def write_notes(folder: Path) -> list[str]:
     return NOTES
 
 
+@pytest.mark.slow
 def test_documents_are_never_cut_and_come_in_the_same_order_however_large_a_part_is(here: Path) -> None:
     notes = write_notes(here / "notes")
     (whole,), texts = loaded(here / "notes", here / "whole", 10**9)
@@ -396,6 +397,7 @@ def stored(seed: int = 1) -> Params:
     return parameters(store="kept", seed=seed)
 
 
+@pytest.mark.slow
 def test_a_stored_source_leaves_manifests_here_and_parts_in_its_store(
     notes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

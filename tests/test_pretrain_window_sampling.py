@@ -93,6 +93,7 @@ def written(folder: Path, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]
     return arrays, documents, tokens
 
 
+@pytest.mark.slow
 def test_windows_and_documents_of_files_are_those_of_arrays(tmp_path: Path) -> None:
     """Of which a budget may count only the first tokens, whatever documents begin behind them."""
     for seed in range(30):

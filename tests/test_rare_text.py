@@ -77,6 +77,7 @@ def planted() -> bytes:
     return train(documents(4))
 
 
+@pytest.mark.slow
 def test_a_name_in_fewer_documents_than_asked_for_is_no_entry(planted: bytes) -> None:
     names = {*NAMES, *CHINESE}
     told = set(entries(train_sentencepiece(documents(4), vocab_size=600)))
@@ -101,6 +102,7 @@ def test_every_entry_is_public_or_in_enough_private_documents(public: int) -> No
             assert any(whole[:public]) or sum(whole) not in range(1, 5) or few_letters or chinese, entry
 
 
+@pytest.mark.slow
 def test_a_word_of_a_public_text_may_be_an_entry() -> None:
     notes = documents(4)
     at = next(i for i, note in enumerate(notes) if "Quillfeather" in note)
@@ -135,6 +137,7 @@ def test_what_is_no_text_for_the_trainer_hides_no_name() -> None:
     assert rare.told_by("\u2581Marin")
 
 
+@pytest.mark.slow
 def test_the_vocabulary_has_the_size_asked_for_and_equal_texts_give_equal_bytes(planted: bytes) -> None:
     proto = ModelProto.FromString(planted)
     assert len(proto.pieces) == proto.trainer_spec.vocab_size == 600
@@ -144,6 +147,7 @@ def test_the_vocabulary_has_the_size_asked_for_and_equal_texts_give_equal_bytes(
     )
 
 
+@pytest.mark.slow
 def test_without_private_text_or_with_one_document_the_model_is_as_it_was() -> None:
     notes = documents(4)
     before = train_sentencepiece(notes, vocab_size=600)
@@ -151,6 +155,7 @@ def test_without_private_text_or_with_one_document_the_model_is_as_it_was() -> N
     assert train(notes, min_documents=1) == before
 
 
+@pytest.mark.slow
 def test_too_few_entries_are_refused_with_a_remedy() -> None:
     lines = r"vocab_size is 5,000: the corpus has [0-9,]+ entries that .*lower tokenizer\.min_documents, or add text"
     with pytest.raises(ValueError, match=lines) as error:
@@ -184,6 +189,7 @@ def _as_gpt2(byte: int, spelt: set[str]) -> str:
     return chr(byte) if chr(byte) in spelt else chr(256 + others.index(byte))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", ["private", "store"])
 def test_a_source_is_private_by_its_remote(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -102,6 +102,7 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_this_process_also_when_a_work
     assert len(alone["files"]) == PARTS * 5  # two files a split, and a record
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_named() -> None:
     pytest.importorskip("ray", reason="ray is not installed: no cluster was looked for")
     from niels_gpt.jobs.engine import RayEngine

@@ -189,6 +189,7 @@ def element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.builds("<{0}>{1}</{0}>".format, names, st.lists(inner, max_size=4).map("".join))
 
 
+@pytest.mark.slow
 @given(
     page=st.recursive(
         st.text(st.characters(exclude_categories=["Cs"])).map(html.escape)

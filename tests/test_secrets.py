@@ -170,6 +170,7 @@ CLOSINGS = (
 )
 
 
+@pytest.mark.slow
 def test_no_mask_eats_a_closing_bracket_or_quote() -> None:
     for closing in CLOSINGS:
         for kind, _, text, needles in FORMS:
@@ -772,6 +773,7 @@ def parts_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in store.glob("*.parquet")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_secret", ["keep", "mask", "drop"])
 def test_a_load_that_was_interrupted_counts_every_secret_once(on_secret: OnSecret, tmp_path: Path) -> None:
     lines = [json.dumps({"text": row.text}) + "\n" for row in rows(14)]
@@ -792,6 +794,7 @@ def test_a_load_that_was_interrupted_counts_every_secret_once(on_secret: OnSecre
     assert len(parts_of(tmp_path / "fresh")) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_secret", ["mask", "drop"])
 def test_findings_do_not_show_how_many_worked(on_secret: OnSecret, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()

@@ -306,6 +306,7 @@ def test_a_request_that_does_not_come_whole_is_given_up(monkeypatch: pytest.Monk
             assert late in came
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_answer(stream: bool) -> None:
     with serving(build_app(tiny_talker(slots=1), card={}, limits=replace(FOR_EVER, queue=1))) as address:
@@ -350,6 +351,7 @@ def test_the_end_of_the_server_waits_for_nobody() -> None:
                     pass
 
 
+@pytest.mark.slow
 def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
     def one(i: int) -> str | None:
         answer = client.chat.completions.create(**ask(f"number {i}"))  # type: ignore[call-overload]
@@ -360,6 +362,7 @@ def test_eight_at_once_get_their_own_answers(client: openai.OpenAI) -> None:
         assert list(pool.map(one, range(8))) == [expected(f"number {i}") for i in range(8)]
 
 
+@pytest.mark.slow
 def test_answers_are_written_together_so_that_short_ones_overtake_long_ones() -> None:
     ended: list[int] = []
 
@@ -436,6 +439,7 @@ def test_an_event_loop_that_is_busy_holds_nobody_up(monkeypatch: pytest.MonkeyPa
     scheduled(work)
 
 
+@pytest.mark.slow
 def test_more_than_there_are_slots_wait_and_more_than_may_wait_are_refused() -> None:
     async def work(scheduler: Scheduler) -> None:
         first = scheduler.answer([order(400)])
@@ -460,6 +464,7 @@ def test_an_error_belongs_to_who_asked_and_the_next_is_answered() -> None:
     scheduled(work)
 
 
+@pytest.mark.slow
 def test_many_clients_on_few_slots_are_answered_or_refused_and_never_mixed_up() -> None:
     """What each gets is compared with what it gets alone, at the same number of slots computed together."""
     talker = tiny_talker(slots=4)
@@ -480,6 +485,7 @@ def test_many_clients_on_few_slots_are_answered_or_refused_and_never_mixed_up() 
             assert int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.slow
 def test_requests_leave_nothing_behind(address: str) -> None:
     """Objects are counted, since they are the same on every machine; bench.serve measures memory, and for longer.
     What is left behind grows with every round of requests; what a thread or a cache happens to hold does not."""

@@ -52,6 +52,7 @@ def said(client: openai.OpenAI) -> Any:
     return said
 
 
+@pytest.mark.slow
 def test_penalties_and_filters_reach_the_draw(said: Any) -> None:
     greedy = said(temperature=0)
     assert len(set(greedy)) < len(greedy), "a text without repetitions would show nothing"
@@ -184,6 +185,7 @@ def test_usage_is_counted_in_both_forms(client: openai.OpenAI) -> None:
     assert not any("usage" in part.model_fields_set for part in plain)
 
 
+@pytest.mark.slow
 def test_content_in_parts_and_a_developer_are_what_they_mean(said: Any) -> None:
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     assert said(messages=[{"role": "user", "content": parts}]) == said("hello")
@@ -353,6 +355,7 @@ def test_tokens_health_and_metrics(address: str) -> None:
         assert after["niels_gpt_answers_under_way"] == after["niels_gpt_answers_waiting"] == 0
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_where_there_is_one() -> None:
     with serving(build_app(tiny_talker(), card={}, limits=LIMITS, access=Access(key="s3cret"))) as address:
         for headers in (

@@ -197,6 +197,7 @@ def watched() -> tuple[Talker, list[str]]:
     return replace(tiny_talker(), tokenizer=tokenizer), tokenizer.threads
 
 
+@pytest.mark.slow
 def test_large_requests_are_parsed_and_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     talker, encoding = watched()
     parsing, parse = [], service_module.parse_request
@@ -224,6 +225,7 @@ def test_large_requests_are_parsed_and_encoded_off_the_event_loop(monkeypatch: p
     assert event_loop not in parsing + encoding
 
 
+@pytest.mark.slow
 def test_too_many_choices_are_refused_before_a_text_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     talker, encoding = watched()
     asked: list[int] = []
@@ -240,6 +242,7 @@ def test_too_many_choices_are_refused_before_a_text_is_encoded(monkeypatch: pyte
         assert (len(encoding), asked) == (3, [6])
 
 
+@pytest.mark.slow
 def test_who_would_be_refused_in_any_case_is_refused_unread() -> None:
     """Where all places to wait are taken, a request costs no parsing."""
     talker, encoding = watched()
@@ -256,6 +259,7 @@ def test_who_would_be_refused_in_any_case_is_refused_unread() -> None:
             assert len(encoding) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_while_it_waits_gives_up_its_place(stream: bool) -> None:
     with serving(build_app(tiny_talker(slots=1), card={}, limits=replace(FOR_EVER, queue=1))) as address:

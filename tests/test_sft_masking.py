@@ -49,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _IDS = st.lists(st.sampled_from([1, 2, SYS, USR, ASST, EOT]), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(_IDS, min_size=1, max_size=4), st.integers(1, 25))
 def test_masks_padding_and_truncation_agree_with_a_slow_reference(folder: Path, rows: list[list[int]], T: int) -> None:

@@ -122,6 +122,7 @@ def test_paths_are_for_clients_on_this_machine(notes: Notes) -> None:
         assert "input" not in far.text
 
 
+@pytest.mark.slow
 def test_find_answers_whatever_is_typed(notes: Notes) -> None:
     found = post(notes, "/v1/find?q=beetroot", {}).json()["data"]
     assert [(one["file"], one["line"], one["headings"]) for one in found] == [("tides.md", 3, "Tides")]
@@ -157,6 +158,7 @@ def run(*command: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_find_and_trace_in_the_terminal(project: Path) -> None:
     assert run("find", "beetroot").splitlines()[0] == "1  roam: tides.md:3  Tides"
     assert run("find", "zzz") == "nothing found\n"
@@ -176,6 +178,7 @@ def test_find_and_trace_in_the_terminal(project: Path) -> None:
         assert refused in result.stderr
 
 
+@pytest.mark.slow
 def test_private_text_is_opened_for_others_only_where_it_is_shared(project: Path) -> None:
     """What `serve` opens with another --host, without and with --share-sources."""
     for private, names in ((True, ["roam", "primer"]), (False, ["primer"])):

@@ -276,6 +276,7 @@ rules = st.fixed_dictionaries(
 LONG = {"S": 4, "content_length": 14, "content_stride": 1, "offset_stride": 1, "min_copy_len": 2}  # than the frame
 
 
+@pytest.mark.slow
 @example({**LONG, "content_start_mode": "slide_within", "offset_bound": "tight"}, 15)
 @example({**LONG, "content_start_mode": "coverage_balanced", "offset_bound": "loose"}, 15)
 @given(rules, st.integers(1, 15))
@@ -470,6 +471,7 @@ def median_pz(model: GPT, document: np.ndarray) -> dict[str, Any]:
     return pz_stats(logs, starts, L=len(document))
 
 
+@pytest.mark.slow
 def test_three_documents_are_learned_and_told_from_one_that_was_not_there() -> None:
     rng = np.random.default_rng(0)
     docs = [rng.integers(0, 10, 60) for _ in range(4)]

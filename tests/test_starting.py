@@ -96,6 +96,7 @@ def test_a_check_takes_no_longer_than_little_text_has_passages_for() -> None:
     assert two.seconds["rest"] == pytest.approx(half.seconds["rest"], rel=0.3)
 
 
+@pytest.mark.slow
 def test_five_plans_have_exactly_these_values() -> None:
     plans = five_plans()
     for name, expected in VALUES_OF_FIVE.items():

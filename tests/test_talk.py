@@ -475,6 +475,7 @@ def test_what_transformers_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "hf").exists()
 
 
+@pytest.mark.slow
 def test_transformers_computes_the_same_logits(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its form was not tried")
     whole = talker()
@@ -514,6 +515,7 @@ def test_without_a_run_every_command_says_what_to_do(
     assert ("there is no dvc.yaml here: run this in the project's folder" in outside) == sentence.startswith("models/")
 
 
+@pytest.mark.slow
 def test_chat_and_sample_say_what_the_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write_project(tmp_path)
     monkeypatch.chdir(tmp_path)

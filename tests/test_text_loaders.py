@@ -253,6 +253,7 @@ CELLS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(cells=CELLS, delimiter=st.sampled_from(",;\t|"), end=st.sampled_from(["\n", "\r\n", "\r"]), before=st.booleans())
 def test_any_text_comes_back_out_of_csv(cells: list[str], delimiter: str, end: str, before: bool) -> None:
     out = io.StringIO(newline="")
@@ -263,6 +264,7 @@ def test_any_text_comes_back_out_of_csv(cells: list[str], delimiter: str, end: s
         assert [sample.text for sample in iter_text(folder)] == cells
 
 
+@pytest.mark.slow
 @given(
     cells=CELLS,
     ascii_only=st.booleans(),
@@ -400,6 +402,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         list(iter_text(str(tmp_path / "nowhere")))
 
 
+@pytest.mark.slow
 def test_streams_read_a_local_folder_or_file_by_the_same_call(tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     folder.mkdir()
@@ -438,6 +441,7 @@ def test_damage_in_a_copy_of_a_hub_dataset_is_named(
         list(read(path=str(tmp_path), **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "data"), [("x.jsonl", b"{broken\n"), ("x.parquet", b"PAR1 not really")])
 def test_damage_in_a_streamed_copy_is_named(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)

@@ -250,6 +250,7 @@ def test_the_sample_is_as_large_as_asked_for_drawn_by_seed_and_of_every_source(c
     assert len(sample(1)) == len(corpus)  # one row each at the least
 
 
+@pytest.mark.slow
 def test_equal_text_gives_an_equal_model() -> None:
     assert train_sentencepiece(CORPUS, vocab_size=700) == train_sentencepiece(iter(CORPUS), vocab_size=700)
 
@@ -293,6 +294,7 @@ def test_a_text_is_learned_from_however_long_it_is(word: str, tmp_path: Path) ->
     assert len(tokenizer.encode(word * 40)) <= 40
 
 
+@pytest.mark.slow
 def test_a_nul_ends_no_text_for_the_trainer() -> None:
     dotted = [text.replace(" ", " \0", 3) for text in CORPUS[:80]]
     assert train_sentencepiece(dotted, vocab_size=450) == train_sentencepiece(CORPUS[:80], vocab_size=450)

@@ -56,6 +56,7 @@ def whole_run() -> tuple[GPT, RunState]:
     return run()
 
 
+@pytest.mark.slow
 def test_a_tiny_seeded_run_matches_the_golden_losses() -> None:
     """Other losses mean other numbers for everybody. To accept them: write them to the file, and say why in the log."""
     _, state = whole_run()
@@ -180,6 +181,7 @@ def test_a_run_is_validated_at_its_end_whatever_the_interval() -> None:
     assert [v["step"] for v in state.validations] == [3, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("validations", "steps"), [(1, [1]), (4, [1, 2, 4]), (11, [1, 2, 4, 8, 11])])
 def test_samples_are_of_validations_1_2_4_8_and_the_last(validations: int, steps: list[int]) -> None:
     """Whether or not the run was stopped, also between two of them; a log line has the sample of its own step."""
@@ -196,6 +198,7 @@ def test_samples_are_of_validations_1_2_4_8_and_the_last(validations: int, steps
     assert train(GPT(MODEL), task, cfg, state=stopped).samples == state.samples
 
 
+@pytest.mark.slow
 def test_what_a_state_holds_is_not_touched_by_the_run_that_goes_on_from_it() -> None:
     _, state = run()
     before = copy.deepcopy(state.optimizer)
@@ -312,6 +315,7 @@ def test_a_graphs_rates_are_tensors_of_their_own() -> None:
     assert numbers() == [0.5, 1.0, 0.25, 0.5]
 
 
+@pytest.mark.slow
 def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     _, state = run()
     history = History.of(state, CONFIG, parameters=5, T=32)
@@ -334,6 +338,7 @@ def test_metrics_say_what_was_drawn_and_nothing_of_time(tmp_path: Path) -> None:
     assert len(by_source) == len(state.validations) * len(CONFIG.p_val)
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_the_answers_and_shows_what_is_forgotten(tmp_path: Path) -> None:
     task = chat_task(tmp_path)
     set_seed(1)
@@ -370,6 +375,7 @@ class Scripted(PretrainTask):
         return {"val_loss": next(self.script)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "best"), [((3.0, 1.0, 2.0), 20), ((1.0, 2.0, 3.0), 10), ((3.0, 2.0, 1.0), 30), ((2.0, 1.0, 1.0), 20)]
 )
@@ -563,6 +569,7 @@ def test_chat_batches_are_a_function_of_seed_and_step(tmp_path: Path) -> None:
     assert not torch.equal(task.batch(0).x, replace(task, cfg=replace(task.cfg, seed=7)).batch(0).x)
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(1, 50), max_size=60))
 def test_best_fit_places_every_item_once_and_overfills_no_row(lengths: list[int]) -> None:
     rows = best_fit(np.array(lengths, dtype=np.int64), room=50)
@@ -673,6 +680,7 @@ def test_an_averaged_run_publishes_the_mean_of_its_weights_and_resumes_bit_for_b
     assert again.validations == whole.validations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "patience", "end", "best"),
     [((1.0, 2.0), 1, 20, 10), ((3.0, 1.0, 2.0), 1, 30, 20), ((1.0, 2.0, 3.0), 2, 30, 10), ((3.0, 2.0, 1.0), 1, 30, 30)],
@@ -691,6 +699,7 @@ def test_a_sample_of_chats_begins_where_the_assistant_is_to_speak(tmp_path: Path
     assert chat_task(tmp_path).prompt() == [257, ord("q"), 259, 258]
 
 
+@pytest.mark.slow
 def test_a_log_that_ends_within_a_line_is_gone_on_with_on_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"step": 1}\n{"ste')

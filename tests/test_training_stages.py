@@ -274,6 +274,7 @@ def test_fine_tuning_validates_by_p_sft_and_shows_the_text_by_p_vals_sources(her
     )
 
 
+@pytest.mark.slow
 def test_fine_tuning_replays_pretraining_text_in_its_share_of_the_rows(here: Path) -> None:
     run_here(train.main, "train", parameters())
     run_here(sft.main, "sft", parameters(sft__replay=0.5, sft__B=4, sft__total_steps=3))
@@ -303,6 +304,7 @@ def test_a_model_says_how_chats_are_put_to_it(here: Path) -> None:
         assert (config["renderer"], config["V"], config["T"]) == (renderer, 260, 32)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_run_has_canaries_and_nothing_else_has(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[PretrainTask] = []
     to_the_end = private_text.train_to_the_end
@@ -367,6 +369,7 @@ def test_a_mask_of_documents_reaches_training_fine_tuning_and_every_score(here: 
             assert close == (documents == mask), (model, documents)
 
 
+@pytest.mark.slow
 def test_training_is_masked_when_it_is_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     real = PretrainTask.batch

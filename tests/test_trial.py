@@ -48,12 +48,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_MODEL", ModelConfig(V=256, T=32, C=64, L=1, H=2, d_ff=128, dropout=0.0))
 
 
+@pytest.mark.slow
 def test_equal_devices_have_equal_losses_that_fall() -> None:
     steps = steps_on("cpu")
     assert compare(steps, steps_on("cpu"))[0] == ""
     assert steps.losses[-1] < steps.losses[0] - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_device_that_lies_is_found_out(lie: str) -> None:
     with LyingDevice(*LIES[lie]) as device:

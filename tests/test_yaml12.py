@@ -39,6 +39,7 @@ def test_a_scalar_reads_as_dvc_reads_it(scalar: str) -> None:
     assert same(parse_yaml(text, name="t")["x"], dvc_reads(text))
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[-+]?[0-9._eExob]{1,8}", fullmatch=True))
 def test_anything_that_looks_like_a_number_too(scalar: str) -> None:
     text = f"x: {scalar}\n"
