@@ -41,7 +41,6 @@ CPU = torch.device("cpu")
 # Of every kind of setting one, and some together.
 SAMPLINGS = (
     GREEDY,
-    Kind,
     Sampling(),
     Sampling(0.7, None),
     Sampling(1.5, None, 0.9),
