@@ -277,7 +277,7 @@ def test_base_tuned_and_fine_tuned_model_are_scored_side_by_side(here: Path) -> 
     shutil.rmtree(layout.TOKENIZER)  # the base has its own
     answer = CliRunner().invoke(app, ["chat", "--model", "models/base", "--max-tokens", "2"], input="hello\n")
     assert answer.exit_code == 0, answer.output
-    listed = CliRunner().invoke(app, ["base"])
+    listed = CliRunner().invoke(app, ["inspect", "bases"])
     assert f"models/base holds tiny: llama, {own.parameter_count():,} parameters, apache-2.0" in listed.output
     assert own.cfg.V == V
 
@@ -341,7 +341,7 @@ def test_the_list_of_bases_says_how_to_install_what_is_not_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(importing, "find_spec", lambda name: None)
-    listed = CliRunner().invoke(app, ["base"])
+    listed = CliRunner().invoke(app, ["inspect", "bases"])
     assert listed.exit_code == 0
     rows = {line.split()[0]: line for line in listed.output.splitlines() if line}
     assert rows["smollm2"].endswith(f"98 MB  apache-2.0  no: {importing.INSTALL}")

@@ -73,7 +73,7 @@ ELSEWHERE = {
     "niels-gpt init ~/notes --from smollm2": "test_init.py plans it, test_base_stages.py runs its stages",
     "niels-gpt new my-model ~/notes": "test_new.py, with an installed wheel",
     "niels-gpt run": "the first day's walk, and `make run`",
-    "niels-gpt track": "test_track.py sends curves to two trackers",
+    "niels-gpt report --to": "test_track.py sends curves to two trackers",
     "niels-gpt benchmark": "test_benchmark.py scores sets with lm-eval, an optional package",
 }
 

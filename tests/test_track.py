@@ -80,7 +80,7 @@ def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str,
     first, second = points(seed=1, steps=range(50, 450, 50)), points(seed=2, steps=range(100, 300, 100))
     (logs / "train.jsonl").write_bytes(b"".join(first[:3]) + b"damaged\n")
     (logs / "sft.jsonl").write_bytes(b"".join(second))
-    result = CliRunner().invoke(app, ["track", "--to", to])
+    result = CliRunner().invoke(app, ["report", "--to", to])
     assert result.exit_code == 0, result.output
     assert "3 points sent" in result.output
     assert f"look at them with `{to}" in result.output
@@ -89,7 +89,7 @@ def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str,
     rest = [line(**{**json.loads(each), "first_step": 100}) for each in first[3:]]
     with (logs / "train.jsonl").open("ab") as file:
         file.write(b"".join([*again, *rest]))
-    result = CliRunner().invoke(app, ["track", "--to", to])
+    result = CliRunner().invoke(app, ["report", "--to", to])
     assert result.exit_code == 0, result.output
     assert "5 points sent" in result.output
     assert result.output.count("sent") == 1
@@ -106,12 +106,12 @@ def test_a_tracker_has_the_log_and_a_second_call_sends_only_what_is_new(to: str,
 def test_a_missing_package_an_empty_folder_and_a_refusal_are_one_sentence_each(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = CliRunner().invoke(app, ["track", "--to", "wandb"])
+    result = CliRunner().invoke(app, ["report", "--to", "wandb"])
     assert result.exit_code == 1
     assert "no run is logged in logs/ yet: start one with `niels-gpt run`" in result.output
     (logs / "train.jsonl").write_bytes(line(100))
     monkeypatch.setitem(sys.modules, "wandb", None)
-    result = CliRunner().invoke(app, ["track", "--to", "wandb"])
+    result = CliRunner().invoke(app, ["report", "--to", "wandb"])
     assert result.exit_code == 1
     assert "pip install 'niels_gpt[wandb]'" in result.output
 

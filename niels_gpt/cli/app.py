@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from niels_gpt.cli import inspect
-from niels_gpt.cli.base import base
 from niels_gpt.cli.benchmark import benchmark
 from niels_gpt.cli.compare import compare
 from niels_gpt.cli.console import (
@@ -34,7 +33,7 @@ from niels_gpt.cli.new import new, upgrade
 from niels_gpt.cli.results import introduction, model_facts, read_result, summary_lines, temperature_of
 from niels_gpt.cli.run import params_and_problems, print_problems, run
 from niels_gpt.cli.store import store
-from niels_gpt.cli.track import track
+from niels_gpt.cli.track import Service, send_curves
 from niels_gpt.files.atomic import atomic_path, write_text
 from niels_gpt.files.checks import Damaged
 from niels_gpt.files.messages import read_text, visible
@@ -320,7 +319,7 @@ def join(stage: Annotated[Training, typer.Argument(help="the stage that host 0 r
         join_training(stage.value)
 
 
-for command in (base, benchmark, compare, find, init, new, upgrade, run, store, track):
+for command in (benchmark, compare, find, init, new, upgrade, run, store):
     app.command(context_settings={"ignore_unknown_options": command is run})(command)  # options of `run` are DVC's
 app.add_typer(inspect.app, name="inspect")
 
@@ -333,9 +332,16 @@ def report(
         bool, typer.Option("--live", help="serve a page of all runs in logs/ instead: losses, speed, time left")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="with --live; 0 takes a free one")] = 8001,
+    to: Annotated[
+        Service | None,
+        typer.Option("--to", help="send all training curves to this tracker instead; with --live, until Ctrl-C"),
+    ] = None,
 ) -> None:
-    """Print the results of the last run, and write them as one HTML page; or serve a live page of training runs."""
+    """Write the results of the last run as one HTML page, serve a live page, or send the curves to a tracker."""
     with one_sentence():
+        if to is not None:
+            send_curves(to, live=live)
+            return
         if not live:
             for line in summary_lines():
                 typer.echo(line)

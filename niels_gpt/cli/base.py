@@ -1,4 +1,4 @@
-"""Command `niels-gpt base`: pretrained models that training can start from, and which of them are here."""
+"""Command `niels-gpt inspect bases`: pretrained models that training can start from, and which are here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_THE_HUB = {
 }
 
 
-def base() -> None:
+def inspect_bases() -> None:
     """List pretrained models to start from: what to write as base.from in params.yaml, size, licence, what is here."""
     with one_sentence():
         rows = [_HEAD, *_rows()]

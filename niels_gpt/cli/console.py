@@ -357,9 +357,11 @@ def print_any_text() -> None:
 # Former names of commands. A longer name comes before a shorter one with the same beginning.
 ALIASES = {
     "check": "doctor --params",
+    "base": "inspect bases",
     "gc": "store --checkpoints",
     "mend": "doctor --fix --params",
     "summary": "report --text",
+    "track": "report",
     "watch": "report --live",
     "tokenizer report": "inspect tokenizer",
     "inspect duplicates": "inspect documents --duplicates",

@@ -1,4 +1,4 @@
-"""niels-gpt inspect: show what the model is trained on."""
+"""niels-gpt inspect: show what the model is trained on, and what it can start from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 import numpy as np
 import typer
 
+from niels_gpt.cli.base import inspect_bases
 from niels_gpt.cli.console import one_sentence
 from niels_gpt.cli.results import read_result
 from niels_gpt.data.corpus.loading import Slice, cut_source
@@ -166,7 +167,8 @@ def side_by_side(left: str, right: str, *, width: int) -> Iterator[str]:
         yield "  ..."
 
 
-app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on.")
+app = typer.Typer(no_args_is_help=True, help="Show what the model is trained on, and what it can start from.")
+app.command("bases")(inspect_bases)
 
 
 @app.command("tokenizer")

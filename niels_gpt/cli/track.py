@@ -1,4 +1,4 @@
-"""niels-gpt track: training curves in TensorBoard, MLflow, Weights & Biases or Trackio.
+"""Command `niels-gpt report --to`: training curves in TensorBoard, MLflow, Weights & Biases or Trackio.
 
 The logs are read from outside, while a run trains or long afterwards, so no result and no hash depends on a tracker.
 Numbers, titles, machine, commit and names of sources are sent. Samples are not: a model may recite private text.
@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from niels_gpt.cli.console import one_sentence
 from niels_gpt.files.messages import plural
 from niels_gpt.pipeline import layout
 from niels_gpt.report.runs import Line, Run, read_logs
@@ -25,23 +24,22 @@ _INTERVAL_S = 5.0  # between two looks at the logs
 _BATCH = 1000  # metrics that MLflow takes in one request
 
 
-def track(
-    to: Annotated[Service, typer.Option("--to", help="the tracker")],
-    live: Annotated[bool, typer.Option("--live", help="send new points as they are logged, until Ctrl-C")] = False,
-) -> None:
-    """Send the training curves in logs/ to an experiment tracker; a second call sends only what is new."""
-    with one_sentence():
-        if not live and not read_logs(layout.LOGS)[0]:
-            raise ValueError(f"no run is logged in {layout.LOGS}/ yet: start one with `niels-gpt run`")
-        tracker, sent = open_tracker(to.value), dict[str, int]()
-        with suppress(KeyboardInterrupt):
-            while True:
-                for title, points in send_new(tracker, sent, to=to.value):
-                    typer.echo(f"{title}: {plural(points, 'point')} sent")
-                if not live:
-                    break
-                time.sleep(_INTERVAL_S)
-        typer.echo(f"{plural(len(sent), 'run')}; look at them with `{tracker.shown_by}`")
+def send_curves(to: Service, *, live: bool) -> None:
+    """Send the curves in logs/ to a tracker and print the points sent; a second call sends only what is new.
+
+    With `live`, send new points as they are logged, until Ctrl-C.
+    """
+    if not live and not read_logs(layout.LOGS)[0]:
+        raise ValueError(f"no run is logged in {layout.LOGS}/ yet: start one with `niels-gpt run`")
+    tracker, sent = open_tracker(to.value), dict[str, int]()
+    with suppress(KeyboardInterrupt):
+        while True:
+            for title, points in send_new(tracker, sent, to=to.value):
+                typer.echo(f"{title}: {plural(points, 'point')} sent")
+            if not live:
+                break
+            time.sleep(_INTERVAL_S)
+    typer.echo(f"{plural(len(sent), 'run')}; look at them with `{tracker.shown_by}`")
 
 
 def open_tracker(name: str) -> Tracker:
