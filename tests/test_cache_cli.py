@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-import datasets
 import pytest
 from click.testing import Result
 from huggingface_hub import constants
@@ -30,6 +29,8 @@ def write_rows(path: Path, rows: Iterable[object]) -> Path:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every dataset but wikitext as a file, and a hub that is out of reach."""
+    import datasets
+
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
     folder = tmp_path / "data"

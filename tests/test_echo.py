@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from niels_gpt.inference.engine import Engine
 from niels_gpt.inference.sampling import GREEDY
 from niels_gpt.talk.server.app import build_app
 from niels_gpt.talk.talker import Talker
-from tests.servers import EOT, assert_refused, serving, tiny_talker
+from tests.servers import EOT, assert_refused, openai_client, serving, tiny_talker
 from tests.talkers import counted_reads, saying
 
 PROMPTS = ["a", "The river", "æøå and 日本", "x" * 64, "The river bends", *(f"number {i}" for i in range(20))]
@@ -75,7 +74,7 @@ def test_what_follows_the_prompt_is_scored_with_it(address: str) -> None:
     assert echoed["logprobs"]["tokens"][n:] == plain["logprobs"]["tokens"]
     assert echoed["logprobs"]["token_logprobs"][n:] == pytest.approx(plain["logprobs"]["token_logprobs"], abs=1e-5)
     assert echoed["logprobs"]["text_offset"][n:] == [n + offset for offset in plain["logprobs"]["text_offset"]]
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+    client = openai_client(address)
     parts = [
         part.choices[0] for part in client.completions.create(model="tiny", **body, echo=True, seed=1, stream=True)
     ]

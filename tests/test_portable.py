@@ -14,8 +14,7 @@ from niels_gpt.config import ModelConfig
 from niels_gpt.model.decoder import Decoder
 from niels_gpt.model.gpt import GPT
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
-
+NOTHING_TO_COMPARE = "transformers is not installed: nothing to compare with"
 BASE = {
     "vocab_size": 61,
     "hidden_size": 24,
@@ -46,6 +45,7 @@ FAMILY = pytest.mark.parametrize("family", ["llama", "qwen3"])
 
 def theirs(family: str, change: str = "plain") -> Any:
     """A tiny model of transformers, whose every number matters."""
+    transformers = pytest.importorskip("transformers", reason=NOTHING_TO_COMPARE)
     config = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}[family]
     model = {"llama": transformers.LlamaForCausalLM, "qwen3": transformers.Qwen3ForCausalLM}[family]
     torch.manual_seed(0)
@@ -136,6 +136,7 @@ def test_a_norm_without_gains_goes_out_with_gains_of_one() -> None:
     model = GPT(cfg).eval()
     family = family_for(cfg)
     assert family is not None
+    transformers = pytest.importorskip("transformers", reason=NOTHING_TO_COMPARE)
     config = transformers.Qwen3Config(**family.transformers_config(cfg))
     reference = transformers.Qwen3ForCausalLM(config).eval()
     weights = family.weights_to_transformers(model.state_dict(), cfg)

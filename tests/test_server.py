@@ -14,9 +14,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import httpx
-import openai
 import pytest
 
 from niels_gpt.inference.engine import Engine, Token
@@ -35,6 +35,7 @@ from tests.servers import (
     events_of,
     expected,
     for_ever,
+    openai_client,
     order,
     post,
     post_all,
@@ -46,6 +47,9 @@ from tests.servers import (
     wait_until,
 )
 
+if TYPE_CHECKING:
+    import openai
+
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
@@ -55,13 +59,15 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai_client(address)
 
 
 def test_the_real_client_lists_asks_and_streams(client: openai.OpenAI) -> None:
+    from openai import NotFoundError
+
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").id == "tiny"
-    with pytest.raises(openai.NotFoundError, match="no model 'other/one' here; this server has 'tiny'"):
+    with pytest.raises(NotFoundError, match="no model 'other/one' here; this server has 'tiny'"):
         client.models.retrieve("other/one")
     whole = client.chat.completions.create(**ask("hello"))  # type: ignore[call-overload]
     assert whole.choices[0].message.content == expected("hello")
@@ -138,12 +144,14 @@ def test_an_answer_says_whether_it_was_ended_or_cut_off() -> None:
 
 
 def test_what_is_wrong_is_refused_in_a_sentence(client: openai.OpenAI, address: str) -> None:
+    from openai import APIStatusError, BadRequestError, NotFoundError
+
     for change, error, words in (
-        ({"model": "gpt-5"}, openai.NotFoundError, "no model 'gpt-5'"),
-        ({"messages": []}, openai.BadRequestError, "messages"),
-        ({"temperature": -1}, openai.BadRequestError, "temperature"),
-        ({"messages": [{"role": "bot", "content": "x"}]}, openai.BadRequestError, "role"),
-        ({"messages": [{"role": "user", "content": "x" * 300_000}]}, openai.APIStatusError, "larger than 200,000"),
+        ({"model": "gpt-5"}, NotFoundError, "no model 'gpt-5'"),
+        ({"messages": []}, BadRequestError, "messages"),
+        ({"temperature": -1}, BadRequestError, "temperature"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, BadRequestError, "role"),
+        ({"messages": [{"role": "user", "content": "x" * 300_000}]}, APIStatusError, "larger than 200,000"),
     ):
         with pytest.raises(error, match=words):
             client.chat.completions.create(**{**ask("x"), **change})  # type: ignore[call-overload]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
 import torch
 
@@ -22,6 +21,7 @@ from tests.servers import (
     connect,
     expected,
     for_ever,
+    openai_client,
     post,
     post_head,
     serving,
@@ -29,6 +29,9 @@ from tests.servers import (
     wait_until,
 )
 from tests.talkers import saying
+
+if TYPE_CHECKING:
+    import openai
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai_client(address)
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +241,8 @@ def test_labels_that_clients_send_by_default_change_nothing(said: Any) -> None:
 
 
 def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenAI) -> None:
+    from openai import BadRequestError
+
     def texts(prompt: Any, **more: Any) -> list[str]:
         answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=12, seed=1, **more)
         assert [choice.index for choice in answer.choices] == list(range(len(answer.choices)))
@@ -258,7 +263,7 @@ def test_text_goes_on_from_a_text_from_several_and_from_ids(client: openai.OpenA
         ([1] * 65, "65 tokens do not fit"),
         ([1, 260], "0 to 259"),
     ):
-        with pytest.raises(openai.BadRequestError, match=words):
+        with pytest.raises(BadRequestError, match=words):
             texts(prompt)
     assert texts("abc", echo=True) == ["abc" + one]
     assert texts("abc", echo=True, stop=["b", one[4:7]]) == ["abc" + one[: one.find(one[4:7])]]
@@ -367,7 +372,7 @@ def test_a_key_is_asked_for_where_there_is_one() -> None:
             for path in ("/card", "/v1/models", "/metrics"):
                 assert_refused(httpx.get(address + path, headers=headers), 401, "needs an API key")
         assert httpx.get(f"{address}/").status_code == httpx.get(f"{address}/health").status_code == 200
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", max_retries=0, timeout=60)
+        client = openai_client(address, key="s3cret")
         assert [model.id for model in client.models.list()] == ["tiny"]
 
 

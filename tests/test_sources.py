@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from typer.testing import CliRunner
 
@@ -25,7 +24,7 @@ from niels_gpt.talk.terminal import Conversation
 from niels_gpt.trace.index import Row, SourceIndex, write_index
 from niels_gpt.trace.library import Library
 from tests.conftest import ROOT, real_browser
-from tests.servers import serving
+from tests.servers import openai_client, serving
 from tests.talkers import saying
 
 # What the model says: no byte twice, since it goes from each byte to one other.
@@ -106,7 +105,7 @@ def test_a_stream_begins_with_the_sections_and_ends_with_the_trace(notes: Notes)
 def test_openais_client_reads_a_traced_stream(notes: Notes) -> None:
     app = build_app(saying("chat_tokens", SAID.encode(), T=64), card={}, limits=LIMITS, notes=notes)
     with serving(app) as address:
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+        client = openai_client(address)
         more: Any = {"extra_body": {"niels_gpt": {"trace": True}}, "model": "saying", "temperature": 0}
         parts = list(client.chat.completions.create(messages=[QUESTION], stream=True, **more))  # type: ignore[list-item]
     assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == SAID
