@@ -1,10 +1,10 @@
-"""What the report card's numbers are worth: over seeds of the probes, over seeds of training, and between models that
-are known to differ.
+"""Spread of the report card's numbers: over seeds of the probes, over seeds of training, and between models that are
+known to differ.
 
 Run: python -m bench.card            in a checkout where `dvc repro` has run; about five minutes
 
-Small models are trained on the text of that run: untrained, 100 and 400 steps, two widths, three seeds. A number tells
-two kinds of models apart where their means differ by more than twice what the seeds of training differ by.
+Small models are trained on the text of that run: for 0, 100 and 400 steps, two widths, three seeds. A number separates
+two kinds of models if their means differ by more than twice the spread over training seeds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def trained(params: Params, *, steps: int, width: int, seed: int) -> GPT:
 
 
 def row(name: str, cards: Sequence[Card]) -> str:
-    """The mean over cards, and their standard deviation."""
+    """Return a table row: the mean over cards, and their standard deviation."""
     shown = []
     for key in ("words", "spelling", "grammar", "closing", "form", "length", "repetition", "distinct"):
         values = [card[key].value for card in cards if key in card]

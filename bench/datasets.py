@@ -1,4 +1,4 @@
-"""The cache's datasets against plain loops over the same files. Run: python -m bench.datasets"""
+"""Speed of the cache's datasets, beside plain loops over the same files. Run: python -m bench.datasets"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Duplicates: speed of sketches, and memory of finding pairs as the number of documents grows.
+"""Near duplicates: speed of sketches, and memory needed to find pairs as the number of documents grows.
 
-Run: python -m bench.duplicates [THOUSANDS...]   (documents a time; each in a process of its own)
+Run: python -m bench.duplicates [THOUSANDS...]   (number of documents; each in its own process)
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from niels_gpt.data.corpus.sketch import Sketches, sketch_texts
 from niels_gpt.duplicates.pairs import find_pairs
 
 BATCH, HASHES, COMMON = 1000, 100, 20_000
-TWINS = 10  # of every so many documents, one repeats an earlier one's hashes, nine of ten
+TWINS = 10  # one document in so many repeats nine of ten hashes of an earlier one
 
 
 def synthetic(documents: int) -> Iterator[Sketches]:
-    """Sketches of a hundred hashes: seventy of their own, thirty of phrases that many have, often the same few."""
+    """Return sketches of 100 hashes each: 70 unique ones, and 30 of phrases that many documents share."""
     rng = np.random.default_rng(0)
     last = rng.integers(0, 2**63, (BATCH, HASHES), dtype=np.uint64)
     for _ in range(documents // BATCH):
@@ -38,7 +38,7 @@ def synthetic(documents: int) -> Iterator[Sketches]:
 
 
 def peak_mib() -> float:
-    """The most this process has held. (What getrusage says is its parent's, where that was larger.)"""
+    """Return this process's peak memory. (getrusage reports the parent's peak if that was larger.)"""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines["VmHWM"].split()[0]) / 1024
 

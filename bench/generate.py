@@ -1,8 +1,8 @@
-"""New tokens with the engine: one row and eight, within the context and past it, drawn and greedy; and without a cache,
-the whole window through the model each time. At v0 size and at the sample's.
+"""Speed of generation with the engine: 1 and 8 rows, within the context and past it, sampled and greedy; and without a
+KV cache, with a forward pass over the whole window for each token. At v0 size and at the sample's.
 
 Run: python -m bench.generate [v0] [sample]
-     python -m bench.generate cuda    on a GPU, in bf16: v0, v1 and 124M, one row and 32, and the first token apart
+     python -m bench.generate cuda    on a GPU, in bf16: v0, v1 and 124M, 1 and 32 rows; the first token is timed apart
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from niels_gpt.inference.sampling import GREEDY, Sampling, SeededNoise
 from niels_gpt.model.gpt import GPT
 from tests.talkers import talkative
 
-# Each has room for the prompt and as many new tokens as are not past the context.
+# Each model's context fits the prompt and the new tokens that are not generated past it.
 SIZES = {
     "v0": ModelConfig(T=272, dropout=0.0),
     "sample": ModelConfig(V=1024, T=144, C=128, L=4, H=4, d_ff=512, dropout=0.0),
@@ -31,7 +31,7 @@ PROMPT = list(b"The harbour lies")
 
 
 def written(model: GPT, prompts: list[list[int]], n: int, sampling: Sampling) -> list[list[int]]:
-    """n new ids after each prompt, side by side; past the context they slide."""
+    """Generate n ids after each prompt, in one batch; past the context the window slides."""
     engine = Engine(model, slots=len(prompts))
     texts: dict[int, list[int]] = {engine.add(prompt, sampling, noise=SeededNoise(0)): [] for prompt in prompts}
     for _ in range(n):
@@ -71,7 +71,7 @@ def measure(name: str, cfg: ModelConfig) -> None:
 
 
 def on_gpu(name: str, cfg: ModelConfig, *, rounds: int = 7) -> None:
-    """After prompts of 512 tokens, or of half the context: the rest of the context, in one engine, as a server has."""
+    """Time the rest of the context after prompts of 512 tokens or half the context, in one engine, as in a server."""
     model = talkative(cfg).cuda()
     prompt = torch.randint(cfg.V, (min(512, cfg.T // 2),), generator=torch.Generator().manual_seed(0)).tolist()
     print(f"{name} on {torch.cuda.get_device_name()}, bf16, {cfg.T - len(prompt)} new tokens after {len(prompt)}")
@@ -81,7 +81,7 @@ def on_gpu(name: str, cfg: ModelConfig, *, rounds: int = 7) -> None:
             firsts, steps, wholes = [], [], []
             for number in range(rounds + 1):
                 began = time.perf_counter()
-                # Another beginning each time: what free slots still hold is not to be gone on from.
+                # Prompts differ each time, so that no prefix in a free slot is reused.
                 handles = [
                     engine.add([number, row, *prompt[2:]], sampling, noise=SeededNoise(row)) for row in range(rows)
                 ]

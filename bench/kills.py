@@ -1,11 +1,11 @@
-"""A run that is hit by a signal at a random instant, mended and run to its end gives what an undisturbed one gives.
+"""Kill a run at a random instant, repair it and run it to its end: its results must equal an undisturbed run's.
 
-Every trial works on a copy of a tiny pipeline in which one stage (each in its turn) and all that follow have yet to
-run. That stage has to compute; the later ones DVC finds in its cache of runs, so that its own work (hashing, checking
-out, writing dvc.lock) is hit as often as a stage's. Nothing is committed that could help: what is put right is put
-right from what the stages kept. KILL, TERM and INT are sent to DVC, to the stage, or to both.
+Every trial uses a copy of a tiny pipeline in which one stage (each in turn) and all later ones have yet to run. That
+stage has to compute; DVC restores the later ones from its run cache, so that DVC's own work (hashing, checking out,
+writing dvc.lock) is hit as often as a stage's. Nothing is committed, so the repair depends on what the stages left
+behind. KILL, TERM and INT are sent to DVC, to the stage, or to both.
 
-Run: python -m bench.kills 100        (--seed draws other instants)
+Run: python -m bench.kills 100        (--seed chooses other instants)
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be hit, and when: so long after the stage has begun, or after DVC has emptied dvc.lock."""
+    """Target and time of a signal: seconds after the stage has started, or after DVC has emptied dvc.lock."""
 
     number: int
     stage: str
     signum: signal.Signals
     target: str
-    writes: int  # of dvc.lock to let begin; 0: the stage itself is waited for
+    writes: int  # of dvc.lock to wait for; 0: wait for the stage itself
     delay_s: float
 
 
@@ -59,9 +59,9 @@ class Hit:
 
 
 def plans(n: int, stages: list[str], rng: random.Random) -> list[Plan]:
-    """Every combination of signal and target and every stage in turn, each time in another order; of three, one aims
-    at a write of dvc.lock."""
-    to_come = {stage: len(stages) - i for i, stage in enumerate(stages)}  # each of them a write of dvc.lock
+    """Yield all combinations of signal, target and stage, reshuffled for each round; one in three aims at a write of
+    dvc.lock."""
+    to_come = {stage: len(stages) - i for i, stage in enumerate(stages)}  # each of them writes dvc.lock
     blows, stages, made = list(itertools.product(SIGNALS, TARGETS)), list(stages), []
     for i in range(n):
         for cycle in (blows, stages):
@@ -82,13 +82,13 @@ def build(root: Path) -> Repo:
 
 
 def recorded(repo: Repo) -> dict[str, list[str]]:
-    """The outputs of every stage, in the order of dvc.lock, which is that in which they ran."""
+    """Return the outputs of every stage in the order of dvc.lock, in which they ran."""
     stages = yaml.safe_load((repo.path / "dvc.lock").read_text())["stages"]
     return {name: [out["path"] for out in stage["outs"]] for name, stage in stages.items()}
 
 
 def hashes(repo: Repo, outs: list[str]) -> dict[str, str]:
-    """sha256 of every file that is an output, and of dvc.lock."""
+    """Return the SHA-256 of every output file and of dvc.lock."""
     files = [repo.path / "dvc.lock"]
     for out in outs:
         path = repo.path / out
@@ -101,11 +101,11 @@ def hashes(repo: Repo, outs: list[str]) -> dict[str, str]:
 
 
 def rewind(repo: Repo, stage: str, outs: dict[str, list[str]]) -> None:
-    """As it was before `stage` ran for the first time, but for what DVC's cache knows of the stages after it."""
+    """Restore the state before `stage` ran for the first time; DVC's run cache keeps the later stages."""
     lock = repo.path / "dvc.lock"
     head = lock.read_text().partition(f"\n  {stage}:\n")[0] + "\n"
     if head.endswith("\nstages:\n"):
-        lock.unlink()  # it was the first
+        lock.unlink()  # `stage` was the first
     else:
         lock.write_text(head)
     names = list(outs)
@@ -118,13 +118,13 @@ def rewind(repo: Repo, stage: str, outs: dict[str, list[str]]) -> None:
                 path.unlink()
     for entry in (repo.path / ".dvc/cache/runs").glob("*/*/*"):
         if [out["path"] for out in yaml.safe_load(entry.read_text())["outs"]] == outs[stage]:
-            shutil.rmtree(entry.parent)  # DVC falls over an empty folder
+            shutil.rmtree(entry.parent)  # DVC fails on an empty folder
     shutil.rmtree(repo.path / "checkpoints", ignore_errors=True)
     (repo.path / ".dvc/tmp/dvc.lock.whole").unlink()
 
 
 def running_stage(group: int) -> tuple[int, str] | None:
-    """Process and name of the stage that runs in a process group."""
+    """Return pid and name of the stage that runs in a process group."""
     for pid in psutil.pids():
         try:
             if os.getpgid(pid) == group and "-m" in (process := psutil.Process(pid)).cmdline()[1:2]:
@@ -135,7 +135,7 @@ def running_stage(group: int) -> tuple[int, str] | None:
 
 
 def emptied(lock: Path, writes: int, alive: subprocess.Popen[bytes]) -> None:
-    """Wait until DVC has begun so many writes of dvc.lock."""
+    """Wait until DVC has begun the given number of writes of dvc.lock."""
     was_empty = False
     while writes and alive.poll() is None:
         empty = lock.exists() and lock.stat().st_size == 0
@@ -144,7 +144,7 @@ def emptied(lock: Path, writes: int, alive: subprocess.Popen[bytes]) -> None:
 
 
 def strike(repo: Repo, plan: Plan) -> str | None:
-    """Start a run and hit it; where it was hit, or None where it was over before."""
+    """Start a run and send the signal; return what was running then, or None if the run had ended."""
     with log_of(repo).open("wb") as log:
         dvc = subprocess.Popen(
             ["dvc", "repro"], cwd=repo.path, env=repo.environment(), stdout=log, stderr=log, start_new_session=True
@@ -169,7 +169,7 @@ def strike(repo: Repo, plan: Plan) -> str | None:
 
 
 def finish(repo: Repo) -> int:
-    """What a person does next: mend and go on. The number of the try that got through; 0 where none did."""
+    """Repair and resume, as a user would; return the number of the attempt that succeeded, 0 if none did."""
     for number in (1, 2):
         repo.run("niels-gpt", "doctor", "--fix", "--params")
         done = repo.run("dvc", "repro", check=False)
@@ -178,7 +178,7 @@ def finish(repo: Repo) -> int:
         with log_of(repo).open("a") as log:
             log.write(done.stdout + done.stderr)
         deadline = time.monotonic() + _WATCHDOG_S
-        while at_work(repo) and time.monotonic() < deadline:  # a stage that outlived its DVC
+        while at_work(repo) and time.monotonic() < deadline:  # a stage may outlive its DVC
             time.sleep(0.1)
     return 0
 
@@ -200,7 +200,7 @@ def log_of(repo: Repo) -> Path:
 def trial(template: Repo, plan: Plan, outs: dict[str, list[str]], expected: dict[str, str], keep: Path) -> Hit:
     where, repo = None, Repo(keep / str(plan.number) / "repo")
     for _ in range(_ATTEMPTS):
-        shutil.rmtree(repo.path.parent, ignore_errors=True)  # it was over before it was hit: once more
+        shutil.rmtree(repo.path.parent, ignore_errors=True)  # it ended before the signal: try again
         shutil.copytree(template.path, repo.path, symlinks=True)
         rewind(repo, plan.stage, outs)
         where = strike(repo, plan)

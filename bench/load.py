@@ -1,4 +1,4 @@
-"""Documents a second from a loopback hub through the loader into parquet, beside plain iteration of the same dataset.
+"""Documents/s from a loopback hub through the loader into parquet, beside plain iteration over the same dataset.
 
 Run: python -m bench.load
 """

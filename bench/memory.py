@@ -20,7 +20,7 @@ STEPS, PAGE = 2000, 4096
 
 
 def resident(pid: int | str = "self") -> dict[str, float]:
-    """Megabytes: what the process allocated, and what it has mapped of files."""
+    """Return the megabytes that the process has allocated, and those it has mapped from files."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     mib = {name: int(lines[name].split()[0]) / 1024 for name in ("RssAnon", "RssFile", "RssShmem")}
     return {"allocated": mib["RssAnon"], "mapped": mib["RssFile"] + mib["RssShmem"]}
@@ -46,7 +46,7 @@ def main() -> None:
             seen[report.step] = resident()
 
         train(GPT(model), task, cfg, hooks=Hooks(report=note, log_every=200))
-    touched = STEPS * cfg.B * 2 * PAGE / 2**20  # a window of 130 bytes lies in one page or two
+    touched = STEPS * cfg.B * 2 * PAGE / 2**20  # a window of 130 bytes lies in one or two pages
     print(f"training on {path.name} of 1 GiB, {STEPS} steps of {cfg.B} windows, which touch at most {touched:.0f} MiB")
     for step, row in seen.items():
         print(f"  step {step:>5}   allocated {row['allocated']:>7.1f} MiB   mapped {row['mapped']:>7.1f} MiB")

@@ -35,7 +35,7 @@ MODULES = re.compile(
     r"data/(corpus|readers|secrets)/|duplicates/(sides|pairs)|cache/(windows|sft_)|tokenizer/|model/(?!.*triton)"
     r"|train/|inference/|talk/(server|export)/|pipeline/(stage|code)\.py|cli/(init|plan)\.py"
 )
-MOST_TESTS, PATIENCE_S = 60, 240  # of one mutant at first; until their run counts as hanging
+MOST_TESTS, PATIENCE_S = 60, 240  # tests tried first; seconds until a run counts as hanging
 SWAPS = """Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is, And Or, Or And,
     Add Sub, Sub Add, Mult Add, Div Mult, FloorDiv Mult, Mod FloorDiv, Pow Mult, BitAnd BitOr, BitOr BitAnd"""
 SWAPPED: dict[str, type[Any]] = {a: getattr(ast, b) for a, b in (pair.split() for pair in SWAPS.split(","))}
@@ -98,7 +98,8 @@ def tests_of(mutant: Mutant, record: CoverageData, *, every: bool) -> list[str]:
     found = found or {test for tests in lines.values() for test in tests} - {""}
     if every:
         return sorted({test.rpartition("|")[0] for test in found})
-    # Of 4 files, as collecting is slow; others of these, too, as the first test to need a shared fixture executes it.
+    # Of 4 files at most, since collecting is slow. Their other tests count, too: only the first that needs a shared
+    # fixture is recorded as executing it.
     files = tuple(file for file, _ in Counter(test.partition("::")[0] for test in found).most_common(4))
     of = [{t.rpartition("|")[0] for t in tests if t.startswith(files)} for tests in (found, record.measured_contexts())]
     return [t for some in (of[0], of[1] - of[0]) for t in random.sample(sorted(some), min(len(some), MOST_TESTS // 2))]

@@ -1,4 +1,4 @@
-"""What DVC costs, with nothing to do and as part of a run. After `make run`: python -m bench.pipeline"""
+"""Cost of DVC, when nothing has changed and as part of a run. After `make run`: python -m bench.pipeline"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 
 from bench.rounds import median_ratio, medians, print_result, seconds_in_turns
 
-# Stages whose own work is short: the more of them, the more DVC there is in a run.
+# Stages with little work of their own, in which DVC takes most of the time.
 STAGES = ["load@roam", "split@roam", "tokenize@roam"]
 
 

@@ -1,6 +1,6 @@
-"""What a fine-tuned model has kept of the primer: ten questions that it was trained on, its answers, and the primer's.
+"""Recall of the primer by a fine-tuned model: ten questions that it was trained on, its answers, and the primer's.
 
-Run: python -m bench.primer [MODEL FOLDER]      models/sft where none is named; params.yaml says where the dialogues are
+Run: python -m bench.primer [MODEL FOLDER]      models/sft by default; params.yaml says where the dialogues are
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _WORD = re.compile(r"\w+(?:'\w+)*")
 
 @dataclass(frozen=True)
 class Exchange:
-    """How a dialogue begins: what stands before the first answer (the user's turn, the system's where there is one),
-    and that answer. `number` counts dialogues from 1, as the load stage does."""
+    """Beginning of a dialogue: the turns before the first answer (user, and system if there is one), and that answer.
+
+    `number` counts dialogues from 1, as the load stage does."""
 
     number: int
     prompt: list[dict[str, str]]
@@ -42,7 +43,7 @@ def first_exchange(number: int, chat: Chat) -> Exchange:
 
 
 def trained_exchanges(source: Source) -> list[Exchange]:
-    """Of the dialogues that are trained on, in the file's order; without those that the assistant begins."""
+    """Return the exchanges of the training dialogues in file order, without dialogues that the assistant begins."""
     request = Request(source.input, revision=None, max_tokens=None, patience_s=0.0)
     chats, rule = list(source.kind.read(source.settings(), request)), source.split
     if rule.by == "hash":
@@ -54,14 +55,16 @@ def trained_exchanges(source: Source) -> list[Exchange]:
 
 
 def spread(exchanges: Sequence[Exchange], n: int) -> list[Exchange]:
-    """n of them, or all, evenly over the file from the first on."""
+    """Return n exchanges, or all, evenly spaced over the file from the first one on."""
     n = min(n, len(exchanges))
     return [exchanges[i * len(exchanges) // n] for i in range(n)]
 
 
 def share_of_words(answer: str, wanted: str) -> float:
-    """How many of the words of `wanted` the answer has. Lower-cased and counted as a multiset: a word that is wanted
-    twice must be there twice. Their order does not matter, nor what else is said."""
+    """Return the share of the words of `wanted` that are in the answer.
+
+    Words are lower-cased and counted as a multiset: a word that is wanted twice must occur twice. Neither their order
+    nor further words matter."""
     said, words = (Counter(_WORD.findall(text.lower())) for text in (answer, wanted))
     return (said & words).total() / max(1, words.total())
 

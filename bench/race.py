@@ -1,12 +1,12 @@
-"""Steps and seconds that the recipe of a preset needs to the loss a plain AdamW loop ends at, on the same token file.
+"""Steps and seconds in which a preset's recipe reaches the final loss of a plain AdamW loop, on the same token file.
 
 Run: python -m bench.race SIZE TOKENS.bin [SEEDS [PRESET]]
 
 On a GPU: SIZE is v1 or 124M, TOKENS.bin a file of 16-bit ids (any part of cache/tokens/NAME/train will do), PRESET v2
 (default) or v3.
 
-The plain loop is bench/reference.py, compiled, with nanoGPT's learning rate and schedule. Both see windows of the same
-tokens; 256 windows from the end of the file are held out. Compiling and scoring are not counted.
+The plain loop is bench/reference.py, compiled, with nanoGPT's learning rate and schedule. Both train on windows of the
+same tokens; 256 windows from the end of the file are held out. Time to compile and to score is not counted.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from niels_gpt.train.task import Execution
 
 HELD_OUT = 256  # windows
 PLAIN_STEPS = {"v1": 1000, "124M": 600}
-# Of the recipe's own run. To be at the other's loss soon, a rate that is still high is better than one at its end:
-# a run of 180 steps ended where one of 300 is after 165.
+# Length of the recipe's run. A run that is cut off while its learning rate is high reaches the loss sooner than a short
+# one that decays to its end: 180 steps ended at the loss that a run of 300 has after 165.
 RECIPE_STEPS = {"v1": 300, "124M": 240}
 SCORE_EVERY = 10
 
 
 @dataclass(frozen=True)
 class Text:
-    """Token ids to train on, and windows (n, T+1) that are held out."""
+    """Token ids to train on, and held-out windows (n, T+1)."""
 
     train: np.ndarray
     held_out: np.ndarray
@@ -71,7 +71,7 @@ class Text:
 @dataclass(frozen=True)
 class Point:
     step: int
-    seconds: float  # of training, without compiling and scoring
+    seconds: float  # of training, without compiling or scoring
     loss: float
 
 
@@ -81,7 +81,7 @@ def plain_curve(cfg: ModelConfig, text: Text, *, steps: int, seed: int, score_ev
     seconds = 0.0
     for n in range(steps):
         start = time.perf_counter()
-        loop.step(lr=scheduled_lr(schedule, n))  # it waits for the GPU: the loss is read
+        loop.step(lr=scheduled_lr(schedule, n))  # waits for the GPU, since the loss is read
         seconds += time.perf_counter() - start if n else 0.0
         if (n + 1) % score_every == 0 or n + 1 == steps:
             yield Point(n + 1, seconds, text.loss(loop.model))
@@ -109,7 +109,7 @@ def recipe_curve(cfg: ModelConfig, train_cfg: TrainConfig, text: Text, *, score_
 
 
 def recipe(size: str, *, preset: str, steps: int, seed: int) -> tuple[ModelConfig, TrainConfig]:
-    """A preset's options and training, at another size and length; what it counts in steps shrinks with the run."""
+    """Return a preset's options and training at another size and length; counts of steps scale with the run."""
     params = parse_params(read_preset(layout.PRESETS, preset))[1]
     sizes = {name: getattr(SIZES[size], name) for name in ("V", "T", "C", "L", "d_ff", "dropout")}
     if params["model"].get("activation") == "swiglu":

@@ -1,4 +1,4 @@
-"""A plain GPT and a plain loop around it: what people write first. The benchmarks hold this project's against it."""
+"""A plain GPT and a plain training loop, as people write them first: the reference of the benchmarks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PlainGPT(nn.Module):
 
 
 class PlainLoop:
-    """A batch row by row, a step call by call, and the loss read at every step."""
+    """Plain loop: batches row by row, optimizer calls one by one, and the loss read at every step."""
 
     def __init__(
         self, cfg: ModelConfig, tokens: np.ndarray, *, B: int, device: str, bf16: bool, compile: bool, seed: int = 0
@@ -92,7 +92,7 @@ class PlainLoop:
 
 
 def plain_generate(model: nn.Module, ids: list[int], *, T: int, new_tokens: int) -> list[int]:
-    """Greedy, the whole window through the model for every token."""
+    """Generate greedily, with a forward pass over the whole window for every token."""
     ids = list(ids)
     with torch.no_grad():
         for _ in range(new_tokens):
@@ -101,7 +101,7 @@ def plain_generate(model: nn.Module, ids: list[int], *, T: int, new_tokens: int)
 
 
 def synthetic_tokens(V: int, n: int) -> np.ndarray:
-    """Something that can be learned: every token follows from the last by one of a few rules, with some noise."""
+    """Return tokens that can be learned: each follows from the last by one of a few rules, with some noise."""
     rng = np.random.default_rng(0)
     rules, noise = rng.permuted(np.tile(np.arange(V), (4, 1)), axis=1), rng.random(n)
     which, random = rng.integers(0, 4, n), rng.integers(0, V, n)

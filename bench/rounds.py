@@ -1,4 +1,4 @@
-"""Ways of doing a thing, timed in turns: on a shared machine only a ratio within one run means much."""
+"""Time variants in turns: on a shared machine only ratios within one run are reliable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def seconds_in_turns(ways: dict[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, list[float]]:
-    """Seconds a call of each way, round by round; in every round each runs `calls` times."""
+    """Return seconds per call of each variant, round by round; in every round each runs `calls` times."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way()
@@ -28,12 +28,12 @@ def medians(measured: dict[str, list[float]]) -> dict[str, float]:
 
 
 def median_ratio(a: list[float], b: list[float]) -> float:
-    """a to b: neighbours of a round share the machine's mood, medians of all rounds may not."""
+    """Return the median over rounds of a/b: both times of a round saw the same load, unlike medians of each."""
     return statistics.median(map(operator.truediv, a, b))
 
 
 def print_result(title: str, rows: dict[str, float], *, unit: str, **extra: float) -> None:
-    """A table for people, and a last line of JSON for programs."""
+    """Print a table for people, and a last line of JSON for programs."""
     print(title)
     for name, value in rows.items():
         print(f"  {name:<28}{value:>12.4g} {unit}")

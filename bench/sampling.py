@@ -1,4 +1,4 @@
-"""get_batch against the per-row loop of the streams seed's note, at B=32, T=256. Run: python -m bench.sampling"""
+"""Speed of get_batch, beside the specification's per-row loop, at B=32, T=256. Run: python -m bench.sampling"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ B, T = 32, 256
 def seed_loop(
     sources: dict[str, bytes], *, p: dict[str, float], generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row after the other, each byte through a Python list."""
+    """Sample rows one by one, each byte through a Python list."""
     names = sorted(sources)
     probabilities = torch.tensor([p[name] for name in names], dtype=torch.float64)
     xs, ys = [], []

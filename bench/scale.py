@@ -1,4 +1,4 @@
-"""What a corpus costs by its size: constants measured here, on one core, and what follows from them for larger ones.
+"""Cost of a corpus by its size: constants measured here, on one core, and extrapolations to larger corpora.
 
 Run: python -m bench.scale [FOLDER]   (text of FOLDER, or of the sample; under a minute)
 """
@@ -65,7 +65,7 @@ def measure(folder: Path, source: str | None) -> dict[str, float]:
 
 
 def costs(of: dict[str, float], text: float) -> dict[str, str]:
-    """Of a corpus of so many bytes of text."""
+    """Return the costs of a corpus of the given bytes of text."""
     tokens, core_hours = text / of["text of a token, bytes"], 1e6 * 3600
     parquet = text * of["parquet, of the text"]
     return {

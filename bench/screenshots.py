@@ -1,9 +1,9 @@
-"""The pictures in docs/pictures: the report, the page of what was learned by heart, the chat and the page of runs, as a
-real browser shows them after a real run.
+"""Take the pictures in docs/pictures: the report, the page of memorized text, the chat and the live page, in a real
+browser after a real run.
 
 Run: python -m bench.screenshots [FOLDER]      in a checkout where `dvc repro` has run; chromium and playwright needed
 
-Each is taken by day; those named `dark` by night, those named `phone` at a phone's width.
+Names with `dark` use the dark theme, names with `phone` a phone's width.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUESTION = "Who is niels?"
 
 @dataclass(frozen=True)
 class Picture:
-    """What is taken, of which page, and what is done there first."""
+    """Picture to take: its page, its size, and what is done on the page first."""
 
     name: str
     address: str
@@ -55,11 +55,11 @@ def side(page: Any) -> None:
 
 
 def traced(page: Any) -> None:
-    """With notes beside the answer, and the places of the first span that stands in training documents."""
+    """Show the notes beside the answer, and the positions of its first span that is in training documents."""
     side(page)
     page.locator("#settings summary").click()
     page.locator("#notes").check()
-    page.keyboard.press("Escape")  # closes the panel where it covers the chat
+    page.keyboard.press("Escape")  # closes the panel if it covers the chat
     ask(page)
     page.locator("mark.traced").first.click()
 
@@ -89,7 +89,7 @@ def take(browser: Any, picture: Picture, folder: Path) -> Path:
     page = context.new_page()
     page.goto(picture.address)
     picture.act(page)
-    page.wait_for_timeout(500)  # for canvases to have their last size
+    page.wait_for_timeout(500)  # until canvases have their final size
     file = folder / f"{picture.name}.png"
     page.screenshot(path=file)
     context.close()

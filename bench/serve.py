@@ -1,7 +1,7 @@
-"""The server in a process of its own: tokens/s of eight clients beside one, how soon a new client has its first
-token while others are answered, 200 clients at once, and whether memory grows.
+"""Server in its own process: tokens/s of 8 clients and of 1, time to first token while others are answered, 200 clients
+at once, and growth of memory.
 
-Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with a model of its own of that size, or with a trained one
+Run: python -m bench.serve [sample | v0 | MODEL FOLDER]      with an untrained model of that size, or a trained one
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLIENTS, TOKENS, ROUNDS = 8, 60, 5
 
 
 def untrained(size: str) -> Talker:
-    """It never ends a turn by itself, and says a character with every token: the logits of all others are lower."""
+    """Return a model that never ends a turn and writes a character with every token: all other logits are lower."""
     torch.manual_seed(0)
     model = GPT(SIZES[size])
     model.tok_emb.weight.data[128:] = 0
@@ -44,12 +44,12 @@ def untrained(size: str) -> Talker:
 class Answer:
     status: int
     text: str
-    times: tuple[float, ...]  # since the request, of each piece of text
+    times: tuple[float, ...]  # seconds from the request to each part of the text
     retry_after: bool
 
 
 async def ask(port: int, *, tokens: int, seed: int) -> Answer:
-    """By hand: a client library would want more of the two cores than the server does."""
+    """Send a request without a client library, which would use more of the two cores than the server."""
     question = {"messages": [{"role": "user", "content": f"tell me about {seed}"}], "max_tokens": tokens, "seed": seed}
     body = json.dumps({**question, "stream": True}).encode()
     start = time.perf_counter()
@@ -67,7 +67,7 @@ async def ask(port: int, *, tokens: int, seed: int) -> Answer:
 
 
 async def together(port: int, *, clients: int, tokens: int, first_seed: int) -> float:
-    """Tokens a second."""
+    """Return tokens/s."""
     start = time.perf_counter()
     answers = await asyncio.gather(*(ask(port, tokens=tokens, seed=first_seed + n) for n in range(clients)))
     assert all(answer.status == 200 for answer in answers)
@@ -75,7 +75,7 @@ async def together(port: int, *, clients: int, tokens: int, first_seed: int) -> 
 
 
 async def joining(port: int, *, tokens: int) -> float:
-    """The wait of a new client for its first token, in steps of the seven who are being answered."""
+    """Return a new client's time to first token, in steps of the 7 clients that are being answered."""
     others = [asyncio.create_task(ask(port, tokens=tokens, seed=n)) for n in range(CLIENTS - 1)]
     await asyncio.sleep(0.25)
     new = await ask(port, tokens=5, seed=99)
@@ -86,7 +86,7 @@ async def joining(port: int, *, tokens: int) -> float:
 
 
 async def crowd(port: int) -> Counter[str]:
-    """200 clients with 20 seeds: each answered as the others of its seed, or refused with a time to come again."""
+    """Send 200 requests with 20 seeds: each gets the answer of its seed, or a refusal with a Retry-After."""
     answers = await asyncio.gather(*(ask(port, tokens=TOKENS, seed=n % 20) for n in range(200)))
     texts: dict[int, set[str]] = {n: set() for n in range(20)}
     for n, answer in enumerate(answers):
@@ -101,7 +101,7 @@ async def measure(port: int, pid: int) -> dict[str, object]:
     for seed in range(5):
         await ask(port, tokens=20, seed=seed)
     speeds: dict[int, list[float]] = {1: [], CLIENTS: []}
-    for number in range(ROUNDS):  # in turns, so that what else the machine does meets both
+    for number in range(ROUNDS):  # in turns, so that other load affects both
         for clients, measured in speeds.items():
             measured.append(await together(port, clients=clients, tokens=TOKENS, first_seed=CLIENTS * number))
     ratio = statistics.median(b / a for a, b in zip(*speeds.values(), strict=True))

@@ -1,4 +1,4 @@
-"""Batches of spliced documents, and a training step on spans alone against one on whole frames.
+"""Speed of batches of spliced documents, and of a training step on spans alone, beside one on whole frames.
 
 Run: python -m bench.splice
 """

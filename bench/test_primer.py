@@ -1,4 +1,4 @@
-"""The bench of the primer: which dialogues are asked, and how answers are compared."""
+"""Tests of bench.primer: which dialogues are asked, and how answers are compared."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_questions_are_those_of_trained_dialogues_evenly_over_the_file(monkeypat
 
 
 class Parrot:
-    """Knows one answer."""
+    """Model that gives one answer to everything."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

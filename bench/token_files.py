@@ -1,4 +1,4 @@
-"""A batch out of 15,000 token files against one out of 4 that hold as much. Run: python -m bench.token_files"""
+"""Time of a batch from 15,000 token files, beside 4 files of the same total size. Run: python -m bench.token_files"""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from niels_gpt.config import TrainConfig
 from niels_gpt.train.pretraining import PretrainTask
 
 FEW, MANY = 4, 15_000
-TOKENS = 8192 * MANY  # in all: 246 MB, which stay in the kernel's cache
+TOKENS = 8192 * MANY  # 246 MB in all, which stay in the page cache
 B, T, DOCUMENT = 32, 1024, 300
 
 
 def write_files(folder: Path, number: int) -> TokenStream:
-    """A stream of equal files, whose documents are of equal length."""
+    """Write a stream of equal files with documents of equal length."""
     folder.mkdir()
     tokens = TOKENS // number
     data = np.random.default_rng(0).integers(0, 16_000, tokens, dtype=np.uint16)
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         masked = {f"{number:,} files": write_files(Path(folder, str(number)), number) for number in (FEW, MANY)}
         plain = {name: TokenStream(stream.arrays) for name, stream in masked.items()}
-        for stream in masked.values():  # every index read once, as after some hundred batches
+        for stream in masked.values():  # reads every index once, as after some hundred batches
             stream.segments(np.arange(0, stream.windows(T), stream.windows(T) // (2 * MANY)), T)
         for title, streams in (("a batch", plain), ("a batch with its documents", masked)):
             seconds = seconds_in_turns({name: batches(stream) for name, stream in streams.items()}, rounds=15, calls=40)

@@ -1,6 +1,6 @@
-"""tokenize end to end beside SentencePiece's own batch encoding of the same text; and its memory on a large source.
+"""Speed of `tokenize` end to end, beside SentencePiece's own batch encoding of the same text; memory on a large source.
 
-Run: python -m bench.tokenize [MEGABYTES]   (a large source is made and measured only where a size is given)
+Run: python -m bench.tokenize [MEGABYTES]   (a large source is measured only if a size is given)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CORPUS = Path("data/wikitext/wikitext-103-raw-v1/train.txt")
 
 
 def texts(megabytes: float) -> Iterator[str]:
-    """Documents of shuffled sentences of the sample, until there are so many bytes."""
+    """Yield documents of shuffled sentences of the sample, until the given number of bytes is reached."""
     rng = random.Random(0)
     sentences = re.split(r"(?<= \. )", CORPUS.read_text(encoding="utf-8"))
     made = 0
@@ -42,7 +42,7 @@ def texts(megabytes: float) -> Iterator[str]:
 
 
 def tokenize(tokenizer: SentencePieceTokenizer, folder: Path, rows: int) -> int:
-    """What the stage does: parquet in, token file out."""
+    """Tokenize as the stage does: parquet in, token file out."""
     stream = (text for batch in read_texts(folder / PART, np.arange(rows)) for text in batch)
     return write_token_file(folder / "t.bin", folder / "i.npy", encode_documents(tokenizer, stream))[1]
 
@@ -75,7 +75,7 @@ def compare() -> None:
 
 
 def measure_memory(megabytes: float) -> None:
-    """In a process of its own, whose peak is that of tokenize alone."""
+    """Measure in a new process, so that the peak is that of `tokenize` alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tokenizer(folder)

@@ -1,4 +1,4 @@
-"""Index of a made-up vault with planted sentences: seconds, memory, disk, and what tracing them takes and finds.
+"""Index of a synthetic vault with planted sentences: seconds, memory, disk, time to trace them, and how many are found.
 
 Run: python -m bench.trace 1 16 256                 vaults of so many MB
      python -m bench.trace VAULT=FOLDER ...         the questions of tests/find_questions.tsv about folders of notes
@@ -28,7 +28,7 @@ REPLY_WORDS = 150  # about 200 tokens
 
 
 class Vault:
-    """Notes of about 2 kB, of words as frequent as those of a language (Zipf), a sentence a line."""
+    """Notes of about 2 kB, one sentence per line, with word frequencies of a language (Zipf)."""
 
     def __init__(self, megabytes: int) -> None:
         chance = self.chance = numpy_generator(megabytes)
@@ -94,7 +94,7 @@ def measure(megabytes: int) -> None:
 
 
 def false_places(span: Span) -> int:
-    """Places whose line does not have the span's first words; context is cut after 300 characters."""
+    """Count positions whose line lacks the span's first words; context is cut after 300 characters."""
     begins = span.text.split("\n")[0][:40]
     return sum(begins not in place.context and len(place.context) < 300 for place in span.places)
 
@@ -122,5 +122,5 @@ if __name__ == "__main__":
             ask(argument.partition("=")[0], Path(argument.partition("=")[2]))
         elif len(sys.argv) == 2:
             measure(int(argument))
-        else:  # a process each, so that its peak memory is its own
+        else:  # one process each, for its own peak memory
             subprocess.run([sys.executable, "-m", "bench.trace", argument], check=True)

@@ -1,7 +1,7 @@
-"""Tokens a second of training, beside a plain loop in the same process; and the losses, which must be alike.
+"""Training speed in tokens/s, beside a plain loop in the same process; and both losses, which must be alike.
 
 Run: python -m bench.train            on a CPU, the v0 size, under two minutes
-     python -m bench.train cuda       on a GPU: v0, v1 and 124M, and what drawing batches costs
+     python -m bench.train cuda       on a GPU: v0, v1 and 124M, and the cost of sampling batches
      python -m bench.train curves SIZE STEPS SEEDS TOKENS.bin
                                       on a GPU: float32 against bf16, on a file of 16-bit ids
 """
@@ -42,7 +42,7 @@ B = 32
 
 
 class OurLoop:
-    """niels_gpt.train's own feed and step; losses stay on the device until asked for."""
+    """Loop of niels_gpt.train: its feed and its step; losses stay on the device until they are read."""
 
     def __init__(self, cfg: ModelConfig, tokens: np.ndarray, *, precision: Precision, execution: Execution) -> None:
         train_cfg = TrainConfig(total_steps=10**8, B=B, p_train={"text": 1.0}, precision=precision)
@@ -71,11 +71,11 @@ class OurLoop:
 def tokens_a_second(
     loops: dict[str, Callable[[], None]], *, T: int, rounds: int, steps: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Speeds, and how they stand to that of the first: medians over rounds in which every loop takes its turn."""
+    """Return speeds, and ratios to the first: medians over rounds in which the loops take turns."""
     speeds: dict[str, list[float]] = {name: [] for name in loops}
     for number in range(rounds + 1):
         for name, step in loops.items():
-            # Part of what this project does for a CPU, and of what a plain loop leaves alone.
+            # An optimization of this project for CPUs, which a plain loop does not have.
             keep_freed_memory(not name.startswith("plain"))
             step()
             wait_for_gpu()
@@ -83,7 +83,7 @@ def tokens_a_second(
             for _ in range(steps):
                 step()
             wait_for_gpu()
-            if number:  # the first round is for warming up
+            if number:  # the first round is a warm-up
                 speeds[name].append(steps * B * T / (time.perf_counter() - start))
     first = next(iter(speeds.values()))
     return medians(speeds), {name: median_ratio(values, first) for name, values in speeds.items()}
@@ -139,7 +139,7 @@ def on_gpu(sizes: list[str]) -> dict[str, object]:
 
 
 def curves(size: str, tokens: np.ndarray, *, steps: int, seeds: range) -> dict[str, object]:
-    """The same runs in float32 and in bf16, by `train`: held-out losses, and how far apart the curves ever are."""
+    """Train in float32 and in bf16 by `train`: held-out losses, and the largest distance between the curves."""
     model_cfg, edge = SIZES[size], len(tokens) * 19 // 20
     learned, kept = ({"text": TokenStream([part])} for part in (tokens[:edge], tokens[edge:]))
     held_out: dict[Precision, list[float]] = {"float32": [], "bf16": []}

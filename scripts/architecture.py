@@ -1,6 +1,6 @@
-"""Draws the rooms of niels_gpt and who imports whom into docs/architecture.md, from the imports themselves.
+"""Draw the folders of niels_gpt and their imports into docs/architecture.md.
 
-Run: python -m scripts.architecture        (a test compares the page with what this would draw)
+Run: python -m scripts.architecture        (a test compares the page with its output)
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from niels_gpt.pipeline.code import imported_files
 
 PAGE = Path("docs/architecture.md")
 _START, _END = "```mermaid\n", "```\n"
-_BESIDE = "prescribed"  # the modules beside the rooms, which all rooms may use
+_BESIDE = "prescribed"  # modules beside the folders, which all folders may import
 
 
 def room_of(file: Path) -> str:
-    """`train` for a module in that room; the modules beside the rooms, whose names are prescribed, count as one."""
+    """Return a module's folder, such as `train`; modules beside the folders (prescribed names) count as one."""
     return file.parts[0] if file.parts[0] == "stages" else file.parts[1] if len(file.parts) > 2 else _BESIDE
 
 
 def arrows(root: Path) -> set[tuple[str, str]]:
-    """(room, a room that it imports from)."""
+    """Return pairs (folder, a folder that it imports from)."""
     files = [path.relative_to(root) for top in ("niels_gpt", "stages") for path in (root / top).rglob("*.py")]
     pairs = {(room_of(file), room_of(other.relative_to(root))) for file in files for other in _imports(file, root)}
     return {(one, other) for one, other in pairs if one != other}
 
 
 def _imports(file: Path, root: Path) -> list[Path]:
-    """Without the package itself, which holds nothing."""
+    """Return the imported modules, without the empty top package."""
     return [other for other in imported_files(root / file, root) if other != root / "niels_gpt/__init__.py"]
 
 
 def draw(root: Path) -> str:
-    """A mermaid diagram. An arrow that is implied by two others is left out; so are those to what all rooms use."""
+    """Return a mermaid diagram without arrows that two others imply, or to modules that all folders use."""
     found = arrows(root)
 
     @cache

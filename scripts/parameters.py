@@ -1,6 +1,6 @@
-"""Prints docs/parameters.md: every key of params.yaml with what is allowed, its default and its value in the sample.
+"""Print docs/parameters.md: every key of params.yaml with its allowed values, default, and value in the sample.
 
-Run: python -m scripts.parameters > docs/parameters.md        (a test compares the page with what this would print)
+Run: python -m scripts.parameters > docs/parameters.md        (a test compares the page with its output)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two samples from every loader, over the network. Run: python -m scripts.smoke_loaders"""
+"""Print two samples from every loader, over the network. Run: python -m scripts.smoke_loaders"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from niels_gpt.data.wikitext import iter_wikitext
 
 
 def samples() -> Iterator[PretrainSample | ChatSample]:
-    """Opened one after the other, so that the first failure is the last thing that happens."""
+    """Yield samples, opening loaders one by one, so that the first failure ends the run."""
     yield from iter_fineweb_edu(take=2, shuffle_buffer_size=100)
     yield from iter_wikitext(take=2)
     yield from iter_gutenberg(take=2, shuffle_buffer_size=10)
@@ -44,4 +44,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # see niels_gpt/pipeline/stage.py: a stream left early must not be waited for
+    os._exit(code)  # does not wait for a stream that was left early: see niels_gpt/pipeline/stage.py

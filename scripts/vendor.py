@@ -1,7 +1,7 @@
-"""Fetches the browser's libraries from npm into niels_gpt/report/web/vendor, as they come, with a record of each.
+"""Fetch the browser's libraries from npm into niels_gpt/report/web/vendor, unchanged, with a record of each.
 
-Run: python -m scripts.vendor        (needs npm; a test compares the files with the record, and so does a review)
-Nobody else needs npm: the files are part of the package, and pages load them from there and from nowhere else.
+Run: python -m scripts.vendor        (needs npm; a test compares the files with the record)
+Users do not need npm: the files are part of the package, and pages load them from there alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RECORD = VENDOR / "vendored.json"
 
 @dataclass(frozen=True)
 class Library:
-    """An npm package at a version, and which of its files are taken."""
+    """An npm package at a version, and the files to take from it."""
 
     name: str
     version: str
-    licence: str  # by its SPDX name; where a package leaves the choice, the one that is chosen
+    licence: str  # SPDX identifier; the chosen one if a package offers several
     files: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ LIBRARIES = (
 
 
 def fetch(library: Library, to: Path) -> dict[str, Any]:
-    """Its entry in the record; its files lie in `to`."""
+    """Write a library's files to `to` and return its entry in the record."""
     with tempfile.TemporaryDirectory() as folder:
         command = ("npm", "pack", "--json", f"{library.name}@{library.version}")
         packed = json.loads(subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL))[0]
@@ -49,7 +49,7 @@ def fetch(library: Library, to: Path) -> dict[str, Any]:
         (to / Path(name).name).write_bytes(texts[name])
     return {
         "version": library.version,
-        "integrity": packed["integrity"],  # of the whole package, as npm gives it
+        "integrity": packed["integrity"],  # of the whole package, as npm states it
         "licence": library.licence,
         "files": {Path(name).name: hashlib.sha256(texts[name]).hexdigest() for name in library.files},
         "licence_text": texts["LICENSE"].decode("utf-8"),
