@@ -57,7 +57,7 @@ def main(stage: Stage) -> None:
     stage.say(
         f"{sum(counts.near for counts in every):,} of {sum(counts.documents for counts in every):,} documents are near "
         f"duplicates, {sum(counts.exact for counts in every):,} repeat a text of their source, "
-        f"{sum(counts.left_out for counts in every):,} are left out -> {layout.DUPLICATES}"
+        f"{sum(counts.left_out for counts in every):,} are excluded -> {layout.DUPLICATES}"
     )
 
 

@@ -133,10 +133,10 @@ def samples_of(models: Mapping[str, GPT], tokenizer: Tokenizer, rules: EvalRules
     sampling = Sampling(rules.temperature, rules.top_k)
     sampler = Sampler(tokenizer, sampling, max_new_tokens=rules.max_new_tokens, seed=rules.seed)
     base, tuned = models.get(layout.BASE.name), models.get(layout.TUNED.name)
-    samples = {"The base goes on": sampler.texts(base, rules.prompts)} if base else {}
+    samples = {"The base continues": sampler.texts(base, rules.prompts)} if base else {}
     if base and renderer_for(tokenizer, chats=False) == "chatml":
         samples["The base answers"] = sampler.replies(base, rules.questions)
-    samples["The pretrained model goes on"] = sampler.texts(models[layout.PRETRAINED.name], rules.prompts)
+    samples["The pretrained model continues"] = sampler.texts(models[layout.PRETRAINED.name], rules.prompts)
     if tuned:
         samples["The fine-tuned model answers"] = sampler.replies(tuned, rules.questions)
     return samples

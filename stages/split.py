@@ -43,12 +43,12 @@ def main(stage: Stage) -> None:
             bound = any(map(len, (bonds.joined, bonds.train, bonds.val, bonds.out)))
             raise ValueError(
                 f"{plural(len(train), 'document')} to train on and {len(val)} to hold out for validation: each needs "
-                f"at least one (by: {rule.by}); add text, or check how documents are told apart in {source.input}"
+                f"at least one (by: {rule.by}); add text, or check how {source.input} is divided into documents"
                 f"{alike if bound else ''}"
             )
         listed = {"train": np.array(train, dtype=np.int64), "val": np.array(val, dtype=np.int64)}
         told = f"{len(train):,} train, {len(val):,} val"
-        told += f", {plural(len(bonds.out), 'duplicate')} left out" if len(bonds.out) else ""
+        told += f", {plural(len(bonds.out), 'duplicate')} excluded" if len(bonds.out) else ""
     for side, rows in listed.items():
         np.save(out / f"{side}.npy", rows)
     facts = {

@@ -80,7 +80,7 @@ class Steps:
 #
 # A step also writes the inputs of the next one, which are right unless a row comes or goes. So the next step is
 # launched before the CPU has read the ids of this one. If the next call wants other inputs, it launches a new step;
-# what the wasted one has written to the cache lies behind the valid tokens.
+# the wasted one has written to the cache only behind the valid tokens.
 
 _KEPT = 32  # recorded steps to keep: each holds memory, and clients may ask for any top-k
 _FEWEST = 16  # smallest prefill that is recorded; larger ones double, padded with inactive ids

@@ -1,9 +1,9 @@
 """`python -m niels_gpt.pipeline.repro ARGUMENTS`: `dvc repro`, which records a stage in dvc.lock fast and at once.
 
-For each stage DVC parses and writes the whole of dvc.lock with what keeps comments, of which it has none: 1.3 s for the
-sample's, as long as a small stage takes. Here it is parsed in C, and the stage's entry alone is written anew, to the
-same bytes. They replace the old file, where a kill of DVC can leave an empty one. Tests load this module into a DVC of
-theirs, so it imports nothing of the project.
+For each stage DVC parses and writes the whole dvc.lock with a YAML library that preserves comments (there are none):
+1.3 s for the sample's, as long as a small stage takes. This module parses it in C and rewrites the stage's entry alone,
+to the same bytes. The new file replaces the old one atomically, while a kill of DVC can leave an empty file. Tests load
+this module into another process's DVC, so it imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = "schema: '2.0'\nstages:\n"
 
 @contextmanager
 def modify_lock(path: str, fs: object = None) -> Iterator[dict[str, Any]]:
-    """Yield the content of dvc.lock, of which DVC replaces entries of stages, and write it: DVC's `modify_yaml`."""
+    """Yield the content of dvc.lock for DVC to replace stages' entries, then write it; replaces DVC's `modify_yaml`."""
     from dvc.utils.serialize import dumps_yaml, parse_yaml
 
     lock = Path(path)

@@ -15,9 +15,9 @@ from typing import Any
 
 from niels_gpt.trace.index import Match, SourceIndex, best_line, longest_sections, search, word_bounds
 
-# A span is shown if it is so improbable that chance would not put it into the text: the probability that its words,
-# drawn one by one, give it is below 2**-_MARGIN_BITS divided by the number of words in the text. Language is no such
-# draw, hence the margin, which "in the middle of the" does not reach.
+# A span is shown if it is unlikely to be in the text by chance: the probability of its words, sampled independently, is
+# below 2**-_MARGIN_BITS divided by the number of words in the text. Words of a language are not independent, hence the
+# margin, which "in the middle of the" does not reach.
 _MARGIN_BITS = 20
 _COMMON_BITS = 10  # a word more frequent than 1 in 1,024 is common; spans of such words alone are not shown
 _PLACES = 5

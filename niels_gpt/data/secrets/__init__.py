@@ -26,7 +26,7 @@ NAMED = 20  # of all that were found the first are named, and the rest counted
 _DONE = {"keep": "kept", "mask": "replaced", "drop": "skipped with their documents"}
 
 _FROM_DIGIT = re.compile(r"[0-9]\S*+")
-_NAME_BEFORE = 100  # characters in which `password for the router:` stands
+_NAME_BEFORE = 100  # characters to search for `password for the router:`
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,12 @@ def is_mixed(value: str) -> bool:
 
 
 def is_strong(value: str, kinds: int) -> bool:
-    """Check for 8 characters of so many kinds: small letters, capitals, digits, signs."""
+    """Check for 8 characters of at least `kinds` kinds: lower case, upper case, digits, signs."""
     return len(value) >= 8 and sum(bool(re.search(form, value)) for form in _STRONG) >= kinds
 
 
 def is_placeholder(value: str) -> bool:
-    """Check for what stands in a secret's place: `<password>`, `$TOKEN`, `********`, a path, a call."""
+    """Check for a placeholder of a secret: `<password>`, `$TOKEN`, `********`, a path, a call."""
     return not value or bool(_PLACEHOLDER.match(value))
 
 
@@ -92,7 +92,7 @@ def first_field(value: str) -> str:
 
 
 def line_before(text: str, place: int) -> str:
-    """Return the line up to a position, of which 200 characters are enough."""
+    """Return the line up to a position, at most 200 characters of it."""
     reach = max(0, place - 200)
     return text[max(reach, text.rfind("\n", reach, place) + 1) : place]
 
@@ -187,7 +187,7 @@ SHORT_PASSWORD_NAMES = (  # words of other uses, too
     r"(?<![^\W_])(?:pass|mdp)|(?<![^\W_]p)(?<=p)w|(?<![^\W_]w)(?<=w)w|(?<![^\W_]ps)(?<=ps)w|(?<=cla)ve"
 )
 KEY_NAMES = "(?<=se)cret(?:[ _-]?(?:access)?[ _-]?key)?|(?<=se)creto|(?<=se)gre[td]o|geheimnis|(?<=to)ken|jeton"
-# Key, and what it is in other languages, says little without a word such as API in front of it.
+# "Key", here in several languages, is weak evidence without a word such as API before it.
 PLAIN_KEY_NAMES = (
     "key|(?<=cha)ve|(?<=chia)ve|clé|(?<=schl)üssel|(?<=sle)utel"
     r"|seed|(?<=a)ppid(?==)|(?<=a)uth|(?<=si)g(?:nature)?(?==)|(?<![^\W_])(?:wi-?fi|wlan)"
@@ -243,7 +243,7 @@ PIN_NAMES = (  # behind these a number is a secret, whatever else the line says
     r"(?:(?<![^\W_])(?:PIN|Pin)|(?<=C)V[VC]2?|(?<=P)UK|(?<![^\W_])TAN|(?<=eheim)zahl|[Cc]ryptogramme|[Pp]rüfziffer)"
     r"(?:[ -]?(?:[12](?=:)|code|Code|nummer|Nummer|number|Nr\.?))?"
 )
-CODE_WORDS = (  # behind these it is one where the line says what it opens
+CODE_WORDS = (  # behind these a number is a secret if the line says what it opens
     r"codes?|c[óo]d(?:igo|ice)|pin(?:[ -]?code)?|[ck]ombina(?:tion|ci[óo]n|[çc][ãa]o|zione|ison|tie)|combo|(?<=unloc)k"
     r"|keypad|(?<=lock)box|padlock|key ?safe|(?<=s)chloss|cadenas|candado|cadeado|(?<=lu)cchetto|cijferslot"
     r"|(?<=han)gslot|kluis(?:je)?|(?<=schl)üssel(?:box|safe|tresor)|(?<=cla)ve|senha|(?<=disar)m|(?<=acti)v[ea]r"

@@ -65,8 +65,8 @@ _PHRASE = re.compile(
 _SIGNS, _NAMING = (":", "::", ":=", "=", "=>", "->", "\uff1a", "\u2192"), forms.NAMING_VERBS
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“”", "«": "»"}
 _UUID = re.compile("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")  # mostly a name of something
-_SAME_LINE = re.compile(r"[^\r\n\[]*")  # and no further than to what is masked
-_REACH = 90  # characters behind a name in which a random word belongs to it
+_SAME_LINE = re.compile(r"[^\r\n\[]*")  # and not beyond text that is masked already
+_REACH = 90  # characters after a name within which a random word belongs to it
 _WORD, _IN_QUERY = re.compile(r"\S*"), re.compile(r"[^\s&)\]#]*")
 _IN_LOGIN = re.compile(r"[^\s@/]*")
 
@@ -270,7 +270,7 @@ _LOGIN = re.compile(
 
 
 def _plain_at(text: str, place: int) -> Found:
-    """Yield what a form says by itself."""
+    """Yield the secrets at a position that their form alone shows."""
     for form, check, kind in _PLAIN_FORMS:
         found = form.match(text, place)
         if found and (check(found["value"]) if check else not forms.is_harmless(found["value"])):

@@ -40,7 +40,7 @@ def find_private_keys(text: str) -> Found:
         if body and _holds_key(body[1]):
             end = body.end()
             yield head.start(), end, forms.PRIVATE_KEY
-    for foot in _FOOT.finditer(text):  # whose head stood in another document
+    for foot in _FOOT.finditer(text):  # its head is in another document
         start = foot.start()
         while start > end:
             before = text.rfind("\n", end, start - 1) + 1 or end

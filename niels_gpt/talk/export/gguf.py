@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Precision = Literal["f16", "f32", "q8_0"]
 
 _FILE_TYPES: dict[Precision, int] = {"f32": 0, "f16": 1, "q8_0": 7}  # GGUF's numbers
-_BLOCK = 32  # Q8_0 has one scale per so many numbers of a row; a matrix of other rows is kept in float16
+_BLOCK = 32  # Q8_0 has one scale per 32 numbers of a row; matrices whose rows are no multiple of it stay in float16
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # GGUF's token types
 _TOKEN_TYPES = {"text": 1, "unknown": 2, "chat": 3, "byte": 6}  # GGUF's: normal, unknown, control, byte
 # llama.cpp's plamo2 rounds scores to steps of 1e-4. An entry of score -1000 costs as much as unknown text, which is
